@@ -1,0 +1,88 @@
+"""What every figure means: the part of the configuration that the state depends on.
+
+A `Definition` is immutable and hashable into a fingerprint. Two runs over the same log with the
+same definition give the same figures; state written under one definition is refused under another.
+All durations are integer milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """A kind of feedback that counts as success, from `threshold` on where one is set."""
+
+    kind: str
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A sliding window; `name` is the label people see, `slide` divides `size` (both ms)."""
+
+    name: str
+    size: int
+    slide: int
+
+    @property
+    def panes(self) -> int:
+        """Panes in the window (W / S)."""
+        return self.size // self.slide
+
+
+DEFAULT_WINDOWS = (
+    Window("5m", 300_000, 5_000),
+    Window("1h", 3_600_000, 60_000),
+    Window("24h", 86_400_000, 900_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition of every figure (DESIGN, section 2); defaults are the documented ones.
+
+    `positives` have distinct kinds, `ks` rise strictly, window names are distinct, and
+    `allowed_lateness <= attribution_window`: the configuration model checks all of it.
+    """
+
+    positives: tuple[Positive, ...] = (Positive("click"), Positive("like"))
+    gains: Mapping[str, float] = field(default_factory=dict)
+    ndcg_gain: Literal["linear", "exponential"] = "linear"
+    dimensions: tuple[str, ...] = ("variant",)
+    ks: tuple[int, ...] = (5, 10)
+    windows: tuple[Window, ...] = DEFAULT_WINDOWS
+    attribution_window: int = 1_800_000
+    allowed_lateness: int = 60_000
+    max_clock_skew: int = 60_000
+    max_segments: int = 200
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The positive kinds, in the order of configuration."""
+        return tuple(positive.kind for positive in self.positives)
+
+    @property
+    def horizon(self) -> int:
+        """H = A + L (ms): what is older can no longer change."""
+        return self.attribution_window + self.allowed_lateness
+
+    def gain(self, kind: str) -> float:
+        """The gain of a positive of `kind` (1 where none is configured)."""
+        return float(self.gains.get(kind, 1.0))
+
+    def described(self) -> dict[str, object]:
+        """The definition as plain values, for fingerprints and for saying what changed."""
+        plain = asdict(self)
+        plain["gains"] = {kind: self.gain(kind) for kind in sorted(self.kinds)}
+        return plain
+
+    def fingerprint(self) -> str:
+        """A short digest: equal exactly when two definitions give equal figures."""
+        text = json.dumps(self.described(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
