@@ -1,0 +1,68 @@
+# Everything below works on a fresh clone with nothing but Python 3.11 or later and make:
+# the virtual environment makes itself.  `make help` lists the targets.
+
+VENV ?= .venv
+# WHEEL=1 installs the built wheel instead of the source tree, as CI does.
+WHEEL ?=
+ARGS ?=
+BIN := $(VENV)/bin
+PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
+# Without this Python puts the working folder on sys.path and tests could import the source tree.
+$(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lock lint test demo bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+venv: $(BIN)/.dev ## make the virtual environment with the tools of development
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or later with venv is needed (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.run: requirements.lock pyproject.toml $(if $(WHEEL),$(SOURCES)) | $(BIN)/python
+	$(PIP) install --require-hashes --requirement requirements.lock
+ifeq ($(WHEEL),)
+	$(PIP) install --no-deps --editable .
+else
+	rm -rf dist
+	$(PIP) wheel --no-deps --wheel-dir dist .
+	$(PIP) install --no-deps --force-reinstall dist/streameval-*.whl
+endif
+	@touch $@
+
+$(BIN)/.dev: requirements-dev.lock $(BIN)/.run | $(BIN)/python
+	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
+	$(PIP) install uv
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate \
+		--extra demo pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
+		--extra demo --group dev pyproject.toml --output-file requirements-dev.lock
+
+lint: $(BIN)/.dev ## ruff, mypy strict, import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint ## lint and every test (ARGS are pytest's)
+	$(BIN)/pytest $(ARGS)
+
+demo: $(BIN)/.run ## the whole service on an embedded broker and store (ARGS="--seconds 60")
+	$(BIN)/streameval demo $(ARGS)
+
+bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka and Redis
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
