@@ -1,0 +1,336 @@
+"""Events: what producers write, decoded and checked.
+
+`decode_batch` is the hot path of streameval. Its rules:
+
+1. A value becomes an event or a `Rejection`; nothing in it can raise.
+2. `malformed` is what is no JSON (syntax, UTF-8, too deep, empty, a tombstone), `invalid` is JSON
+   that breaks the schema, `too_large` is decided before anything is parsed, `future` is decided
+   against the record's own timestamp. (`late` needs a watermark: `partition` decides it.)
+3. After decoding, `ts` is an integer (ms since the epoch), and an optional field that was absent
+   or null has its default.
+4. msgspec checks types, lengths and ranges. Control characters it could only check with patterns,
+   at 1.4 us an event. Raw ones below 0x20 are no JSON; the others need a backslash, a 0x7f or a
+   byte beyond ASCII: the bytes of a whole batch are searched at once for these, and only events
+   that have one are looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date
+from itertools import repeat
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from streameval.core.limits import (
+    MAX_DETAIL_LENGTH,
+    MAX_EVENT_BYTES,
+    MAX_ID_LENGTH,
+    MAX_ITEMS,
+    MAX_LABEL_LENGTH,
+    MAX_POSITION,
+    MAX_TS,
+    MIN_TS,
+)
+
+REASONS: Final = ("malformed", "invalid", "too_large", "future", "late")
+"""Why an event is rejected: a closed set, in the order it is shown."""
+
+if TYPE_CHECKING:
+    # What the fields hold once decoded (rule 3); on the wire they may be more, see below.
+    Timestamp = int
+    Id = str
+    Label = str
+    Position = int
+    Number = float
+    Flag = bool
+else:
+    # The pattern stands in the JSON Schema only: msgspec does not enforce what is extra.
+    _NO_CONTROL = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}
+    Timestamp = (
+        Annotated[
+            int,
+            msgspec.Meta(ge=MIN_TS, lt=MAX_TS, description="Milliseconds since the epoch."),
+        ]
+        | Annotated[
+            str,
+            msgspec.Meta(
+                description="RFC 3339 with an offset, from 2000 to 2099.",
+                extra_json_schema={"format": "date-time"},
+            ),
+        ]
+    )
+    Id = Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH, extra_json_schema=_NO_CONTROL),
+    ]
+    Label = Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=MAX_LABEL_LENGTH, extra_json_schema=_NO_CONTROL),
+    ]
+    Position = Annotated[
+        int, msgspec.Meta(ge=1, le=MAX_POSITION, description="Rank in the slate, from 1.")
+    ]
+    Number = float | None
+    Flag = bool | None
+
+Propensity = Annotated[
+    float, msgspec.Meta(gt=0, le=1, description="Probability with which the item was shown here.")
+]
+
+
+class ImpressionEvent(msgspec.Struct, tag_field="type", tag="impression", gc=False):
+    """One item was shown to a user. Items of one `request_id` form a slate."""
+
+    ts: Timestamp
+    user_id: Id
+    item_id: Id
+    request_id: Id | None = None
+    position: Position | None = None
+    variant: Label | None = None
+    surface: Label | None = None
+    score: float | None = None
+    propensity: Propensity | None = None
+
+
+class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
+    """A user did something with an item; `retract` takes an earlier feedback back."""
+
+    ts: Timestamp
+    user_id: Id
+    item_id: Id
+    feedback: Label
+    request_id: Id | None = None
+    value: Number = 1.0
+    retract: Flag = False
+
+
+class SlateEvent(msgspec.Struct, gc=False):
+    """A whole ranked list was shown to a user: the same as its impressions.
+
+    `items` maps each item to its position (from 1), in the order of the list; `details` maps the
+    items that have a score or a propensity to `(score, propensity)`, None when no item has one.
+    """
+
+    ts: int
+    user_id: str
+    request_id: str
+    items: dict[str, int]
+    variant: str | None = None
+    surface: str | None = None
+    details: dict[str, tuple[float | None, float | None]] | None = None
+
+
+Event = ImpressionEvent | SlateEvent | FeedbackEvent
+
+
+class Rejection(NamedTuple):
+    """Why a value is no event: one of `REASONS`, and a bounded, printable line for a person."""
+
+    reason: str
+    detail: str
+
+
+class WireItem(msgspec.Struct, gc=False):
+    """An item of a slate with more than its id; a missing position is its index + 1."""
+
+    item_id: Id
+    position: Position | None = None
+    score: float | None = None
+    propensity: Propensity | None = None
+
+
+class WireSlate(msgspec.Struct, tag_field="type", tag="slate", gc=False):
+    """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice."""
+
+    ts: Timestamp
+    user_id: Id
+    request_id: Id
+    items: Annotated[list[Id | WireItem], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+    variant: Label | None = None
+    surface: Label | None = None
+
+
+_WIRE = ImpressionEvent | WireSlate | FeedbackEvent
+_decode_wire = msgspec.json.Decoder(_WIRE).decode
+# What a syntax check parses into: nothing is built.
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def decode(
+    value: bytes | None, record_timestamp: int | None, max_clock_skew: int
+) -> Event | Rejection:
+    """Decode one record's value, as `decode_batch` does."""
+    timestamps = None if record_timestamp is None else (record_timestamp,)
+    events, rejected = decode_batch((value,), timestamps, max_clock_skew)
+    return events[0] if events else rejected[0][1]
+
+
+def decode_batch(
+    values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
+) -> tuple[list[Event], list[tuple[int, Rejection]]]:
+    """Decode the values of a batch into events, in order, and the rejected with their index.
+
+    `timestamps` are the records' own (ms; a negative one is none): an event later than its
+    record's by more than `max_clock_skew` (ms) is `future`. None where there are no records.
+    """
+    events: list[Event] = []
+    rejected: list[tuple[int, Rejection]] = []
+    accept = events.append
+    decode_wire = _decode_wire
+    suspicious = not _is_plain(b"".join(filter(None, values)))
+    stamps: Iterable[int] = repeat(MAX_TS) if timestamps is None else timestamps
+    for index, (value, stamp) in enumerate(zip(values, stamps, strict=timestamps is not None)):
+        if value is None or len(value) > MAX_EVENT_BYTES:
+            rejected.append((index, _unread(value)))
+            continue
+        try:
+            event: Any = decode_wire(value)
+            kind = event.__class__
+            if event.ts.__class__ is str:
+                event.ts = _milliseconds(event.ts)
+            if kind is WireSlate:
+                event = _slate(event)
+            elif kind is FeedbackEvent:
+                if event.value is None:
+                    event.value = 1.0
+                if event.retract is None:
+                    event.retract = False
+            if suspicious:
+                _check_text(value, event)
+        except Exception as error:  # noqa: BLE001  # rule 1
+            rejected.append((index, _rejection(value, error)))
+            continue
+        if event.ts > stamp + max_clock_skew and stamp >= 0:
+            rejected.append((index, _future(event.ts, stamp)))
+            continue
+        accept(event)
+    return events, rejected
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of what producers may send; other fields are ignored."""
+    schema = msgspec.json.schema(_WIRE)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "streameval event",
+        "description": "One JSON object per Kafka record, keyed by user_id. "
+        "Fields that are not listed are ignored; null means absent.",
+        **schema,
+    }
+
+
+def _slate(wire: WireSlate) -> SlateEvent:
+    """Map items to positions; raises ValueError when an item stands twice."""
+    items: list[Any] = wire.items
+    details = None
+    try:
+        # The usual list of ids. A struct cannot be hashed, so an object leaves by TypeError.
+        positions = dict(zip(items, range(1, len(items) + 1), strict=True))
+    except TypeError:
+        positions, details = _mixed_items(items)
+    if len(positions) != len(items):
+        raise ValueError("An item stands twice in the slate - at `$.items`")
+    return SlateEvent(
+        wire.ts, wire.user_id, wire.request_id, positions, wire.variant, wire.surface, details
+    )
+
+
+def _mixed_items(
+    items: Sequence[str | WireItem],
+) -> tuple[dict[str, int], dict[str, tuple[float | None, float | None]] | None]:
+    """Positions, and details where an item has one, of ids and objects in any mixture."""
+    positions: dict[str, int] = {}
+    details: dict[str, tuple[float | None, float | None]] = {}
+    for index, item in enumerate(items, start=1):
+        if isinstance(item, str):
+            positions[item] = index
+            continue
+        positions[item.item_id] = index if item.position is None else item.position
+        if item.score is not None or item.propensity is not None:
+            details[item.item_id] = (item.score, item.propensity)
+    return positions, details or None
+
+
+_RFC_3339 = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d|60)(?:\.(\d+))?"
+    r"(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))",
+    re.ASCII,
+)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+def _milliseconds(text: str) -> int:
+    """RFC 3339 with an offset, floored to ms since the epoch; raises ValueError otherwise.
+
+    A leap second (:60) is the last millisecond before it: the epoch's clock has no room for it.
+    """
+    match = _RFC_3339.fullmatch(text)
+    if match is None:
+        raise ValueError("Expected RFC 3339 with an offset - at `$.ts`")
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
+    if second == "60":
+        second, fraction = "59", "999"
+    days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+    ts = ((days * 24 + int(hour)) * 60 + int(minute)) * 60_000 + int(second) * 1_000
+    if fraction:
+        ts += int(fraction[:3].ljust(3, "0"))
+    if sign:
+        offset = (int(hours) * 60 + int(minutes)) * 60_000
+        ts += -offset if sign == "+" else offset
+    if not MIN_TS <= ts < MAX_TS:
+        raise ValueError("Expected a time from 2000 to 2099 - at `$.ts`")
+    return ts
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""The control characters: Unicode's category Cc."""
+
+
+def _is_plain(raw: bytes) -> bool:
+    """Whether no text in `raw`, if it is JSON, can hold a control character."""
+    return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
+
+
+def _check_text(value: bytes, event: Event) -> None:
+    """Raise ValueError when an id or a label of the event holds a control character."""
+    if _is_plain(value):
+        return
+    texts = [event.user_id, event.request_id]
+    if isinstance(event, SlateEvent):
+        texts += [event.variant, event.surface, *event.items]
+    elif isinstance(event, ImpressionEvent):
+        texts += [event.variant, event.surface, event.item_id]
+    else:
+        texts += [event.feedback, event.item_id]
+    if any(text is not None and _CONTROL.search(text) for text in texts):
+        raise ValueError("Control character in an id or a label")
+
+
+def _unread(value: bytes | None) -> Rejection:
+    """Say why a value is not even parsed."""
+    if value is None:
+        return Rejection("malformed", "Tombstone: the record has no value")
+    return Rejection("too_large", f"{len(value)} bytes, at most {MAX_EVENT_BYTES}")
+
+
+def _rejection(value: bytes, error: Exception) -> Rejection:
+    """Say which: JSON that breaks the schema is invalid, the rest malformed."""
+    try:
+        value.decode()
+        _decode_raw(value)
+    except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
+        return Rejection("malformed", _line(syntax))
+    return Rejection("invalid", _line(error))
+
+
+def _line(error: Exception) -> str:
+    """Return the error's message in printable characters, bounded: it may quote the input."""
+    text = str(error)[:MAX_DETAIL_LENGTH]
+    return text if text.isprintable() else ascii(text)[:MAX_DETAIL_LENGTH]
+
+
+def _future(ts: int, stamp: int) -> Rejection:
+    return Rejection("future", f"ts is {ts - stamp} ms later than the record's own timestamp")

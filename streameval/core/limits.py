@@ -1,0 +1,78 @@
+"""Every bound of streameval in one place, each with its reason; their relations are asserted.
+
+A bound on what the world sends makes a value invalid (`events`, `config`); a bound on our own
+work makes a batch end. Nothing else in the code is limited by a number of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+# --- Events -------------------------------------------------------------------------------------
+# Long enough for a URL-like key or two joined UUIDs, short enough that a key of Redis or a line of
+# a log stays readable.
+MAX_ID_LENGTH: Final = 256
+# `variant`, `surface` and `feedback` become label values of Prometheus and fields of Redis.
+MAX_LABEL_LENGTH: Final = 64
+# Nobody scrolls further; a position beyond it is a bug of the producer.
+MAX_POSITION: Final = 1_000
+# Items of one slate: bounds the memory of a slate and the work of scoring it.
+MAX_ITEMS: Final = 1_000
+# Kafka's own default for a record (1 MiB): what is larger was allowed by somebody on purpose.
+MAX_EVENT_BYTES: Final = 1 << 20
+# 2000-01-01 (inclusive) and 2100-01-01 (exclusive), in ms since the epoch: seconds or microseconds
+# sent for milliseconds fall outside, and one of them would move the watermark for ever.
+MIN_TS: Final = 946_684_800_000
+MAX_TS: Final = 4_102_444_800_000
+# What is kept of an event in the dead-letter topic, so that a record with its headers stays below
+# the broker's limit and a flood of large rejects does not double the traffic.
+MAX_DEAD_LETTER_BYTES: Final = 64 << 10
+# What a rejection says, in a header and in logs: the parser may quote the input.
+MAX_DETAIL_LENGTH: Final = 200
+
+# --- Ranking ------------------------------------------------------------------------------------
+# Ranks strictly increase from positions on, so each further item may push past the last position.
+MAX_RANK: Final = MAX_POSITION + MAX_ITEMS
+MAX_K: Final = 1_000
+# Cut-offs of one definition: each costs six figures per window, basis and segment.
+MAX_KS: Final = 20
+# Integer nano-units of a score: 2**63 / NANO = 9.2e9 slates fit in one sum.
+NANO: Final = 10**9
+# A gain of 2**g - 1 must stay exact enough for a ratio of sums over a slate of MAX_ITEMS.
+MAX_GAIN: Final = 100.0
+# Distinct (ranks, gains) rows whose scores are remembered; a row of one hit takes about 500 bytes.
+MAX_MEMOISED_ROWS: Final = 50_000
+
+# --- Figures ------------------------------------------------------------------------------------
+MAX_SEGMENTS: Final = 10_000
+MAX_POSITIVES: Final = 50
+MAX_WINDOWS: Final = 20
+# Panes of one window: a tick sums over all of them for each user.
+MAX_PANES: Final = 10_000
+# The longest window, attribution window, lateness or skew: a year and a day (ms).
+MAX_DURATION: Final = 366 * 86_400_000
+# Clusters of users for the standard errors: 1,024 give the same to 1 %.
+CLUSTERS: Final = 256
+
+# --- Batches ------------------------------------------------------------------------------------
+# A batch ends at the first of the three: seconds bound what a reader sees late, events the memory
+# of a batch, users the time the commit script blocks Redis (13 ms per 5,000).
+MAX_BATCH_SECONDS: Final = 1.0
+MAX_BATCH_EVENTS: Final = 50_000
+MAX_BATCH_USERS: Final = 5_000
+# Events applied in one go: more falls out of the cache (2.4 us an event, 3.2 at 10,000).
+APPLY_SLICE: Final = 1_000
+
+
+assert 0 < MIN_TS < MAX_TS, "events lie in a range of times"
+assert 0 < MAX_LABEL_LENGTH <= MAX_ID_LENGTH, "labels are the shorter of the two"
+# The longest slate of bare ids fits in an event: 3 bytes of quotes and comma an id, in ASCII.
+assert MAX_ITEMS * (MAX_ID_LENGTH + 3) < MAX_EVENT_BYTES, "the largest slate fits in an event"
+assert MAX_DEAD_LETTER_BYTES < MAX_EVENT_BYTES, "a dead letter is smaller than an event"
+assert MAX_K <= MAX_RANK, "a cut-off beyond the last rank means nothing"
+assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
+assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
+assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"
+assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
+assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"
