@@ -1,0 +1,220 @@
+"""What the running service knows of itself: read by the web pages and the exposition.
+
+Plain data, no I/O. `Ingest` describes itself once a tick; pages and scrapes read only the last
+description, so a scrape never waits for a batch and never sees half of one.
+
+Two sorts of counts stand side by side:
+
+* `ProcessCounters` are monotone and say what *this process* has committed since it started: they
+  become Prometheus counters, where a restart is a reset that `rate()` understands.
+* `PartitionStatus.counters` belong to the state of a partition: exact over the whole log, whatever
+  was restarted when. The status page shows them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from streameval.core.definition import Definition
+from streameval.core.events import REASONS
+
+Key = TypeVar("Key", bound=Hashable)
+
+Segment = tuple[str, ...]
+"""One value per configured dimension, in their order; "" where an event has none."""
+
+Row = Mapping[str, Any]
+"""A row of `replay`'s document: dimensions, counts and figures by name; None is undefined."""
+
+OTHER: Final = "__other__"
+"""The label value of everything that came after a bound was reached."""
+
+EVENTS: Final = ("impression", "slate", "feedback")
+UNATTRIBUTED: Final = ("no_impression", "expired")
+
+# Kinds of feedback are free text of the producers: only the first ones get a series of their own.
+MAX_FEEDBACK_KINDS: Final = 50
+
+# Seconds. The last bound is near the shutdown deadline: a slower step is as good as stuck.
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures over all partitions of a worker, as the rows that `replay` prints.
+
+    A row of `maturity` has `window`, the dimensions and `maturity`.
+    """
+
+    rates: Sequence[Row] = ()
+    ranking: Sequence[Row] = ()
+    maturity: Sequence[Row] = ()
+
+
+class Counts(dict[Key, int]):
+    """Monotone counts of at most `limit` keys; what comes later counts under `other`.
+
+    `known` keys stand at 0 from the start, so that the first increase is seen by `rate()`.
+    """
+
+    def __init__(self, limit: int, other: Key, known: Sequence[Key] = ()) -> None:
+        super().__init__(dict.fromkeys(known, 0))
+        self.limit = limit
+        self.other = other
+
+    def add(self, key: Key, count: int) -> None:
+        """Add `count` (not negative) to `key`, or to `other` where `key` came too late."""
+        assert count >= 0, "a counter never falls"
+        if key not in self and len(self) >= self.limit:
+            key = self.other
+        self[key] = self.get(key, 0) + count
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How long a step took: counts per bucket of `BUCKETS` (one more for all above), and the sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one step of `seconds`."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+
+def _labels(*known: str) -> Counts[str]:
+    """Counts by a closed set of label values."""
+    return Counts(len(known), OTHER, known)
+
+
+@dataclass
+class ProcessCounters:
+    """What this process has committed since it started; every field only rises.
+
+    Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
+    counted as `*_taken_back`: counted minus taken back is what stands.
+    """
+
+    definition: Definition
+    events: Counts[str] = field(default_factory=lambda: _labels(*EVENTS))
+    rejected: Counts[str] = field(default_factory=lambda: _labels(*REASONS))
+    unattributed: Counts[str] = field(default_factory=lambda: _labels(*UNATTRIBUTED))
+    overflow: Counts[str] = field(default_factory=lambda: _labels("segments", "items"))
+    feedback: Counts[str] = field(init=False)
+    impressions: Counts[Segment] = field(init=False)
+    impressions_taken_back: Counts[Segment] = field(init=False)
+    positives: Counts[tuple[Segment, str]] = field(init=False)
+    positives_taken_back: Counts[tuple[Segment, str]] = field(init=False)
+    duplicates: int = 0
+    ignored: int = 0
+    key_mismatches: int = 0
+    dead_letters: int = 0
+    events_lost: int = 0
+    commits: int = 0
+    fences: int = 0
+    checkpoints: int = 0
+    batch_seconds: Histogram = field(default_factory=Histogram)
+    commit_seconds: Histogram = field(default_factory=Histogram)
+    checkpoint_seconds: Histogram = field(default_factory=Histogram)
+
+    def __post_init__(self) -> None:
+        """Size the counts by segment and kind, which depend on the definition."""
+        kinds, segments = self.definition.kinds, self.definition.max_segments
+        rest: Segment = (OTHER,) * len(self.definition.dimensions)
+        self.feedback = Counts(len(kinds) + MAX_FEEDBACK_KINDS, OTHER, kinds)
+        self.impressions = Counts(segments, rest)
+        self.impressions_taken_back = Counts(segments, rest)
+        self.positives = Counts(segments * len(kinds), (rest, OTHER))
+        self.positives_taken_back = Counts(segments * len(kinds), (rest, OTHER))
+
+
+@dataclass(slots=True)
+class PartitionStatus:
+    """One partition that this worker owns.
+
+    `watermark`, `reading_time`: ms since the epoch, None before the first event. `counters`: the
+    `events` part of `replay`'s document (`accepted`, `rejected`, `duplicates`, `unattributed`,
+    `waiting`, `ignored`). `restoring`: state is still being read again up to the committed offset.
+    """
+
+    partition: int
+    watermark: int | None = None
+    reading_time: int | None = None
+    lag: int | None = None
+    committed_offset: int | None = None
+    open_slates: int = 0
+    users: int = 0
+    checkpoint_age_seconds: float | None = None
+    checkpoint_bytes: int | None = None
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    restoring: bool = False
+
+
+@dataclass
+class ServiceStatus:
+    """The whole worker at one tick. `started_at`: seconds since the epoch.
+
+    `figures` is None until the first tick with a partition. `reason` says in one line why the
+    service is not `ready`. `leader` and `fencing_token` are filled by the application frame.
+    """
+
+    version: str
+    topic: str
+    group: str
+    started_at: float
+    definition: Definition
+    counters: ProcessCounters
+    store_up: bool = False
+    broker_up: bool = False
+    ready: bool = False
+    reason: str = "starting"
+    partitions: list[PartitionStatus] = field(default_factory=list)
+    figures: Figures | None = None
+    leader: bool = False
+    fencing_token: int | None = None
+
+    def unready(self) -> str | None:
+        """Why no traffic or trust should go here, in one line; None when all is well."""
+        if not self.broker_up:
+            return "Kafka does not answer"
+        if not self.store_up:
+            return "Redis does not answer"
+        restoring = [each.partition for each in self.partitions if each.restoring]
+        if restoring:
+            return f"restoring partitions {', '.join(map(str, sorted(restoring)))}"
+        return None if self.ready else " ".join(self.reason.split()) or "starting"
+
+
+class IngestLike(Protocol):
+    """The running loop read -> decode -> apply -> commit -> checkpoint, as its frame sees it."""
+
+    async def run(self) -> None:
+        """Work until stopped. A `StreamevalError` ends the worker with its exit code."""
+
+    async def stop(self, deadline: float) -> bool:
+        """Stop reading, flush and commit, commit offsets to Kafka, close the connections.
+
+        `deadline` is a `time.monotonic()` time. True when everything read is committed.
+        """
+
+    async def tick(self) -> None:
+        """Once a `tick`: compute the figures anew."""
+
+    def status(self) -> ServiceStatus:
+        """Describe the worker now. The frame reads the description in another thread: `partitions`
+        and `figures` are new objects each time, `counters` may be the living ones.
+        """
+
+
+class LeaseLike(Protocol):
+    """A lease in Redis that one worker of a group holds at a time."""
+
+    async def acquire(self) -> int | None:
+        """Take the lease or renew our own; the fencing token, or None when another holds it."""
+
+    async def release(self) -> None:
+        """Give the lease up, so that the next leader need not wait for its end."""
