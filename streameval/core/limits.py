@@ -41,8 +41,9 @@ MAX_KS: Final = 20
 NANO: Final = 10**9
 # A gain of 2**g - 1 must stay exact enough for a ratio of sums over a slate of MAX_ITEMS.
 MAX_GAIN: Final = 100.0
-# Distinct (ranks, gains) rows whose scores are remembered; a row of one hit takes about 500 bytes.
-MAX_MEMOISED_ROWS: Final = 50_000
+# Slates whose scores are remembered, and the relevant items in all of them: about 20 MB each.
+MAX_MEMOISED_ROWS: Final = 20_000
+MAX_MEMOISED_RANKS: Final = 200_000
 
 # --- Figures ------------------------------------------------------------------------------------
 MAX_SEGMENTS: Final = 10_000
@@ -63,6 +64,8 @@ MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 5_000
 # Events applied in one go: more falls out of the cache (2.4 us an event, 3.2 at 10,000).
 APPLY_SLICE: Final = 1_000
+# Slates scored in one go: bounds the padding that one slate with many positives causes.
+SCORE_SLICE: Final = 1_000
 
 
 assert 0 < MIN_TS < MAX_TS, "events lie in a range of times"
@@ -75,4 +78,5 @@ assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
 assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
 assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"
 assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
+assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

@@ -1,0 +1,88 @@
+"""What a ranking metric is and what it is given: the shapes every metric of the catalogue shares.
+
+A metric is one function over a batch of ranked lists. Every sum runs over columns in order, one
+addition at a time, and padding adds an exact zero: a list has the same score, bit for bit, in
+whatever batch it is scored. (`ndarray.sum` adds in an order that depends on the shape.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.limits import NANO
+
+Scores: TypeAlias = npt.NDArray[np.float64]
+"""A score for each list, shape (n,), each in [0, 1]."""
+
+Row: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
+"""The relevant items of one list: their ranks, rising from 1, and their gains (> 0) alongside.
+
+A relevant item that is not in the list has a gain beyond the last rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The relevant items of n ranked lists, the widest with m of them.
+
+    `ranks` (n, m): 1-based ranks, rising; 0 at the right end where there is none, be it padding
+    or a relevant item that is not in the list. `gains` (n, m): the gain of each relevant item, in
+    the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
+    items a list has.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    gains: npt.NDArray[np.float64]
+    relevant: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Lists:
+        """Pad rows to the width of the widest, at least 1."""
+        width = max((len(gains) for _, gains in rows), default=0) or 1
+        ranks = np.zeros((len(rows), width), dtype=np.int64)
+        gains = np.zeros((len(rows), width), dtype=np.float64)
+        for index, (row_ranks, row_gains) in enumerate(rows):
+            ranks[index, : len(row_ranks)] = row_ranks
+            gains[index, : len(row_gains)] = row_gains
+        relevant = np.fromiter((len(row_gains) for _, row_gains in rows), np.int64, len(rows))
+        return cls(ranks, gains, relevant)
+
+    def within(self, k: int) -> npt.NDArray[np.bool_]:
+        """Return which relevant items stand at a rank of at most `k`, shape (n, m)."""
+        return (self.ranks >= 1) & (self.ranks <= k)
+
+    def hits(self, k: int) -> npt.NDArray[np.int64]:
+        """Return how many relevant items stand at a rank of at most `k`, shape (n,)."""
+        hits: npt.NDArray[np.int64] = self.within(k).sum(axis=1, dtype=np.int64)
+        return hits
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row of the catalogue: the formula is one sentence, the source says whose convention it is.
+
+    `score(lists, k)` returns a score for each list; a list without relevant items scores 0.
+    """
+
+    name: str
+    formula: str
+    source: str
+    score: Callable[[Lists, int], Scores]
+
+
+def ratio(
+    numerator: npt.NDArray[np.int64] | Scores, denominator: npt.NDArray[np.int64] | Scores
+) -> Scores:
+    """Divide, 0 where the denominator is 0; rounding never lifts a score above 1."""
+    quotient = np.zeros(len(numerator))
+    np.divide(numerator, denominator, out=quotient, where=denominator > 0)
+    return np.minimum(quotient, 1.0)
+
+
+def nano(scores: Scores) -> npt.NDArray[np.int64]:
+    """Return scores in integer nano-units: their sums are exact, in any order."""
+    return np.rint(scores * NANO).astype(np.int64)

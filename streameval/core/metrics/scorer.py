@@ -1,0 +1,84 @@
+"""Scoring slates as the stream needs it: all metrics at all cut-offs, in exact integers.
+
+Also the rule that turns the items of a slate, as they were shown, into ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
+from streameval.core.metrics.catalogue import RANKING
+from streameval.core.metrics.lists import Lists, Row, nano
+
+
+class Scorer:
+    """Scores rows of relevant items at every k of `ks`, remembering what it has scored.
+
+    `columns` names the columns of a score, (metric, k): all metrics of the first k in the order
+    of the catalogue, then those of the next. With `ndcg_gain` exponential, a gain g counts as
+    2^g - 1 in ndcg.
+
+    Slates repeat: few positives at few ranks. Memory is bounded by rows and by ranks, and emptied
+    as a whole: what is forgotten is scored again, to the same bits.
+    """
+
+    def __init__(self, ks: Sequence[int], ndcg_gain: Literal["linear", "exponential"]) -> None:
+        self.columns = [(metric.name, k) for k in ks for metric in RANKING]
+        self._ks = tuple(ks)
+        self._exponential = ndcg_gain == "exponential"
+        self._index: dict[Row, int] = {}
+        self._ranks = 0
+        self._scores = np.zeros((MAX_MEMOISED_ROWS, len(self.columns)), dtype=np.int64)
+
+    def score(self, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+        """Return nano-units, shape (rows, columns), each from 0 to NANO."""
+        scores = np.empty((len(rows), len(self.columns)), dtype=np.int64)
+        for start in range(0, len(rows), SCORE_SLICE):
+            part = rows[start : start + SCORE_SLICE]
+            self._remember(part)
+            indices = np.fromiter(map(self._index.__getitem__, part), np.intp, len(part))
+            scores[start : start + SCORE_SLICE] = self._scores[indices]
+        return scores
+
+    def _remember(self, rows: Sequence[Row]) -> None:
+        """Score the rows that are not in memory."""
+        if len(self._index) + len(rows) > MAX_MEMOISED_ROWS or self._ranks > MAX_MEMOISED_RANKS:
+            self._index.clear()
+            self._ranks = 0
+        fresh = [row for row in dict.fromkeys(rows) if row not in self._index]
+        if not fresh:
+            return
+        start = len(self._index)
+        self._scores[start : start + len(fresh)] = self._compute(fresh)
+        for index, row in enumerate(fresh, start=start):
+            self._index[row] = index
+            self._ranks += len(row[0])
+
+    def _compute(self, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+        if self._exponential:
+            # Python's power, one gain at a time: numpy's may differ with the size of the batch.
+            rows = [(ranks, tuple(2.0**gain - 1.0 for gain in gains)) for ranks, gains in rows]
+        lists = Lists.of(rows)
+        scores = [nano(metric.score(lists, k)) for k in self._ks for metric in RANKING]
+        return np.stack(scores, axis=1)
+
+
+def order_ranks(items: Iterable[tuple[str, int | None, int]]) -> dict[str, int]:
+    """Rank the items of a slate, given as (item_id, position, ts), in the order of their ranks.
+
+    The order is that of position (none counts as 0), then `ts`, then `item_id`; the rank is
+    `max(position or 0, previous rank + 1)`, so ranks strictly rise and gaps stay.
+    """
+    ranks: dict[str, int] = {}
+    rank = 0
+    for position, _, item_id in sorted(
+        (position or 0, ts, item_id) for item_id, position, ts in items
+    ):
+        rank = max(position, rank + 1)
+        ranks[item_id] = rank
+    return ranks
