@@ -1,0 +1,385 @@
+"""Seeded hostile streams: small alphabets and few moments, so that every rule of DESIGN 2 collides.
+
+`hostile(seed)` gives a definition and its events in order of arrival; the same seed gives the same
+stream for ever after. Events carry a number of arrival delay besides their `ts`: an order of
+arrival in which no event is late is the same as sorting by `ts + delay`, 0 <= delay <= L.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from streameval.core.definition import Definition, Positive, Window
+from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
+
+BASE = 1_700_000_040_000  # on the border of a minute
+KINDS = ("click", "like", "watch", "buy", "share")  # share is never configured
+
+
+def hostile(seed: int) -> tuple[Definition, list[Event]]:
+    """A definition and 40 to 300 events for it, in order of arrival, some of them late."""
+    rng = random.Random(seed)
+    definition = _definition(rng)
+    events = _History(rng, definition).events(rng.choice((40, 80, 150, 300)))
+    return definition, _arrive(events, definition, rng)
+
+
+def accepted(events: Sequence[Event], definition: Definition) -> list[Event]:
+    """The events that are not late, in the same order."""
+    kept: list[Event] = []
+    watermark = 0
+    for event in events:
+        if event.ts >= watermark - definition.allowed_lateness:
+            kept.append(event)
+            watermark = max(watermark, event.ts)
+    return kept
+
+
+def permute_within_lateness(
+    events: Sequence[Event], definition: Definition, rng: random.Random
+) -> list[Event]:
+    """Another order of arrival in which no event is late (none of `events` may be)."""
+    lateness = definition.allowed_lateness
+    style = rng.randrange(5)
+    if style == 0:
+        delays = [rng.randint(0, lateness) for _ in events]
+    elif style == 1:
+        delays = [rng.choice((0, lateness)) for _ in events]
+    elif style == 2:
+        delays = [rng.choice((0, min(1, lateness), lateness)) for _ in events]
+    elif style == 3:
+        delays = [0 if isinstance(event, FeedbackEvent) else lateness for event in events]
+    else:
+        delays = [lateness if isinstance(event, FeedbackEvent) else 0 for event in events]
+    # Events that arrive at one moment do so in any order, most hostile of all the reverse one.
+    sign = rng.choice((0, 0, 1, -1))
+    keyed = [
+        (event.ts + delay, sign * event.ts, rng.random(), event)
+        for event, delay in zip(events, delays, strict=True)
+    ]
+    return [entry[-1] for entry in sorted(keyed, key=lambda entry: entry[:3])]
+
+
+def redeliver(events: Sequence[Event], rng: random.Random) -> list[Event]:
+    """The same log with records in it again: whole stretches, as after a crash, and single ones."""
+    result: list[Event] = []
+    for index, event in enumerate(events):
+        result.append(event)
+        if rng.random() < 0.04:
+            result += events[max(0, index - rng.randrange(1, 40)) : index + 1]
+        if rng.random() < 0.15:
+            result.append(rng.choice(events[: index + 1]))
+    return result
+
+
+def cuts(events: Sequence[Event], rng: random.Random) -> Iterator[Sequence[Event]]:
+    """The events in batches: single ones, large ones, now and then an empty one."""
+    longest = rng.choice((1, 2, 7, 30, len(events) + 1))
+    begin = 0
+    while begin < len(events):
+        end = begin + (0 if rng.random() < 0.05 else rng.randint(1, longest))
+        yield events[begin:end]
+        begin = end
+
+
+def to_json(event: Event) -> bytes:
+    """The event as a producer writes it; what is absent is left out."""
+    names = ("ts", "user_id", "item_id", "feedback", "request_id", "position", "variant")
+    names += ("surface", "score", "propensity", "value", "retract")
+    plain = {name: getattr(event, name) for name in names if getattr(event, name, None) is not None}
+    if isinstance(event, SlateEvent):
+        return _dump({"type": "slate", **plain, "items": _wire_items(event)})
+    return _dump(
+        {"type": "feedback" if isinstance(event, FeedbackEvent) else "impression", **plain}
+    )
+
+
+def _dump(plain: dict[str, object]) -> bytes:
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _wire_items(event: SlateEvent) -> list[object]:
+    """Ids where the position is the index + 1 and nothing else is known, else objects."""
+    items: list[object] = []
+    for index, (item_id, position) in enumerate(event.items.items()):
+        score, propensity = (event.details or {}).get(item_id, (None, None))
+        item: dict[str, object] = {"item_id": item_id}
+        if position != index + 1:
+            item["position"] = position
+        if score is not None:
+            item["score"] = score
+        if propensity is not None:
+            item["propensity"] = propensity
+        items.append(item_id if len(item) == 1 else item)
+    return items
+
+
+# --- definitions ---------------------------------------------------------------------------------
+
+
+def _definition(rng: random.Random) -> Definition:
+    """Small A and L in every relation, windows shorter than L and longer than everything."""
+    unit = rng.choice((1, 1, 10, 1_000))
+    attribution = rng.choice((1, 5, 10, 20, 60)) * unit
+    lateness = rng.choice(
+        (attribution, attribution, attribution - 1, attribution // 2, attribution // 5, 0)
+    )
+    slide = rng.choice((1, 2, 5, 7)) * unit
+    windows = (
+        Window("tiny", slide, slide),
+        Window("short", slide * rng.choice((2, 3)), slide),
+        Window("middle", 4 * rng.choice((1, 2)) * attribution, attribution),
+        Window("long", 60 * 3 * attribution, 3 * attribution),
+    )
+    positives = [
+        Positive("click"),
+        Positive("watch", rng.choice((0.5, 0.0, None))),
+        Positive("buy", rng.choice((None, 2.0))),
+        Positive("like"),
+    ][: rng.choice((1, 2, 3, 4))]
+    rng.shuffle(positives)
+    gains = {"click": 1.0, "watch": 0.0, "buy": 3.0, "like": 0.5}
+    return Definition(
+        positives=tuple(positives),
+        gains=rng.choice(({}, gains, {"click": 0.0})),
+        ndcg_gain=rng.choice(("linear", "exponential")),
+        dimensions=rng.choice(((), ("variant",), ("variant",), ("variant", "surface"))),
+        ks=rng.choice(((5, 10), (1, 2, 3), (2,))),
+        windows=tuple(rng.sample(windows, rng.randint(2, len(windows)))),
+        attribution_window=attribution,
+        allowed_lateness=lateness,
+    )
+
+
+# --- histories -----------------------------------------------------------------------------------
+
+
+class _History:
+    """What truly happened, scene by scene: most scenes refer to something that came before."""
+
+    def __init__(self, rng: random.Random, definition: Definition) -> None:
+        self.rng = rng
+        self.A = definition.attribution_window
+        self.L = definition.allowed_lateness
+        self.panes = [window.slide for window in definition.windows]
+        self.users = [f"u{n}" for n in range(rng.choice((1, 2, 3, 8)))]
+        self.items = [f"i{n}" for n in range(rng.choice((2, 3, 6, 12)))]
+        self.requests = [f"r{n}" for n in range(rng.choice((2, 4, 12)))]
+        self.unnamed = rng.choice((0.1, 0.5, 0.9))  # share of feedback that names no request
+        self.past: list[Event] = []
+        self.now = BASE + rng.choice((0, 0, -1, 1, rng.randrange(10_000)))
+        self.scenes = (
+            self.show_list,
+            self.show_list,
+            self.show_over_time,
+            self.show_alone,
+            self.show_again,
+            self.show_interleaved,
+            self.show_earlier,
+            self.show_after_window,
+            self.react,
+            self.react,
+            self.react,
+            self.react_at_the_edge,
+            self.react_to_nothing,
+            self.take_back,
+            self.take_back,
+            self.repeat_reaction,
+        )
+        self.weights = [rng.choice((0.3, 1, 1, 3)) for _ in self.scenes]
+
+    def events(self, size: int) -> list[Event]:
+        """About `size` events, in the order in which they came to mind."""
+        while len(self.past) < size:
+            self.now += self._step()
+            self.rng.choices(self.scenes, self.weights)[0]()
+        return self.past
+
+    def _step(self) -> int:
+        """Mostly small steps; sometimes just an edge, a pane border or an idle gap."""
+        rng, window = self.rng, self.A
+        small = rng.randint(0, max(1, window // 4))
+        edge = rng.choice((window - 1, window, window + 1, window + self.L, window + self.L + 1))
+        pane = rng.choice(self.panes)
+        border = pane - self.now % pane - rng.choice((0, 0, 1))
+        gap = rng.choice((3, 10, 100)) * (window + self.L)
+        return rng.choices((0, 1, small, edge, max(0, border), gap), (20, 10, 50, 3, 10, 1))[0]
+
+    # Scenes ---------------------------------------------------------------------------------
+
+    def show_list(self) -> None:
+        user, request = self.rng.choice(self.users), self.rng.choice(self.requests)
+        self._show(user, request, self.now)
+
+    def show_over_time(self) -> None:
+        """A list whose items come into view one after the other, at the last up to A + 1."""
+        rng = self.rng
+        user, request = rng.choice(self.users), rng.choice(self.requests)
+        labels = self._labels()
+        for index, item in enumerate(self._some_items()):
+            ts = self.now + rng.choice((0, 0, 1, self.A // 3, self.A, self.A + 1))
+            position = rng.choice((index + 1, index + 1, None))
+            self._impression(ts, user, item, request, position, labels)
+
+    def show_alone(self) -> None:
+        """An impression without a request, sometimes twice at the same moment."""
+        rng = self.rng
+        user, item = rng.choice(self.users), rng.choice(self.items)
+        for _ in range(rng.choice((1, 1, 2))):
+            self._impression(self.now, user, item, None, rng.choice((None, 1, 2)), self._labels())
+
+    def show_again(self) -> None:
+        """An item of an earlier slate again: other moment, position or variant, or the same."""
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, item, request = seen
+        ts = self.rng.choice((ts, ts + 1, max(ts, self.now - self.L), self.now))
+        position = self.rng.choice((None, 1, 2, 3, 9))
+        self._impression(ts, user, item, request, position, self._labels())
+
+    def show_interleaved(self) -> None:
+        """The same item in slates of two requests, now and then at the same moment."""
+        rng = self.rng
+        user, item = rng.choice(self.users), rng.choice(self.items)
+        for request in rng.sample((*self.requests, None), 2):
+            ts = self.now + rng.choice((0, 0, 1, self.A // 2))
+            self._impression(ts, user, item, request, rng.choice((None, 1, 4)), self._labels())
+
+    def show_earlier(self) -> None:
+        """An impression from before a slate's first one: it moves the slate's time."""
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, _, request = seen
+        back = self.rng.choice((1, self.L, self.A, self.A + 1, self.rng.randint(0, self.A)))
+        item = self.rng.choice(self.items)
+        self._impression(ts - back, user, item, request, None, self._labels())
+
+    def show_after_window(self) -> None:
+        """A request id used again after just A, or just more."""
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, _, request = seen
+        later = ts + self.A + self.rng.choice((-1, 0, 1, self.A))
+        if request is not None:
+            self._show(user, request, later)
+
+    def react(self) -> None:
+        """Feedback to something shown, before, at and after the moment it was shown."""
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, item, request = seen
+        rng = self.rng
+        ts = rng.choice((ts - 1, ts, ts + 1, ts + rng.randint(0, self.A), max(ts, self.now)))
+        self._feedback(ts, user, item, request)
+
+    def react_at_the_edge(self) -> None:
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, item, request = seen
+        ts += self.A + self.rng.choice((-1, 0, 0, 1, 1))
+        self._feedback(ts, user, item, request)
+
+    def react_to_nothing(self) -> None:
+        rng = self.rng
+        user, item = rng.choice(self.users), rng.choice(self.items)
+        self._feedback(self.now, user, item, rng.choice((*self.requests, None)))
+
+    def take_back(self) -> None:
+        """A retraction around the moment of the feedback, or near the end of its window."""
+        reactions = [event for event in self._recent() if isinstance(event, FeedbackEvent)]
+        if not reactions:
+            return
+        rng = self.rng
+        event = rng.choice(reactions)
+        shift = rng.choice((-1, 0, 0, 0, 1, self.A // 2, self.A, self.A + 1))
+        request = event.request_id if rng.random() < 0.7 else None
+        self.past.append(
+            FeedbackEvent(
+                event.ts + shift,
+                event.user_id,
+                event.item_id,
+                event.feedback,
+                request,
+                rng.choice((0.0, 1.0)),
+                retract=True,
+            )
+        )
+
+    def repeat_reaction(self) -> None:
+        """The same kind again after a retraction or a positive, with or without the request."""
+        reactions = [event for event in self._recent() if isinstance(event, FeedbackEvent)]
+        if not reactions:
+            return
+        event = self.rng.choice(reactions)
+        ts = event.ts + self.rng.choice((0, 0, 1, 2, self.A // 2))
+        self._feedback(ts, event.user_id, event.item_id, event.request_id, event.feedback)
+
+    # Parts of scenes ------------------------------------------------------------------------
+
+    def _show(self, user: str, request: str, ts: int) -> None:
+        """A list at one moment: a slate event, impressions, or some of both."""
+        rng = self.rng
+        items, labels = self._some_items(), self._labels()
+        start = rng.choice((1, 1, 3))
+        if rng.random() < 0.6:
+            positions = {item: start + index for index, item in enumerate(items)}
+            if rng.random() < 0.2:
+                positions = {item: rng.randint(1, 4) for item in items}
+            self.past.append(SlateEvent(ts, user, request, positions, *labels))
+            items = items[: rng.choice((0, 0, 0, 1, 2))]
+        for index, item in enumerate(items):
+            position = rng.choice((start + index, start + index, None, 1))
+            self._impression(ts, user, item, request, position, labels)
+
+    def _impression(
+        self,
+        ts: int,
+        user: str,
+        item: str,
+        request: str | None,
+        position: int | None,
+        labels: tuple[str | None, str | None],
+    ) -> None:
+        self.past.append(ImpressionEvent(ts, user, item, request, position, *labels))
+
+    def _feedback(
+        self, ts: int, user: str, item: str, request: str | None, kind: str | None = None
+    ) -> None:
+        rng = self.rng
+        if rng.random() < self.unnamed:
+            request = None
+        kind = kind or rng.choice(KINDS)
+        value = rng.choice((1.0, 1.0, 0.5, 0.49, 2.0, -1.0, 0.0))
+        self.past.append(FeedbackEvent(ts, user, item, kind, request, value))
+
+    def _labels(self) -> tuple[str | None, str | None]:
+        return self.rng.choice(("A", "B", "A", None)), self.rng.choice(("home", "feed", None))
+
+    def _some_items(self) -> list[str]:
+        return self.rng.sample(self.items, self.rng.randint(1, len(self.items)))
+
+    def _recent(self) -> list[Event]:
+        return self.past[-self.rng.choice((3, 10, 40)) :]
+
+    def _earlier_showing(self) -> tuple[int, str, str, str | None] | None:
+        """The `ts`, user, item and request of something shown not long ago."""
+        shown = [event for event in self._recent() if not isinstance(event, FeedbackEvent)]
+        if not shown:
+            return None
+        event = self.rng.choice(shown)
+        if isinstance(event, SlateEvent):
+            return event.ts, event.user_id, self.rng.choice(list(event.items)), event.request_id
+        return event.ts, event.user_id, event.item_id, event.request_id
+
+
+def _arrive(events: list[Event], definition: Definition, rng: random.Random) -> list[Event]:
+    """An order of arrival: within L for most events, beyond it for some, with redelivery."""
+    arrived = permute_within_lateness(events, definition, rng)
+    share = rng.choice((0.0, 0.0, 0.03, 0.15))
+    for index in range(len(arrived)):
+        if rng.random() < share:
+            later = min(len(arrived) - 1, index + rng.randint(1, 30))
+            arrived.insert(later, arrived.pop(index))
+    return redeliver(arrived, rng) if rng.random() < 0.3 else arrived
