@@ -1,0 +1,25 @@
+"""A test that takes `seed` runs once for each of them, and says how to replay the one that fails.
+
+`STREAMEVAL_SEEDS=2000` runs more seeds than the ordinary 300; `STREAMEVAL_SEED=17` runs one.
+"""
+
+import os
+
+import pytest
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        one = os.environ.get("STREAMEVAL_SEED")
+        many = range(int(os.environ.get("STREAMEVAL_SEEDS", "300")))
+        metafunc.parametrize("seed", many if one is None else [int(one)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    seed = getattr(item, "callspec", None) and item.callspec.params.get("seed")
+    if report.failed and seed is not None:
+        test = item.nodeid.split("[")[0]
+        report.sections.append(("replay this seed", f"STREAMEVAL_SEED={seed} pytest {test}"))
+    return report
