@@ -1,0 +1,230 @@
+"""A simulated recommender: a stream of events whose true figures are known in advance.
+
+The model, in the order in which chance decides:
+
+1. A user has one variant (a coin) and one habit (drawn by its share): how often they ask, and how
+   readily they react.
+2. Requests are a Poisson process for each user. Each shows one slate, in positions 1, 2, …; items
+   never repeat for a user within the attribution window, so that credit is never in doubt.
+3. Each shown item is clicked, independently, with probability `appetite * appeal * bias`; a clicked
+   item is liked with probability `like_share`.
+4. Feedback happens an exponential delay after its slate. `late_share` of it is delivered so late
+   that the service must reject it.
+5. Delivery shuffles events within the allowed lateness, repeats `duplicate_share` of them, and puts
+   broken ones between.
+
+Nothing here reads a clock: simulated time is moved by `Recommender.until`, and a seed gives the
+same stream again. `truth.py` computes the expected figures of this model without any simulation.
+All times are integer milliseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+# Later than the allowed lateness by this much (ms), so that some event of the same partition has
+# certainly moved the watermark on: at 200 events/s and four partitions 150 of them have.
+LATE_MARGIN = 3_000
+CATALOGUE = 100_000
+QUICKNESS = 3  # power of a uniform: most deliveries are quick, a few use the whole lateness
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """A kind of user: its share of all users, its requests a minute, how readily it reacts."""
+
+    share: float
+    requests_per_minute: float
+    appetite: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One side of the experiment; `appeal` multiplies every probability of a click."""
+
+    name: str
+    appeal: float
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All parameters of the model; the last two are the service's own A and L (ms)."""
+
+    habits: tuple[Habit, ...] = (
+        Habit(share=0.6, requests_per_minute=2, appetite=0.8),
+        Habit(share=0.3, requests_per_minute=6, appetite=1.0),
+        Habit(share=0.1, requests_per_minute=20, appetite=1.6),
+    )
+    variants: tuple[Variant, ...] = (Variant("A", 0.18), Variant("B", 0.23))
+    bias: tuple[float, ...] = tuple(position**-0.7 for position in range(1, 11))
+    like_share: float = 0.3
+    click_delay: float = 2_000.0
+    like_delay: float = 2_500.0
+    late_share: float = 0.02
+    duplicate_share: float = 0.03
+    broken_share: float = 0.005
+    anonymous_share: float = 0.2
+    whole_slate_share: float = 0.5
+    attribution_window: int = 10_000
+    allowed_lateness: int = 2_000
+
+    def requests_per_user(self) -> float:
+        """Mean requests of a user in a millisecond."""
+        return sum(habit.share * habit.requests_per_minute for habit in self.habits) / 60_000
+
+    def events_per_request(self) -> float:
+        """Mean events that one request causes, about: its showing and its feedback."""
+        positions = len(self.bias)
+        shown = self.whole_slate_share + (1 - self.whole_slate_share) * positions
+        busy = sum(h.share * h.requests_per_minute * h.appetite for h in self.habits)
+        appetite = busy / sum(h.share * h.requests_per_minute for h in self.habits)
+        appeal = sum(variant.appeal for variant in self.variants) / len(self.variants)
+        clicks = appetite * appeal * sum(self.bias)
+        once = shown + clicks * (1 + self.like_share)
+        return once * (1 + self.duplicate_share + self.broken_share)
+
+    def users_for(self, events_per_second: float) -> int:
+        """How many users send about so many events a second."""
+        requests = events_per_second / 1000 / self.events_per_request()
+        return max(1, round(requests / self.requests_per_user()))
+
+
+class Message(NamedTuple):
+    """One record to send: when (ms), its key and value, and what must become of it.
+
+    `fate` is `accepted`, or the reason for which the service must reject it.
+    """
+
+    delivery: int
+    key: bytes
+    value: bytes
+    fate: str
+
+
+class _User(NamedTuple):
+    user_id: str
+    variant: Variant
+    habit: Habit
+
+
+class Recommender:
+    """The simulated stream, from `start` (ms) on; `sent` counts what `until` gave out, by fate."""
+
+    def __init__(self, world: World, users: int, start: int, seed: int) -> None:
+        self.sent: Counter[str] = Counter()
+        self._world = world
+        self._random = Random(seed)
+        self._users = [self._draw_user(number) for number in range(users)]
+        rates = (user.habit.requests_per_minute for user in self._users)
+        self._cumulative = list(accumulate(rates))
+        self._rate = self._cumulative[-1] / 60_000
+        self._requests = [0] * users
+        self._next_request = start + self._random.expovariate(self._rate)
+        self._outbox: list[tuple[int, int, Message]] = []
+        self._sequence = 0
+
+    def until(self, now: int) -> list[Message]:
+        """Everything delivered at or before `now` (ms) that was not given out before, in order."""
+        while self._next_request <= now:
+            self._request(int(self._next_request))
+            self._next_request += self._random.expovariate(self._rate)
+        due = []
+        while self._outbox and self._outbox[0][0] <= now:
+            due.append(heapq.heappop(self._outbox)[2])
+        self.sent.update(message.fate for message in due)
+        return due
+
+    def _draw_user(self, number: int) -> _User:
+        habits = self._world.habits
+        habit = self._random.choices(habits, [habit.share for habit in habits])[0]
+        return _User(f"u{number}", self._random.choice(self._world.variants), habit)
+
+    def _request(self, ts: int) -> None:
+        """One user asks: the slate is shown, and feedback follows."""
+        place = self._random.random() * self._cumulative[-1]
+        number = bisect(self._cumulative, place)
+        user, count = self._users[number], self._requests[number]
+        self._requests[number] += 1
+        first = (number * 7_919 + count * len(self._world.bias)) % CATALOGUE
+        items = [f"i{(first + index) % CATALOGUE}" for index in range(len(self._world.bias))]
+        request_id = f"{user.user_id}-{count}"
+        for event in self._showing(user, request_id, items, ts):
+            self._deliver(event, ts)
+        self._react(user, request_id, items, ts)
+        if self._random.random() < self._world.broken_share * self._world.events_per_request():
+            self._deliver_broken(user, ts)
+
+    def _showing(
+        self, user: _User, request_id: str, items: list[str], ts: int
+    ) -> Iterator[dict[str, object]]:
+        shared: dict[str, object] = {
+            "ts": ts,
+            "user_id": user.user_id,
+            "request_id": request_id,
+            "variant": user.variant.name,
+        }
+        if self._random.random() < self._world.whole_slate_share:
+            yield {"type": "slate", **shared, "items": items}
+            return
+        for position, item_id in enumerate(items, 1):
+            yield {"type": "impression", **shared, "item_id": item_id, "position": position}
+
+    def _react(self, user: _User, request_id: str, items: list[str], ts: int) -> None:
+        world, random = self._world, self._random
+        for item_id, bias in zip(items, world.bias, strict=True):
+            if random.random() >= user.habit.appetite * user.variant.appeal * bias:
+                continue
+            self._feedback(user, request_id, item_id, "click", ts, world.click_delay)
+            if random.random() < world.like_share:
+                self._feedback(user, request_id, item_id, "like", ts, world.like_delay)
+
+    def _feedback(
+        self, user: _User, request_id: str, item_id: str, kind: str, shown: int, delay: float
+    ) -> None:
+        ts = shown + int(self._random.expovariate(1 / delay))
+        event: dict[str, object] = {
+            "type": "feedback",
+            "ts": ts,
+            "user_id": user.user_id,
+            "item_id": item_id,
+            "feedback": kind,
+        }
+        if self._random.random() >= self._world.anonymous_share:
+            event["request_id"] = request_id
+        late = self._random.random() < self._world.late_share
+        self._deliver(event, ts, late=late)
+
+    def _deliver(self, event: dict[str, object], ts: int, *, late: bool = False) -> None:
+        key, value = str(event["user_id"]).encode(), msgspec.json.encode(event)
+        lateness = self._world.allowed_lateness
+        if late:
+            self._post(Message(ts + lateness + LATE_MARGIN, key, value, "late"))
+            return
+        # At most L after its ts, while nothing is ever sent before its ts: never late.
+        delay = int(lateness * self._random.random() ** QUICKNESS)
+        self._post(Message(ts + delay, key, value, "accepted"))
+        if self._random.random() < self._world.duplicate_share:
+            again = self._random.randint(ts + delay, ts + lateness)
+            self._post(Message(again, key, value, "accepted"))
+
+    def _deliver_broken(self, user: _User, ts: int) -> None:
+        broken = (
+            (b'{"type":"feedback","ts":', "malformed"),
+            (b'{"type":"feedback","ts":%d,"user_id":"%s"}' % (ts, user.user_id.encode()), "invalid"),
+            (b'{"type":"impression","ts":"yesterday","user_id":"x","item_id":"y"}', "invalid"),
+        )
+        value, reason = self._random.choice(broken)
+        self._post(Message(ts, user.user_id.encode(), value, reason))
+
+    def _post(self, message: Message) -> None:
+        self._sequence += 1
+        heapq.heappush(self._outbox, (message.delivery, self._sequence, message))
