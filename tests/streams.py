@@ -163,6 +163,7 @@ class _History:
         self.rng = rng
         self.A = definition.attribution_window
         self.L = definition.allowed_lateness
+        self.kinds = definition.kinds
         self.panes = [window.slide for window in definition.windows]
         self.users = [f"u{n}" for n in range(rng.choice((1, 2, 3, 8)))]
         self.items = [f"i{n}" for n in range(rng.choice((2, 3, 6, 12)))]
@@ -195,6 +196,8 @@ class _History:
         while len(self.past) < size:
             self.now += self._step()
             self.rng.choices(self.scenes, self.weights)[0]()
+        if self.rng.random() < 0.3:
+            self.end_with_waiting()
         return self.past
 
     def _step(self) -> int:
@@ -243,9 +246,17 @@ class _History:
         """The same item in slates of two requests, now and then at the same moment."""
         rng = self.rng
         user, item = rng.choice(self.users), rng.choice(self.items)
+        ts = self.now
         for request in rng.sample((*self.requests, None), 2):
-            ts = self.now + rng.choice((0, 0, 1, self.A // 2))
+            if rng.random() < 0.3:  # the one that began first shows the item last
+                other = rng.choice(self.items)
+                begin = self.now - rng.choice((1, max(1, self.A - 2)))
+                self._impression(begin, user, other, request, None, self._labels())
+                ts += 1
+            ts += rng.choice((0, 0, 1, self.A // 2))
             self._impression(ts, user, item, request, rng.choice((None, 1, 4)), self._labels())
+        if rng.random() < 0.5:
+            self._feedback(ts + rng.choice((0, 1, self.A // 2)), user, item, None)
 
     def show_earlier(self) -> None:
         """An impression from before a slate's first one: it moves the slate's time."""
@@ -316,6 +327,13 @@ class _History:
         ts = event.ts + self.rng.choice((0, 0, 1, 2, self.A // 2))
         self._feedback(ts, event.user_id, event.item_id, event.request_id, event.feedback)
 
+    def end_with_waiting(self) -> None:
+        """Feedback to nothing, and the watermark at last at just L after it, or a moment more."""
+        self.now = max(event.ts for event in self.past)
+        self.past.append(FeedbackEvent(self.now, self.users[0], "unseen", self.kinds[0]))
+        end = self.now + self.L + self.rng.choice((0, 0, 1))
+        self.past.append(FeedbackEvent(end, self.users[0], "unseen", KINDS[-1]))
+
     # Parts of scenes ------------------------------------------------------------------------
 
     def _show(self, user: str, request: str, ts: int) -> None:
@@ -350,7 +368,7 @@ class _History:
         rng = self.rng
         if rng.random() < self.unnamed:
             request = None
-        kind = kind or rng.choice(KINDS)
+        kind = kind or rng.choice(self.kinds if rng.random() < 0.8 else KINDS)
         value = rng.choice((1.0, 1.0, 0.5, 0.49, 2.0, -1.0, 0.0))
         self.past.append(FeedbackEvent(ts, user, item, kind, request, value))
 

@@ -1,0 +1,321 @@
+"""The hostile streams tell the rules from looser ones: an oracle with a loosened rule must differ.
+
+A generator that no wrong rule fails on would let a wrong engine pass. Each looser rule below is one
+that an engine could easily have; none of the generated streams' figures may hide it for long.
+"""
+
+from collections import defaultdict
+from functools import cache
+
+import pytest
+from streams import accepted, hostile
+
+from streameval.core import oracle as rules
+from streameval.core.events import FeedbackEvent
+from streameval.core.oracle import oracle
+
+SEEDS = range(150)
+ENOUGH = 10  # seeds of 150: in 300, a rule that shows this rarely is missed once in 10^9
+
+LOOSER = {}
+
+
+def looser(function):
+    """Register a looser rule, a function of (monkeypatch, events, definition)."""
+    LOOSER[function.__name__] = function
+    return function
+
+
+def figures(definition, events):
+    """The document without the split of unattributed feedback, which is a diagnostic."""
+    document = oracle(definition, events)
+    document["events"]["unattributed"] = sum(document["events"]["unattributed"].values())
+    return document
+
+
+@cache
+def strict(seed):
+    definition, events = hostile(seed)
+    return definition, events, figures(definition, events)
+
+
+@pytest.mark.parametrize("name", LOOSER_NAMES := [])
+def test_a_looser_rule_shows(name, monkeypatch):
+    caught = []
+    for seed in SEEDS:
+        definition, events, expected = strict(seed)
+        with monkeypatch.context() as patch:
+            LOOSER[name](patch, events, definition)
+            if figures(definition, events) != expected:
+                caught.append(seed)
+    assert len(caught) >= ENOUGH, f"{name}: only seeds {caught}"
+
+
+# --- slates --------------------------------------------------------------------------------------
+
+
+@looser
+def the_first_arrival_sets_the_slates_time(patch, events, definition):
+    def form(impressions, window):
+        groups = []
+        latest = {}
+        for one in impressions:  # in order of arrival
+            key = (one.user_id, one.request_id)
+            if one.request_id is None:
+                key += (one.item_id, one.ts)
+            group = latest.get(key)
+            if group is None or abs(one.ts - group[0].ts) > window:
+                group = latest[key] = []
+                groups.append(group)
+            group.append(one)
+        return groups
+
+    patch.setattr(rules, "_form_slates", form)
+
+
+@looser
+def a_request_is_one_slate_for_ever(patch, events, definition):
+    form = rules._form_slates
+    patch.setattr(rules, "_form_slates", lambda impressions, _: form(impressions, 10**12))
+
+
+@looser
+def an_impression_at_just_a_starts_a_new_slate(patch, events, definition):
+    form = rules._form_slates
+    patch.setattr(rules, "_form_slates", lambda impressions, window: form(impressions, window - 1))
+
+
+@looser
+def a_slate_is_held_together_by_its_last_impression(patch, events, definition):
+    def form(impressions, window):
+        groups = defaultdict(list)
+        for one in impressions:
+            alone = (one.item_id, one.ts) if one.request_id is None else ()
+            groups[one.user_id, one.request_id, *alone].append(one)
+        for members in groups.values():
+            members.sort(key=lambda one: one.ts)
+            begin = 0
+            for index in range(1, len(members) + 1):
+                last = index == len(members)
+                if last or members[index].ts > members[index - 1].ts + window:
+                    yield members[begin:index]
+                    begin = index
+
+    patch.setattr(rules, "_form_slates", form)
+
+
+@looser
+def the_first_arrival_sets_the_segment(patch, events, definition):
+    patch.setattr(rules, "_segment", lambda group: min(group).segment)
+
+
+@looser
+def the_first_arrival_breaks_a_tie_of_segments(patch, events, definition):
+    def segment(group):
+        return min(one for one in group if one.ts == group[0].ts).segment
+
+    patch.setattr(rules, "_segment", segment)
+
+
+@looser
+def the_last_position_stays(patch, events, definition):
+    def lower(position, other):
+        return other if other is not None else position
+
+    patch.setattr(rules, "_lower", lower)
+
+
+@looser
+def no_position_beats_a_given_one(patch, events, definition):
+    def lower(position, other):
+        return None if position is None or other is None else min(position, other)
+
+    patch.setattr(rules, "_lower", lower)
+
+
+# --- feedback ------------------------------------------------------------------------------------
+
+
+@looser
+def no_nearer_impression_takes_over(patch, events, definition):
+    """Feedback stays with the nearest showing that was known when it could first be attributed."""
+    nearest = rules._nearest
+    kept = accepted(events, definition)
+    first_seen = {}
+    arrival_of = {}
+    for index, event in enumerate(kept):
+        if isinstance(event, FeedbackEvent):
+            arrival_of.setdefault(id(event), index)
+            continue
+        items = getattr(event, "items", None) or [event.item_id]
+        for item in items:
+            first_seen.setdefault((event.user_id, event.request_id, item, event.ts), index)
+
+    def known(slate, item):
+        return first_seen[slate.user_id, slate.request_id, item, slate.showings[item].ts]
+
+    def first_known(slates, event, window):
+        item = event.item_id
+        arrival = arrival_of[id(event)]
+        fits = [slate for slate in slates if nearest([slate], event, window)[0]]
+        before = [slate for slate in fits if known(slate, item) < arrival]
+        after = sorted(fits, key=lambda slate: known(slate, item))[:1]
+        return nearest(before or after, event, window)
+
+    patch.setattr(rules, "_nearest", first_known)
+
+
+@looser
+def expiry_at_just_a(patch, events, definition):
+    patch.setattr(rules, "_in_time", lambda ts, slate, window: ts - slate.time < window)
+
+
+@looser
+def expiry_a_moment_after_a(patch, events, definition):
+    patch.setattr(rules, "_in_time", lambda ts, slate, window: ts - slate.time <= window + 1)
+
+
+@looser
+def the_age_of_feedback_counts_from_the_showing(patch, events, definition):
+    def nearest(slates, event, window):
+        item = event.item_id
+        fits = [slate for slate in slates if 0 <= event.ts - slate.showings[item].ts <= window]
+        if not fits:
+            return None, False
+        best = min(fits, key=lambda slate: rules._nearness(slate, item))
+        return best.showings[item], False
+
+    patch.setattr(rules, "_nearest", nearest)
+
+
+@looser
+def the_nearest_showing_is_the_one_of_the_latest_slate(patch, events, definition):
+    def nearness(slate, item):
+        return -slate.time, slate.request_id is not None, slate.request_id or ""
+
+    patch.setattr(rules, "_nearness", nearness)
+
+
+@looser
+def the_nearest_showing_alone_is_asked_for_its_age(patch, events, definition):
+    nearest, in_time = rules._nearest, rules._in_time
+
+    def only_nearest(slates, event, window):
+        showing, expired = nearest(slates, event, 10**12)
+        for slate in slates:
+            if slate.showings[event.item_id] is showing and not in_time(event.ts, slate, window):
+                return None, True
+        return showing, expired
+
+    patch.setattr(rules, "_nearest", only_nearest)
+
+
+@looser
+def slates_with_a_request_come_first_in_a_tie(patch, events, definition):
+    def nearness(slate, item):
+        return -slate.showings[item].ts, slate.request_id is None, slate.request_id or ""
+
+    patch.setattr(rules, "_nearness", nearness)
+
+
+@looser
+def the_larger_request_comes_first_in_a_tie(patch, events, definition):
+    def nearness(slate, item):
+        name = [-ord(letter) for letter in slate.request_id or ""]
+        return -slate.showings[item].ts, slate.request_id is not None, name
+
+    patch.setattr(rules, "_nearness", nearness)
+
+
+@looser
+def an_item_may_be_shown_after_the_feedback_that_names_its_request(patch, events, definition):
+    def named(slates, event, window):
+        begun = [slate for slate in slates if slate.time <= event.ts]
+        for slate in sorted(begun, key=lambda slate: -slate.time)[:1]:
+            if event.ts - slate.time <= window:
+                return slate.showings.get(event.item_id), False
+        return None, False
+
+    patch.setattr(rules, "_named", named)
+
+
+@looser
+def feedback_before_its_impression_is_lost(patch, events, definition):
+    attribute = rules._attribute
+    kept = accepted(events, definition)
+    arrival_of = {}
+    shown = {}
+    for index, event in enumerate(kept):
+        if isinstance(event, FeedbackEvent):
+            arrival_of.setdefault(id(event), index)
+            continue
+        for item in getattr(event, "items", None) or [event.item_id]:
+            shown.setdefault((event.user_id, item), index)
+
+    def known_only(slates, feedback, definition, watermark):
+        known = [
+            event
+            for event in feedback
+            if shown.get((event.user_id, event.item_id), len(kept)) < arrival_of[id(event)]
+        ]
+        return attribute(slates, known, definition, watermark)
+
+    patch.setattr(rules, "_attribute", known_only)
+
+
+@looser
+def the_positive_wins_a_tie_with_its_retraction(patch, events, definition):
+    def deciding(feedback):
+        return max(feedback, key=lambda event: (event.ts, not event.retract))
+
+    patch.setattr(rules, "_deciding", deciding)
+
+
+@looser
+def the_last_arrival_decides(patch, events, definition):
+    patch.setattr(rules, "_deciding", lambda feedback: feedback[-1])
+
+
+@looser
+def a_retraction_is_for_ever(patch, events, definition):
+    patch.setattr(rules, "_deciding", lambda feedback: max(feedback, key=lambda one: one.retract))
+
+
+@looser
+def a_retraction_must_reach_the_threshold(patch, events, definition):
+    def counts(event, definition):
+        return any(
+            positive.kind == event.feedback
+            and (positive.threshold is None or event.value >= positive.threshold)
+            for positive in definition.positives
+        )
+
+    patch.setattr(rules, "_counts", counts)
+
+
+@looser
+def feedback_stops_waiting_at_just_l(patch, events, definition):
+    patch.setattr(rules, "_waits", lambda ts, watermark, lateness: watermark < ts + lateness)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+@looser
+def an_event_just_l_behind_is_late(patch, events, definition):
+    patch.setattr(rules, "_is_late", lambda ts, watermark, lateness: ts <= watermark - lateness)
+
+
+@looser
+def a_pane_is_matured_a_moment_later(patch, events, definition):
+    matured = rules._last_matured
+    patch.setattr(rules, "_last_matured", lambda window, time, h: matured(window, time, h + 1))
+
+
+@looser
+def the_live_window_ends_before_the_pane_of_t(patch, events, definition):
+    live = rules._last_live
+    patch.setattr(rules, "_last_live", lambda window, time: live(window, time) - 1)
+
+
+LOOSER_NAMES += LOOSER
