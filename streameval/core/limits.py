@@ -56,6 +56,10 @@ MAX_DURATION: Final = 366 * 86_400_000
 # Clusters of users for the standard errors: 1,024 give the same to 1 %.
 CLUSTERS: Final = 256
 
+# Kinds of feedback that are counted by name (also those that are no positives); the rest is
+# `__other__`, since a kind becomes a label value.
+MAX_FEEDBACK_KINDS: Final = 50
+
 # --- Batches ------------------------------------------------------------------------------------
 # A batch ends at the first of the three: seconds bound what a reader sees late, events the memory
 # of a batch, users the time the commit script blocks Redis (13 ms per 5,000).

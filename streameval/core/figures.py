@@ -1,0 +1,264 @@
+"""From sums to figures: the rows that `replay` prints and `/metrics` shows.
+
+Sums of partitions with disjoint users add up exactly: counts, sums by cluster and nano-units are
+integers, means over users carry their number and squared deviations (Chan's formula). A figure is
+divided once, at the end. What is undefined is None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.definition import Definition
+from streameval.core.limits import CLUSTERS, NANO
+from streameval.core.metrics import RANKING
+from streameval.core.windows import Cells, Ints, WindowState
+
+BASES = ("live", "matured")
+Segment = tuple[str, ...]
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class SegmentSums:
+    """The sums of one window, basis and segment.
+
+    By kind: `positives`, `rate_means` and `rate_squares` (mean over users, and the sum of squared
+    deviations from it). By cluster, int64 (256,): `impressions_by_cluster`, `slates_by_cluster`;
+    (kinds, 256): `positives_by_cluster`; (columns, 256): `scores_by_cluster` in nano-units, column
+    0 counting slates with a positive. `mature_impressions`: of live, those that can no longer
+    change.
+    """
+
+    users: int
+    rate_means: list[float]
+    rate_squares: list[float]
+    impressions_by_cluster: Ints
+    slates_by_cluster: Ints
+    positives_by_cluster: Ints
+    scores_by_cluster: Ints
+    mature_impressions: int = 0
+
+    def add(self, other: SegmentSums) -> None:
+        """Add the sums of disjoint users."""
+        users = self.users + other.users
+        for kind, mean in enumerate(other.rate_means):
+            apart = mean - self.rate_means[kind]
+            if users:
+                self.rate_means[kind] += apart * other.users / users
+                self.rate_squares[kind] += apart * apart * self.users * other.users / users
+            self.rate_squares[kind] += other.rate_squares[kind]
+        self.users = users
+        self.impressions_by_cluster = self.impressions_by_cluster + other.impressions_by_cluster
+        self.slates_by_cluster = self.slates_by_cluster + other.slates_by_cluster
+        self.positives_by_cluster = self.positives_by_cluster + other.positives_by_cluster
+        self.scores_by_cluster = self.scores_by_cluster + other.scores_by_cluster
+        self.mature_impressions += other.mature_impressions
+
+
+Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
+"""By (index of the window, basis), then by segment: those with an impression in the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Rows of `rates`, `ranking` and `maturity`, sorted; what they mean stands in DESIGN."""
+
+    rates: list[Row]
+    ranking: list[Row]
+    maturity: list[Row]
+
+
+def sums_of(states: list[WindowState], cells: Cells, segments: list[Segment]) -> Sums:
+    """The sums of one partition at its reading time."""
+    sums: Sums = {}
+    for index, state in enumerate(states):
+        for name, basis in zip(BASES, (state.live, state.matured), strict=True):
+            sums[index, name] = _basis_sums(basis.totals, cells, segments)
+        mature = np.zeros(len(segments), np.int64)
+        of_cell, _ = cells.arrays()
+        for pane in state.both():
+            for counts in pane.counts:
+                np.add.at(mature, of_cell[counts.cells], counts.impressions)
+        for segment, found in zip(segments, mature.tolist(), strict=True):
+            if found:
+                sums[index, "live"][segment].mature_impressions = found
+    return sums
+
+
+def _basis_sums(totals: Any, cells: Cells, segments: list[Segment]) -> dict[Segment, SegmentSums]:
+    of_cell, cluster_of_cell = cells.arrays()
+    active = np.flatnonzero(totals.impressions[: len(cells)])
+    of_segment = of_cell[active]
+    impressions = totals.impressions[active]
+    slates = totals.slates[active]
+    positives = [values[active] for values in totals.positives]
+    keys = of_segment * CLUSTERS + cluster_of_cell[active]
+    shape = (len(segments), CLUSTERS)
+
+    def by_cluster(values: Ints) -> Ints:
+        # Float sums of integers are exact below 2**53, and bincount is the fast one.
+        found = np.bincount(keys, weights=values, minlength=shape[0] * CLUSTERS)
+        return found.astype(np.int64).reshape(shape)
+
+    impressions_by_cluster = by_cluster(impressions)
+    slates_by_cluster = by_cluster(slates)
+    positives_by_cluster = [by_cluster(values) for values in positives]
+    rates = [values / impressions for values in positives]
+    scores = totals.scores
+    answer: dict[Segment, SegmentSums] = {}
+    for index, chosen in _members(of_segment):
+        means, squares = [], []
+        for rate in rates:
+            mine = rate[chosen]
+            mean = float(mine.mean())
+            means.append(mean)
+            squares.append(float(np.square(mine - mean).sum()))
+        rows = slice(index * CLUSTERS, (index + 1) * CLUSTERS)
+        answer[segments[index]] = SegmentSums(
+            users=len(mine) if rates else int(np.count_nonzero(of_segment == index)),
+            rate_means=means,
+            rate_squares=squares,
+            impressions_by_cluster=impressions_by_cluster[index],
+            slates_by_cluster=slates_by_cluster[index],
+            positives_by_cluster=np.array([values[index] for values in positives_by_cluster]),
+            scores_by_cluster=scores[rows].T.copy(),
+        )
+    return answer
+
+
+def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]:
+    """Each segment with its cells; sums over a contiguous run are numpy's pairwise ones."""
+    found = np.unique(of_segment)
+    if len(found) == 0:
+        return
+    if len(found) == 1:
+        yield int(found[0]), slice(None)
+        return
+    order = np.argsort(of_segment, kind="stable")
+    starts = np.searchsorted(of_segment[order], found)
+    for index, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        yield index, chosen
+
+
+def merge(many: Iterable[Sums]) -> Sums:
+    """The sums of several partitions (disjoint users)."""
+    merged: Sums = {}
+    for sums in many:
+        for key, segments in sums.items():
+            into = merged.setdefault(key, {})
+            for segment, found in segments.items():
+                if segment in into:
+                    into[segment].add(found)
+                else:
+                    into[segment] = found
+    return merged
+
+
+def figures(definition: Definition, sums: Sums) -> Figures:
+    """The rows of all windows, bases and segments that have an impression."""
+    rates: list[Row] = []
+    ranking: list[Row] = []
+    maturity: list[Row] = []
+    columns = [(k, metric.name) for k in definition.ks for metric in RANKING]
+    for (index, basis), segments in sums.items():
+        window = definition.windows[index].name
+        for segment, found in segments.items():
+            labels = dict(zip(definition.dimensions, segment, strict=True))
+            place: Row = {"window": window, "basis": basis, **labels}
+            rates += _rates(definition, place, found)
+            ranking += _ranking(definition, columns, place, found)
+            if basis == "live":
+                impressions = int(found.impressions_by_cluster.sum())
+                share = found.mature_impressions / impressions
+                maturity.append({"window": window, **labels, "maturity": share})
+    names = definition.dimensions
+
+    def by_labels(row: Row) -> tuple[Any, ...]:
+        labels = tuple(row[name] for name in names)
+        return row["window"], row.get("basis", ""), labels, row.get("feedback", row.get("k", ""))
+
+    return Figures(
+        sorted(rates, key=by_labels),
+        sorted(ranking, key=by_labels),
+        sorted(maturity, key=by_labels),
+    )
+
+
+def _rates(definition: Definition, place: Row, found: SegmentSums) -> Iterable[Row]:
+    impressions = int(found.impressions_by_cluster.sum())
+    for index, kind in enumerate(definition.kinds):
+        by_cluster = found.positives_by_cluster[index]
+        positives = int(by_cluster.sum())
+        stderr = None
+        if found.users > 1:
+            stderr = math.sqrt(found.rate_squares[index] / (found.users - 1) / found.users)
+        yield place | {
+            "feedback": kind,
+            "users": found.users,
+            "impressions": impressions,
+            "positives": positives,
+            "positive_rate": found.rate_means[index],
+            "positive_rate_stderr": stderr,
+            "positives_per_impression": positives / impressions,
+            "positives_per_impression_stderr": ratio_stderr(
+                by_cluster, found.impressions_by_cluster
+            ),
+        }
+
+
+def _ranking(
+    definition: Definition, columns: list[tuple[int, str]], place: Row, found: SegmentSums
+) -> Iterable[Row]:
+    slates = int(found.slates_by_cluster.sum())
+    with_positive = int(found.scores_by_cluster[0].sum())
+    for k in definition.ks:
+        row = place | {"k": k, "slates": slates, "slates_with_positive": with_positive}
+        for column, (at, name) in enumerate(columns, start=1):
+            if at == k:
+                nanos = found.scores_by_cluster[column]
+                stderr = ratio_stderr(nanos, found.slates_by_cluster)
+                row[name] = int(nanos.sum()) / (slates * NANO) if slates else None
+                row[f"{name}_stderr"] = None if stderr is None else stderr / NANO
+        yield row
+
+
+def ratio_stderr(numerators: Ints, denominators: Ints) -> float | None:
+    """The standard error of Σx/Σy from sums by cluster, int64 (256,) each.
+
+    Delta method with clusters as units (DESIGN, section 2): n non-empty clusters, d = x - R*y,
+    sqrt(n/(n-1) * Σd²) / Σy. None below two clusters.
+    """
+    count = int(np.count_nonzero(denominators))
+    if count < 2:
+        return None
+    total = int(denominators.sum())
+    apart = numerators - int(numerators.sum()) / total * denominators
+    return math.sqrt(count / (count - 1) * float(np.square(apart).sum())) / total
+
+
+def document(
+    definition: Definition,
+    sums: Sums,
+    watermark: int | None,
+    events: Mapping[str, Any],
+    users: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `streameval replay` prints (DESIGN, section 7)."""
+    found = figures(definition, sums)
+    answer: dict[str, Any] = {
+        "watermark": watermark,
+        "events": dict(events),
+        "rates": found.rates,
+        "ranking": found.ranking,
+        "maturity": found.maturity,
+    }
+    if users is not None:
+        answer["users"] = dict(users)
+    return answer

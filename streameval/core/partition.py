@@ -1,0 +1,272 @@
+"""The state of one partition: events in, counters and figures out. The data's way through the core:
+
+1. `apply` hands events to `attribution`, which records what was shown and what came back.
+2. `flush` has it attribute, judges the slates that changed (`verdict`), scores them (`metrics`) and
+   books the difference to what was booked before: rows for the `windows`, deltas for the users'
+   counters. Then it gives up what can no longer change.
+3. `sums` reads the windows at a time T; `figures` turns sums into rows.
+4. `checkpoint` and `restore` are in `checkpoint`.
+
+Everything is a function of the log: where a batch or a flush ends changes no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streameval.core.attribution import NEVER, Attribution, Slate, User
+from streameval.core.definition import Definition
+from streameval.core.events import REASONS, Event
+from streameval.core.figures import Sums, document, sums_of
+from streameval.core.limits import CLUSTERS
+from streameval.core.metrics import Scorer
+from streameval.core.verdict import Ranking, verdict
+from streameval.core.windows import Cells, Rows, WindowState, renumber
+
+UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
+"""User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
+
+SMALLEST_RENUMBERING = 4096
+
+
+class Partition:
+    """The state of one Kafka partition under a definition.
+
+    `journal` keeps what changed for the next checkpoint; a finite replay needs none.
+    `keep_details` keeps scores and propensities of items.
+    """
+
+    def __init__(
+        self, definition: Definition, *, journal: bool = False, keep_details: bool = False
+    ) -> None:
+        self.definition = definition
+        self.attribution = Attribution(definition, keep_details=keep_details)
+        self.cells = Cells()
+        self.scorer = Scorer(definition.ks, definition.ndcg_gain)
+        self.gains = [definition.gain(kind) for kind in definition.kinds]
+        columns = 1 + len(self.scorer.columns)
+        self.windows = [
+            WindowState(window, definition.horizon, len(self.gains), columns)
+            for window in definition.windows
+        ]
+        self.reading_time: int | None = None
+        self.rejected = dict.fromkeys(REASONS, 0)
+        self.duplicate_feedback = 0
+        self.journal = journal
+        self.unsaved: list[Slate] = []
+        self.unsaved_panes: list[tuple[int, int]] = []
+        self._renumber_at = SMALLEST_RENUMBERING
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def watermark(self) -> int | None:
+        """The largest accepted ts (ms); None before the first event."""
+        return self.attribution.watermark
+
+    @property
+    def users_touched(self) -> int:
+        """Users with something to commit, at most (feedback not yet flushed counts as one)."""
+        return len(self.attribution.touched) + len(self.attribution.inbox)
+
+    @property
+    def events(self) -> dict[str, Any]:
+        """The event counters of `replay`'s document; exact after a flush."""
+        attribution = self.attribution
+        return {
+            "accepted": dict(attribution.accepted),
+            "rejected": self.rejected | {"late": attribution.late},
+            "duplicates": attribution.duplicate_impressions + self.duplicate_feedback,
+            "unattributed": dict(attribution.unattributed),
+            "waiting": attribution.waiting,
+            "ignored": attribution.ignored,
+        }
+
+    def sums(self, reading_time: int | None = None) -> Sums:
+        """The windows at T = max(watermark, `reading_time`, every T before); flush first."""
+        if self.watermark is None:
+            return {}
+        self._read_at(max(self.watermark, reading_time or 0))
+        return sums_of(self.windows, self.cells, self.attribution.segments.values)
+
+    def document(
+        self, reading_time: int | None = None, users: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What `streameval replay` prints of this partition."""
+        sums = self.sums(reading_time)
+        return document(self.definition, sums, self.watermark, self.events, users)
+
+    # ---------------------------------------------------------------- writing
+
+    def apply(self, events: Sequence[Event]) -> list[int]:
+        """Take in events in log order; answers the indices of the late ones (not applied)."""
+        return self.attribution.apply(events)
+
+    def reject(self, reason: str, count: int = 1) -> None:
+        """Count events that could not be decoded."""
+        self.rejected[reason] += count
+
+    def flush(self) -> list[UserDelta]:
+        """Attribute and book what came in since; answers what to add to the users' counters."""
+        self.attribution.resolve()
+        rows = self._book()
+        self._spread(rows)
+        deltas = [_delta(user, len(self.gains)) for user in self.attribution.touched]
+        self.attribution.close()
+        if self.watermark is not None:
+            self._read_at(self.watermark)
+            for index, state in enumerate(self.windows):
+                settled = state.settle(self.watermark)
+                if self.journal:
+                    self.unsaved_panes += [(index, number) for number in settled]
+        if len(self.cells) > self._renumber_at:
+            self.cells = renumber(self.windows, self.cells)
+            self._renumber_at = max(SMALLEST_RENUMBERING, 2 * len(self.cells))
+        return deltas
+
+    def _read_at(self, time: int) -> None:
+        self.reading_time = max(time, self.reading_time or 0)
+        for state in self.windows:
+            state.fit(len(self.cells), len(self.attribution.segments.values))
+            state.read_at(self.reading_time)
+
+    def _spread(self, rows: Rows) -> None:
+        for state in self.windows:
+            state.fit(len(self.cells), len(self.attribution.segments.values))
+            state.add(rows)
+
+    def _book(self) -> Rows:
+        """Book the difference between each dirty slate and what is booked of it."""
+        rows = Rows()
+        users = self.attribution.users
+        cells = self.cells
+        rankings: list[tuple[Ranking, int]] = []
+        segment = NEVER
+        index: dict[str, int] = {}
+        for slate in self.attribution.dirty:
+            slate.dirty = False
+            if self.journal and not slate.unsaved:
+                slate.unsaved = True
+                self.unsaved.append(slate)
+            user = users[slate.user]
+            moved = slate.booked_segment != slate.segment or slate.booked_time != slate.time
+            if moved and slate.booked_segment != NEVER:
+                self._take_back(slate, user, rows, rankings)
+            if slate.segment != segment:
+                segment = slate.segment
+                index = cells.segment_index(segment)
+            cell = index.get(slate.user)
+            if cell is None:
+                cell = cells.add(slate.user, segment)
+            shown = len(slate.items)
+            if moved:
+                slate.booked_segment = segment
+                slate.booked_time = slate.time
+                is_slate = 0 if slate.request is None else 1
+                user.shown_slates += is_slate
+                rows.times.append(slate.time)
+                rows.cells.append(cell)
+                rows.impressions.append(shown)
+                rows.slates.append(is_slate)
+                user.impressions += shown
+                slate.booked_impressions = shown
+            elif shown != slate.booked_impressions:
+                rows.times.append(slate.time)
+                rows.cells.append(cell)
+                rows.impressions.append(shown - slate.booked_impressions)
+                rows.slates.append(0)
+                user.impressions += shown - slate.booked_impressions
+                slate.booked_impressions = shown
+            if slate.feedback or slate.soft or slate.booked_positives or slate.booked_duplicates:
+                self._judge(slate, user, cell, rows, rankings)
+        self.attribution.dirty.clear()
+        self._score(rows, rankings)
+        return rows
+
+    def _take_back(
+        self, slate: Slate, user: User, rows: Rows, rankings: list[tuple[Ranking, int]]
+    ) -> None:
+        """Undo all that is booked of a slate that moved to another time or segment."""
+        cell = self.cells.of(slate.user, slate.booked_segment)
+        is_slate = 0 if slate.request is None else 1
+        rows.times.append(slate.booked_time)
+        rows.cells.append(cell)
+        rows.impressions.append(-slate.booked_impressions)
+        rows.slates.append(-is_slate)
+        user.impressions -= slate.booked_impressions
+        user.shown_slates -= is_slate
+        self._book_positives(slate, user, cell, None, rows)
+        self._book_ranking(slate, cell, None, rows, rankings)
+
+    def _judge(
+        self,
+        slate: Slate,
+        user: User,
+        cell: int,
+        rows: Rows,
+        rankings: list[tuple[Ranking, int]],
+    ) -> None:
+        positives, ranking, duplicates = verdict(slate, self.gains)
+        self.duplicate_feedback += duplicates - slate.booked_duplicates
+        slate.booked_duplicates = duplicates
+        if positives != slate.booked_positives:
+            self._book_positives(slate, user, cell, positives, rows)
+        if ranking != slate.booked_ranking:
+            self._book_ranking(slate, cell, ranking, rows, rankings)
+
+    def _book_positives(
+        self, slate: Slate, user: User, cell: int, positives: tuple[int, ...] | None, rows: Rows
+    ) -> None:
+        nothing = (0,) * len(self.gains)
+        before = slate.booked_positives or nothing
+        after = positives or nothing
+        if user.positives is None:
+            user.positives = [0] * len(self.gains)
+        for kind, (had, has) in enumerate(zip(before, after, strict=True)):
+            if had != has:
+                rows.positive_times.append(slate.booked_time)
+                rows.positive_cells.append(cell)
+                rows.positive_kinds.append(kind)
+                rows.positives.append(has - had)
+                user.positives[kind] += has - had
+        slate.booked_positives = positives
+
+    def _book_ranking(
+        self,
+        slate: Slate,
+        cell: int,
+        ranking: Ranking | None,
+        rows: Rows,
+        rankings: list[tuple[Ranking, int]],
+    ) -> None:
+        key = slate.booked_segment * CLUSTERS + self.cells.cluster(cell)
+        for scored, sign in ((slate.booked_ranking, -1), (ranking, 1)):
+            if scored is not None:
+                rows.score_times.append(slate.booked_time)
+                rows.score_keys.append(key)
+                rankings.append((scored, sign))
+        slate.booked_ranking = ranking
+
+    def _score(self, rows: Rows, rankings: list[tuple[Ranking, int]]) -> None:
+        """One row of scores for each ranking; column 0 counts the slate."""
+        scores = self.scorer.score([ranking for ranking, _ in rankings])
+        signs = np.array([sign for _, sign in rankings], np.int64)[:, np.newaxis]
+        rows.score_values = np.concatenate((signs, signs * scores), axis=1)
+
+
+def _delta(user: User, kinds: int) -> UserDelta:
+    positives = tuple(user.positives) if user.positives else (0,) * kinds
+    delta = (
+        user.id,
+        user.impressions,
+        user.shown_slates,
+        user.first_ts,
+        user.last_ts,
+        positives,
+    )
+    user.impressions = user.shown_slates = 0
+    user.positives = None
+    return delta

@@ -1,0 +1,83 @@
+"""What became of one slate: its positives, the ranking to score, the records that were duplicates.
+
+A positive of one kind counts once per impression; of positives and retractions of one impression
+and kind the latest `ts` decides, and at equal `ts` the retraction (DESIGN, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streameval.core.attribution import (
+    POSITION_BITS,
+    POSITION_MASK,
+    FeedbackKey,
+    FeedbackMark,
+    Slate,
+    add_mark,
+)
+from streameval.core.metrics import order_ranks
+
+Ranking = tuple[tuple[int, ...], tuple[float, ...]]  # ranks and gains of the relevant items
+
+
+class Verdict(NamedTuple):
+    """`positives` by kind (None: no positive), `ranking` (None: nothing to score), `duplicates`."""
+
+    positives: tuple[int, ...] | None
+    ranking: Ranking | None
+    duplicates: int
+
+
+NOTHING = Verdict(None, None, 0)
+
+
+def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
+    """Judge a slate; `gains` by index of the kind. Only slates with a request are ranked."""
+    marks = _marks(slate)
+    if not marks:
+        return NOTHING
+    records = sum(mark[0] for mark in marks.values())
+    best: dict[str, float] = {}
+    counts = [0] * len(gains)
+    for (item, kind), (_, positive, retraction) in marks.items():
+        if positive > retraction:
+            counts[kind] += 1
+            best[item] = max(best.get(item, 0.0), gains[kind])
+    duplicates = records - len(marks)
+    if not best:
+        return Verdict(None, None, duplicates)
+    ranking = None if slate.request is None else _ranking(slate, best)
+    return Verdict(tuple(counts), ranking, duplicates)
+
+
+def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
+    if not slate.soft:
+        return slate.feedback
+    marks = dict(slate.feedback or {})
+    for pending in slate.soft:
+        add_mark(marks, (pending.item, pending.kind), pending.ts, pending.retract)
+    return marks
+
+
+def _ranking(slate: Slate, best: dict[str, float]) -> Ranking:
+    relevant = [(item, gain) for item, gain in best.items() if gain > 0]
+    if not relevant:
+        return (), ()
+    ranks = ranks_of(slate)
+    ranked = sorted((ranks[item], gain) for item, gain in relevant)
+    return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
+
+
+def ranks_of(slate: Slate) -> dict[str, int]:
+    """The rank of every item of the slate, 1-based."""
+    positions = {item: packed & POSITION_MASK for item, packed in slate.items.items()}
+    distinct = set(positions.values())
+    if 0 not in distinct and len(distinct) == len(positions):
+        return positions  # distinct positions are strictly increasing ranks already
+    anchor = slate.anchor
+    return order_ranks(
+        (item, (packed & POSITION_MASK) or None, anchor + (packed >> POSITION_BITS))
+        for item, packed in slate.items.items()
+    )
