@@ -1,0 +1,114 @@
+"""Loading the settings: one YAML file, and each key also as an environment variable.
+
+Where a key is given in both, the environment beats the file, whole: `STREAMEVAL_GAINS` replaces
+`gains`. A key of the file that does not exist is an error. Variables that name no key are left
+alone, because Kubernetes puts its own among them (`STREAMEVAL_PORT`, for a service of that name).
+Each error is one line that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from streameval.core.errors import ConfigError
+from streameval.reference import reference
+from streameval.settings import PREFIX, SECRETS, Settings, WindowSettings
+
+__all__ = ["Settings", "load", "reference"]
+
+
+def load(path: Path | None) -> Settings:
+    """Load the file at `path`, else at `STREAMEVAL_CONFIG`, else only defaults and environment.
+
+    Raises ConfigError.
+    """
+    named = path or os.environ.get(f"{PREFIX}CONFIG")
+    given = _read(Path(named)) if named else {}
+    from_file = {key: value for key, value in given.items() if not _in_environment(key)}
+    place = f"{named}: " if named else ""
+    try:
+        return Settings(**from_file)
+    except ValidationError as error:
+        problems: list[Any] = list(error.errors(include_url=False))
+        # A misspelt key also leaves the right one missing: the first cause comes first.
+        problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+        raise ConfigError(place + _problem(problems[0])) from None
+    except SettingsError as error:
+        # pydantic names the key in quotes; the variable's value is not in the message.
+        key = str(error).split('"')[1]
+        raise ConfigError(f"{PREFIX}{key.upper()}: write JSON, like {_example(key)}") from None
+
+
+def _in_environment(key: str) -> bool:
+    variable = PREFIX + key.upper()
+    return bool(os.environ.get(variable)) or (
+        key in SECRETS and bool(os.environ.get(f"{variable}_FILE"))
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}: line {line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: write keys and values, like `ks: [5, 10]`")
+    return {str(key): value for key, value in document.items()}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, for which a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands there twice", key.start_mark
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+def _problem(problem: Any) -> str:
+    """One line for one of pydantic's errors: the key, and what to do about it."""
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: there is no such key{_meant(str(problem['loc'][-1]))}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    message = (message[:1].lower() + message[1:]).replace("tuple", "list")
+    shown = "" if _secret(problem["loc"]) else f", not {str(problem['input'])[:60]!r}"
+    return f"{key}: {message}{shown}"
+
+
+def _secret(location: tuple[int | str, ...]) -> bool:
+    return bool(location) and location[0] in SECRETS
+
+
+def _meant(key: str) -> str:
+    keys = [*Settings.model_fields, *WindowSettings.model_fields]
+    close = difflib.get_close_matches(key, keys, n=1)
+    return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
+
+
+def _example(key: str) -> str:
+    return {"ks": "[5,10]", "gains": '{"purchase":3}', "dimensions": '["variant"]'}.get(
+        key,
+        '[{"size":"1h","slide":"1m"}]' if key == "windows" else '["click"]',
+    )

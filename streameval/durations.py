@@ -1,0 +1,58 @@
+"""Durations as people write them, `500ms` or `24h`; everywhere else they are integer ms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Milliseconds of each unit, rising."""
+
+_WRITTEN = re.compile(r"(\d{1,15})(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration(value: object) -> int:
+    """Return the ms of a number and a unit; 0 needs none. ValueError says what to write."""
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0
+    match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(
+            f"write a whole number and a unit ({', '.join(UNITS)}), like 30s or 5m, not {value!r}"
+        )
+    return int(match[1]) * UNITS[match[2]]
+
+
+def format_duration(ms: int) -> str:
+    """Write ms in the largest unit that divides them."""
+    unit = next(unit for unit in reversed(UNITS) if ms % UNITS[unit] == 0)
+    return f"{ms // UNITS[unit]}{unit}" if ms else "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Marks an annotated integer of ms as a duration, written from `low` to `high` (inclusive)."""
+
+    low: str
+    high: str
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+    def parse(self, value: object) -> int | None:
+        """Parse and check the range; None stays None where the annotation allows it."""
+        if value is None:
+            return None
+        ms = parse_duration(value)
+        if not parse_duration(self.low) <= ms <= parse_duration(self.high):
+            raise ValueError(f"must be from {self}, not {value}")
+        return ms
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.parse, handler(source))

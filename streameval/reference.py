@@ -1,0 +1,96 @@
+"""docs/configuration.md, written from the settings model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from streameval.durations import Duration, format_duration
+from streameval.settings import PREFIX, SECRETS, Settings
+
+_SECTIONS = {
+    "positives": "What the figures mean",
+    "kafka": "Kafka",
+    "redis": "Redis",
+    "batch_interval": "The worker",
+    "listen": "Pages and log",
+}
+"""The heading above the first key of each section."""
+
+_HEAD = f"""# Configuration
+
+<!-- Written by `python -m streameval.reference` from streameval/settings.py; do not edit. -->
+
+One YAML file, named by `--config` or by the variable `{PREFIX}CONFIG`. Each key is also an
+environment variable, `{PREFIX}` and the key in capitals; lists and maps are written as JSON
+(`{PREFIX}KS=[5,10]`). The environment beats the file, whole keys at a time; an empty variable
+counts as unset. Secrets ({", ".join(f"`{key}`" for key in SECRETS)}) may also stand in a file
+that a variable with `_FILE` names: `{PREFIX}REDIS_PASSWORD_FILE=/run/secrets/redis`.
+
+Durations are a whole number and a unit: `500ms`, `30s`, `5m`, `24h`, `7d`; `0` needs none.
+An unknown key, or a value that cannot be, ends the program with exit code 2 and a line that names
+the key. The keys under "{_SECTIONS["positives"]}" define every figure: state that was written
+under other values is refused at the start, which says what changed
+(`streameval worker --reset-windows` keeps the counters and starts the windows anew).
+"""
+
+
+def reference() -> str:
+    """Return the text of docs/configuration.md."""
+    return _HEAD + "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    for key, field in Settings.model_fields.items():
+        if key in _SECTIONS:
+            yield f"\n## {_SECTIONS[key]}\n"
+            yield "| key | default | values | meaning |"
+            yield "| --- | --- | --- | --- |"
+        yield f"| `{key}` | `{_default(field)}` | {_values(key, field)} | {field.description} |"
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if isinstance(default, SecretStr):
+        return default.get_secret_value()
+    if _duration(field) is not None and default is not None:
+        return format_duration(default)
+    return _yaml(default)
+
+
+def _yaml(value: Any) -> str:
+    """Write a value as YAML in one line."""
+    if isinstance(value, BaseModel):
+        return f"{{size: {value.size}, slide: {format_duration(value.slide)}}}"  # type: ignore[attr-defined]
+    if isinstance(value, tuple):
+        return f"[{', '.join(_yaml(part) for part in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _duration(field: FieldInfo) -> Duration | None:
+    return next((mark for mark in field.metadata if isinstance(mark, Duration)), None)
+
+
+def _values(key: str, field: FieldInfo) -> str:
+    """Say what a value may be: the choices, the range with its unit, or just its type."""
+    duration = _duration(field)
+    if duration is not None:
+        return f"duration, {duration}"
+    choices = [part for part in get_args(field.annotation) if isinstance(part, str)]
+    if choices:
+        return ", ".join(f"`{choice}`" for choice in choices)
+    low = next((mark.ge for mark in field.metadata if isinstance(mark, Ge)), None)
+    high = next((mark.le for mark in field.metadata if isinstance(mark, Le)), None)
+    if low is not None:
+        return f"{low} to {high}"
+    types: dict[object, str] = {tuple: "list", dict: "map", str: "text"}
+    return "secret" if key in SECRETS else types.get(type(field.default), "text")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201  # the point of the command

@@ -1,0 +1,408 @@
+"""The settings model: every key, its default, its bounds and the sentence that documents it.
+
+`config.load` fills it from a file and the environment. Every check of a value is here, so that
+what is loaded is good.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Window
+from streameval.core.errors import ConfigError
+from streameval.core.limits import (
+    MAX_BATCH_EVENTS,
+    MAX_BATCH_USERS,
+    MAX_DURATION,
+    MAX_EVENT_BYTES,
+    MAX_GAIN,
+    MAX_K,
+    MAX_KS,
+    MAX_LABEL_LENGTH,
+    MAX_PANES,
+    MAX_POSITIVES,
+    MAX_SEGMENTS,
+    MAX_WINDOWS,
+)
+from streameval.durations import Duration, format_duration, parse_duration
+
+PREFIX: Final = "STREAMEVAL_"
+"""What the name of an environment variable begins with."""
+
+DEFAULT_TOPIC: Final = "recsys-events"
+SECRETS: Final = ("kafka_password", "redis", "redis_password")
+"""The keys that may also stand in a file, and are never shown."""
+
+_LONGEST: Final = format_duration(MAX_DURATION)
+
+
+def _no_flag(value: object) -> object:
+    """YAML's `yes` is no number, though Python would take it for 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueError
+    return value
+
+
+def _label(value: str) -> str:
+    if not 1 <= len(value) <= MAX_LABEL_LENGTH or re.search(r"[\x00-\x1f\x7f-\x9f]", value):
+        raise ValueError(f"must be 1 to {MAX_LABEL_LENGTH} characters without control characters")
+    return value
+
+
+def _name(value: str) -> str:
+    # Kafka's rule for topics; groups share it, because both are part of Redis' keys.
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
+        raise ValueError(f"write 1 to 249 of the characters A-Z a-z 0-9 . _ - , not {value!r}")
+    return value
+
+
+def _positive(value: str) -> str:
+    kind, at_least, threshold = value.partition(">=")
+    _label(kind.strip())
+    try:
+        finite = not at_least or math.isfinite(float(threshold))
+    except ValueError:
+        finite = False
+    if not finite:
+        raise ValueError(f"write a kind, or a kind>=number, not {value!r}")
+    return value
+
+
+def _servers(value: str) -> str:
+    for server in value.split(","):
+        _address(server.strip())
+    return value
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"write host:port, not {value!r}")
+    return value
+
+
+def _redis_url(value: SecretStr) -> SecretStr:
+    try:
+        url = urlsplit(value.get_secret_value())
+        good = url.scheme in {"redis", "rediss"} and url.hostname is not None and url.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+    return value
+
+
+def _file(value: Path) -> Path:
+    if not value.is_file():
+        raise ValueError(f"there is no file {str(value)!r}")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_no_flag)]
+Gain = Annotated[float, BeforeValidator(_no_flag), Field(ge=0, le=MAX_GAIN, allow_inf_nan=False)]
+Label = Annotated[str, AfterValidator(_label)]
+Name = Annotated[str, AfterValidator(_name)]
+
+
+def _window_size(value: object) -> object:
+    Duration("1ms", _LONGEST).parse(value)
+    return value
+
+
+class WindowSettings(BaseModel):
+    """A sliding window: its size, which is also its name, and its slide."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Annotated[str, BeforeValidator(_window_size)]
+    slide: Annotated[int, Duration("1ms", _LONGEST)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        size, slide = parse_duration(self.size), format_duration(self.slide)
+        if size % self.slide:
+            raise ValueError(f"the slide {slide} does not divide the size {self.size}")
+        if size // self.slide > MAX_PANES:
+            raise ValueError(
+                f"a slide of {slide} cuts {self.size} into {size // self.slide} panes, "
+                f"at most {MAX_PANES} are possible: take a longer slide"
+            )
+        return self
+
+
+def _distinct(key: str, values: Sequence[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{key}: {value!r} stands there twice")
+
+
+class _SecretFiles(PydanticBaseSettingsSource):
+    """Secrets from files: `STREAMEVAL_REDIS_PASSWORD_FILE` names a file that holds the password."""
+
+    def __call__(self) -> dict[str, Any]:
+        found = {}
+        for key, field in self.settings_cls.model_fields.items():
+            value, _, _ = self.get_field_value(field, key)
+            if value is not None:
+                found[key] = value
+        return found
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the file's text without its last newline, for a secret that has a file."""
+        del field
+        variable = f"{PREFIX}{field_name.upper()}_FILE"
+        path = os.environ.get(variable)
+        if not path or field_name not in SECRETS:
+            return None, field_name, False
+        if os.environ.get(variable.removesuffix("_FILE")):
+            raise ConfigError(f"{variable}: {field_name} is also given by itself, drop one of them")
+        try:
+            return Path(path).read_text(encoding="utf-8").removesuffix("\n"), field_name, False
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{variable}: cannot read {path!r}: {error}") from error
+
+
+class Settings(BaseSettings):
+    """Every key; the descriptions are what docs/configuration.md says. Durations are in ms."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        validate_default=False,  # a default is what parsing gives, in ms
+    )
+
+    # What the figures mean
+    positives: tuple[Annotated[str, AfterValidator(_positive)], ...] = Field(
+        ("click", "like"),
+        min_length=1,
+        max_length=MAX_POSITIVES,
+        description="Kinds of feedback that count as success, each `kind` or `kind>=value`.",
+    )
+    gains: dict[Label, Gain] = Field(
+        {}, description="The gain of a kind in graded relevance; 1 for kinds not named here."
+    )
+    ndcg_gain: Literal["linear", "exponential"] = Field(
+        "linear", description="Whether a gain g counts as g or as 2^g - 1 in NDCG."
+    )
+    dimensions: tuple[Literal["variant", "surface"], ...] = Field(
+        ("variant",), description="What splits the figures into segments; empty for none."
+    )
+    max_segments: Integer = Field(
+        200, ge=1, le=MAX_SEGMENTS, description="Segments of a partition; more are `__other__`."
+    )
+    ks: tuple[Annotated[Integer, Field(ge=1, le=MAX_K)], ...] = Field(
+        (5, 10),
+        min_length=1,
+        max_length=MAX_KS,
+        description=f"Cut-offs of the ranking metrics, rising, 1 to {MAX_K}.",
+    )
+    windows: tuple[WindowSettings, ...] = Field(
+        tuple(
+            WindowSettings.model_validate(
+                {"size": window.name, "slide": format_duration(window.slide)}
+            )
+            for window in DEFAULT_WINDOWS
+        ),
+        min_length=1,
+        max_length=MAX_WINDOWS,
+        description=f"Sliding windows; a slide divides its size, into at most {MAX_PANES} panes.",
+    )
+    attribution_window: Annotated[int, Duration("1ms", _LONGEST)] = Field(
+        1_800_000, description="How long after its slate feedback still counts."
+    )
+    allowed_lateness: Annotated[int, Duration("0", _LONGEST)] = Field(
+        60_000,
+        description="How far an event may lie behind the newest; at most attribution_window.",
+    )
+    max_clock_skew: Annotated[int, Duration("0", _LONGEST)] = Field(
+        60_000, description="How far an event's time may lie ahead of its record's."
+    )
+
+    # Kafka
+    kafka: Annotated[str, AfterValidator(_servers)] = Field(
+        "127.0.0.1:9092", description="Bootstrap servers, host:port, separated by commas."
+    )
+    topic: Name = Field(DEFAULT_TOPIC, description="The topic of events, keyed by user_id.")
+    group: Name = Field(
+        "streameval", description="The consumer group: workers that share it share the work."
+    )
+    dead_letter_topic: Name = Field(
+        f"{DEFAULT_TOPIC}.dead-letter",
+        description="Where rejected events go; by default the topic's name with `.dead-letter`.",
+    )
+    start_from: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where a partition without a stored offset begins."
+    )
+    fetch_bytes: Integer = Field(
+        50 << 20, ge=MAX_EVENT_BYTES, le=1 << 30, description="Bytes of one fetch, compressed."
+    )
+    partition_fetch_bytes: Integer = Field(
+        4 << 20,
+        ge=MAX_EVENT_BYTES,
+        le=1 << 30,
+        description="Bytes of one partition in a fetch, compressed; bounds a worker's memory.",
+    )
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How to talk to Kafka."
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="How to log in, with a SASL protocol."
+    )
+    kafka_username: str | None = Field(None, description="Kafka's user, with a SASL protocol.")
+    kafka_password: SecretStr | None = Field(
+        None, description="Kafka's password, with a SASL protocol."
+    )
+    kafka_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+        None, description="Certificates that sign Kafka's (PEM); without it, the system's."
+    )
+
+    # Redis
+    redis: Annotated[SecretStr, AfterValidator(_redis_url)] = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        description="Redis' URL, `rediss://` for TLS, `redis://USER@HOST` for an ACL user.",
+    )
+    redis_password: SecretStr | None = Field(
+        None, description="Redis' password, where it does not stand in the URL."
+    )
+    user_ttl: Annotated[int | None, Duration("1m", "3660d")] = Field(
+        None, description="How long a user's counters outlive their last change; null: for ever."
+    )
+
+    # The worker
+    batch_interval: Annotated[int, Duration("10ms", "1s")] = Field(
+        1_000, description="A batch is committed after this time at the latest."
+    )
+    batch_events: Integer = Field(
+        MAX_BATCH_EVENTS, ge=1, le=MAX_BATCH_EVENTS, description="Events of a batch, at most."
+    )
+    batch_users: Integer = Field(
+        MAX_BATCH_USERS, ge=1, le=MAX_BATCH_USERS, description="Users a batch touches, about."
+    )
+    checkpoint_interval: Annotated[int, Duration("1s", "1h")] = Field(
+        30_000, description="Time between checkpoints: what a restart reads again."
+    )
+    tick: Annotated[int, Duration("100ms", "1m")] = Field(
+        1_000, description="Time between two computations of the figures."
+    )
+    shutdown_deadline: Annotated[int, Duration("1s", "15s")] = Field(
+        12_000, description="All the time a worker takes to stop, whatever is down."
+    )
+
+    # Web page and log
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:8080", description="Where the pages and /metrics are served; port 0: any free."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least that is logged."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="Lines for people, or JSON.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: environment, secrets in files, then what the caller gives."""
+        del dotenv_settings, file_secret_settings
+        return env_settings, _SecretFiles(settings_cls), init_settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dead_letters_beside_topic(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if "topic" in given and "dead_letter_topic" not in given:
+            return {**given, "dead_letter_topic": f"{given['topic']}.dead-letter"}
+        return given
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Check what no key can check alone; each message names the key to change."""
+        _distinct("positives", [positive.kind for positive in self._positives()])
+        _distinct("dimensions", self.dimensions)
+        _distinct("windows", [window.size for window in self.windows])
+        if list(self.ks) != sorted(set(self.ks)):
+            raise ValueError(f"ks: write them rising and once each, not {list(self.ks)}")
+        if self.allowed_lateness > self.attribution_window:
+            raise ValueError(
+                f"allowed_lateness: {format_duration(self.allowed_lateness)} is more than "
+                f"attribution_window, {format_duration(self.attribution_window)}"
+            )
+        if self.dead_letter_topic == self.topic:
+            raise ValueError("dead_letter_topic: must not be the topic that is read")
+        sasl = self.kafka_security_protocol.startswith("SASL")
+        if sasl and not (self.kafka_username and self.kafka_password):
+            raise ValueError("kafka_username, kafka_password: a SASL protocol needs both")
+        if self.kafka_password and not sasl:
+            raise ValueError(
+                "kafka_security_protocol: a password needs SASL_SSL (or SASL_PLAINTEXT)"
+            )
+        return self
+
+    def _positives(self) -> tuple[Positive, ...]:
+        parts = [positive.partition(">=") for positive in self.positives]
+        return tuple(
+            Positive(kind.strip(), float(threshold) if at_least else None)
+            for kind, at_least, threshold in parts
+        )
+
+    def definition(self) -> Definition:
+        """Return what the figures mean: the part that the state depends on."""
+        return Definition(
+            positives=self._positives(),
+            gains=dict(self.gains),
+            ndcg_gain=self.ndcg_gain,
+            dimensions=self.dimensions,
+            ks=self.ks,
+            windows=tuple(
+                Window(window.size, parse_duration(window.size), window.slide)
+                for window in self.windows
+            ),
+            attribution_window=self.attribution_window,
+            allowed_lateness=self.allowed_lateness,
+            max_clock_skew=self.max_clock_skew,
+            max_segments=self.max_segments,
+        )
+
+    @property
+    def redis_url(self) -> str:
+        """The URL with the password in it: a secret, not to be logged."""
+        url = urlsplit(self.redis.get_secret_value())
+        if self.redis_password is None:
+            return url.geturl()
+        user, _, _ = (url.username or "").partition(":")
+        place = url.netloc.rpartition("@")[2]
+        password = quote(self.redis_password.get_secret_value(), safe="")
+        return urlunsplit(url._replace(netloc=f"{user}:{password}@{place}"))
+
+    @property
+    def listen_host(self) -> str:
+        """The host of `listen`, without the brackets of an IPv6 address."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def listen_port(self) -> int:
+        """The port of `listen`; 0 asks the system for a free one."""
+        return int(self.listen.rpartition(":")[2])
