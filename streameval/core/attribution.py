@@ -458,17 +458,17 @@ class Attribution:
                 if oldest <= slate.time <= ts and slate.time > best_shown:
                     best, best_shown = slate, slate.time
         for newest in user.slates.values():
-            slate = newest
-            while slate is not None:
-                packed = slate.items.get(item)
-                if packed is not None and slate.time >= oldest:
-                    shown = slate.anchor + (packed >> POSITION_BITS)
+            showing: Slate | None = newest
+            while showing is not None:
+                packed = showing.items.get(item)
+                if packed is not None and showing.time >= oldest:
+                    shown = showing.anchor + (packed >> POSITION_BITS)
                     if shown <= ts and (
                         shown > best_shown
-                        or (shown == best_shown and best is not None and _precedes(slate, best))
+                        or (shown == best_shown and best is not None and _precedes(showing, best))
                     ):
-                        best, best_shown = slate, shown
-                slate = slate.previous
+                        best, best_shown = showing, shown
+                showing = showing.previous
         return best
 
     def _match(self, user: User, pending: Pending) -> None:
@@ -566,10 +566,11 @@ class Attribution:
                 del user.singles[item]
         else:
             younger = user.slates[slate.request]
-            if younger is slate and slate.previous is None:
-                del user.slates[slate.request]
-            elif younger is slate:
-                user.slates[slate.request] = slate.previous
+            if younger is slate:
+                if slate.previous is None:
+                    del user.slates[slate.request]
+                else:
+                    user.slates[slate.request] = slate.previous
             else:
                 while younger.previous is not slate:
                     assert younger.previous is not None

@@ -143,8 +143,7 @@ def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]
         return
     order = np.argsort(of_segment, kind="stable")
     starts = np.searchsorted(of_segment[order], found)
-    for index, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-        yield index, chosen
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
 
 
 def merge(many: Iterable[Sums]) -> Sums:

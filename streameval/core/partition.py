@@ -1,4 +1,6 @@
-"""The state of one partition: events in, counters and figures out. The data's way through the core:
+"""The state of one partition: events in, counters and figures out.
+
+The data's way through the core:
 
 1. `apply` hands events to `attribution`, which records what was shown and what came back.
 2. `flush` has it attribute, judges the slates that changed (`verdict`), scores them (`metrics`) and
@@ -58,6 +60,7 @@ class Partition:
         self.journal = journal
         self.unsaved: list[Slate] = []
         self.unsaved_panes: list[tuple[int, int]] = []
+        self.chunks: list[Any] = []
         self._renumber_at = SMALLEST_RENUMBERING
 
     # ---------------------------------------------------------------- reading
@@ -89,7 +92,7 @@ class Partition:
         """The windows at T = max(watermark, `reading_time`, every T before); flush first."""
         if self.watermark is None:
             return {}
-        self._read_at(max(self.watermark, reading_time or 0))
+        self.read_at(max(self.watermark, reading_time or 0))
         return sums_of(self.windows, self.cells, self.attribution.segments.values)
 
     def document(
@@ -117,7 +120,7 @@ class Partition:
         deltas = [_delta(user, len(self.gains)) for user in self.attribution.touched]
         self.attribution.close()
         if self.watermark is not None:
-            self._read_at(self.watermark)
+            self.read_at(self.watermark)
             for index, state in enumerate(self.windows):
                 settled = state.settle(self.watermark)
                 if self.journal:
@@ -127,7 +130,8 @@ class Partition:
             self._renumber_at = max(SMALLEST_RENUMBERING, 2 * len(self.cells))
         return deltas
 
-    def _read_at(self, time: int) -> None:
+    def read_at(self, time: int) -> None:
+        """Move T on to `time` (ms), never back."""
         self.reading_time = max(time, self.reading_time or 0)
         for state in self.windows:
             state.fit(len(self.cells), len(self.attribution.segments.values))

@@ -1,0 +1,1 @@
+"""The whole service on a simulated recommender: `streameval demo`."""

@@ -1,0 +1,1 @@
+"""Offline evaluation on what the stream leaves behind."""

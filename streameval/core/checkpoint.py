@@ -1,0 +1,383 @@
+"""A partition's state as bytes, incrementally: what changed since the last checkpoint.
+
+A checkpoint is a *header*, written whole (watermark, segments, event counters, pending feedback,
+the list of chunks), and *chunks*, written once and never changed:
+
+* slate chunks hold the slates that changed, also those closed since; the newest version wins;
+* pane chunks hold, for one window, the panes that can no longer change, written once. The other
+  panes are rebuilt from their slates.
+
+A slate chunk is needed until every pane that its slates belong to, of every window, has matured;
+slate chunks go oldest first only, so no older version of a slate can come back. A pane chunk is
+needed until its last pane has left the matured window.
+
+Encoding: MessagePack, compressed with Zstandard. `FORMAT` guards the layout; a state of another
+definition is refused, and the refusal says what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cramjam
+import msgspec
+import numpy as np
+
+from streameval.core.attribution import NEVER, Attribution, Pending, Slate, User
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError
+from streameval.core.limits import CHUNK_SLATES
+from streameval.core.partition import Partition
+from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
+
+FORMAT = 1
+COMPRESSION_LEVEL = 1
+
+SlateRecord = tuple[
+    str,  # user
+    str | None,  # request
+    int,  # time
+    int,  # segment
+    int,  # anchor
+    dict[str, int],  # items
+    list[tuple[str, int, int, int, int]] | None,  # item, kind, records, positive, retraction
+    dict[str, tuple[float | None, float | None]] | None,  # details
+]
+PendingRecord = tuple[str, str, str | None, int, int, bool, bool]
+PaneRecord = tuple[
+    int,  # number of the pane
+    list[str],  # users of its cells
+    list[int],  # their segments
+    list[bytes],  # counts: impressions, slates by cell (int32)
+    list[bytes],  # positives: index of the cell, kind, positives (int32)
+    list[bytes],  # scores: keys (int32), values (int64)
+]
+
+
+class ChunkInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk: its name, the window of its panes (-1: slates), its newest slate time or pane."""
+
+    name: str
+    window: int
+    newest: int
+
+
+class Header(msgspec.Struct, array_like=True):
+    """Everything of the state that is small, and the chunks that hold the rest."""
+
+    format: int
+    definition: dict[str, Any]
+    watermark: int | None
+    reading_time: int | None
+    segments: list[tuple[str, ...]]
+    overflowed: tuple[int, int]
+    accepted: dict[str, int]
+    rejected: dict[str, int]
+    late: int
+    duplicates: tuple[int, int]
+    ignored: int
+    unattributed: dict[str, int]
+    feedback_kinds: dict[str, int]
+    pending: list[PendingRecord]
+    settled: list[int | None]
+    chunks: list[ChunkInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The header, the chunks to write before it, and the names of all chunks it refers to."""
+
+    header: bytes
+    chunks: dict[str, bytes]
+    keep: list[str]
+
+
+def _pack(value: object) -> bytes:
+    encoded = msgspec.msgpack.encode(value)
+    return bytes(cramjam.zstd.compress(encoded, level=COMPRESSION_LEVEL))
+
+
+def _unpack(data: bytes, type_: Any) -> Any:
+    return msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(data)), type=type_)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def checkpoint(partition: Partition, offset: int) -> Checkpoint:
+    """What changed since the last checkpoint; `offset` (of the commit it goes with) names it.
+
+    Call it right after a flush. The partition takes the checkpoint for written: if it was not,
+    drop the state and restore.
+    """
+    assert partition.journal, "a partition without a journal has no checkpoints"
+    assert not partition.attribution.dirty, "flush first"
+    chunks: dict[str, bytes] = {}
+    infos = _needed(partition)
+    for info, data in _new_chunks(partition, offset):
+        chunks[info.name] = data
+        infos.append(info)
+    partition.unsaved.clear()
+    partition.unsaved_panes.clear()
+    partition.chunks = infos
+    return Checkpoint(_header(partition), chunks, [info.name for info in infos])
+
+
+def _needed(partition: Partition) -> list[ChunkInfo]:
+    """The chunks so far without those that nothing needs any more."""
+    kept: list[ChunkInfo] = []
+    oldest_slates_go = True
+    for info in partition.chunks:
+        if info.window == NEVER:
+            oldest_slates_go = oldest_slates_go and all(
+                info.newest // state.window.slide <= (state.last_settled or 0)
+                for state in partition.windows
+            )
+            needed = not oldest_slates_go
+        else:
+            state = partition.windows[info.window]
+            needed = info.newest > (state.last_settled or 0) - state.window.panes
+        if needed:
+            kept.append(info)
+    return kept
+
+
+def _new_chunks(partition: Partition, offset: int) -> Iterable[tuple[ChunkInfo, bytes]]:
+    unsaved = partition.unsaved
+    for start in range(0, len(unsaved), CHUNK_SLATES):
+        slates = unsaved[start : start + CHUNK_SLATES]
+        newest = max(slate.time for slate in slates)
+        name = f"{offset}.slates.{start // CHUNK_SLATES}"
+        yield ChunkInfo(name, NEVER, newest), _pack([_slate_record(slate) for slate in slates])
+        for slate in slates:
+            slate.unsaved = False
+    for index, state in enumerate(partition.windows):
+        numbers = [number for window, number in partition.unsaved_panes if window == index]
+        written = [number for number in numbers if number in state.panes]
+        if written:
+            records = [
+                _pane_record(number, state.panes[number], partition.cells) for number in written
+            ]
+            yield ChunkInfo(f"{offset}.panes.{index}", index, max(written)), _pack(records)
+
+
+def _slate_record(slate: Slate) -> SlateRecord:
+    feedback = slate.feedback
+    marks = feedback and [(item, kind, *mark) for (item, kind), mark in feedback.items()]
+    return (
+        slate.user,
+        slate.request,
+        slate.time,
+        slate.segment,
+        slate.anchor,
+        slate.items,
+        marks or None,
+        slate.details,
+    )
+
+
+def _pane_record(number: int, pane: Pane, cells: Cells) -> PaneRecord:
+    """One settled pane (at most one array of each sort), with users in place of cells."""
+    counted = [rows.cells for rows in pane.counts] + [rows.cells for rows in pane.positives]
+    used = np.unique(np.concatenate(counted)) if counted else np.empty(0, np.int32)
+    segments, _ = cells.arrays()
+    return (
+        number,
+        [cells.users[cell] for cell in used.tolist()],
+        segments[used].tolist(),
+        [
+            np.searchsorted(used, rows.cells).astype("<i4").tobytes()
+            + rows.impressions.astype("<i4").tobytes()
+            + rows.slates.astype("<i4").tobytes()
+            for rows in pane.counts
+        ],
+        [
+            np.searchsorted(used, rows.cells).astype("<i4").tobytes()
+            + rows.kinds.astype("<i4").tobytes()
+            + rows.positives.astype("<i4").tobytes()
+            for rows in pane.positives
+        ],
+        [
+            part
+            for rows in pane.scores
+            for part in (rows.keys.astype("<i4").tobytes(), rows.values.astype("<i8").tobytes())
+        ],
+    )
+
+
+def _header(partition: Partition) -> bytes:
+    attribution = partition.attribution
+    header = Header(
+        format=FORMAT,
+        definition=partition.definition.described(),
+        watermark=attribution.watermark,
+        reading_time=partition.reading_time,
+        segments=attribution.segments.values,
+        overflowed=(attribution.overflow_items, attribution.segments.overflowed),
+        accepted=attribution.accepted,
+        rejected=partition.rejected,
+        late=attribution.late,
+        duplicates=(attribution.duplicate_impressions, partition.duplicate_feedback),
+        ignored=attribution.ignored,
+        unattributed=attribution.unattributed,
+        feedback_kinds=attribution.feedback_kinds,
+        pending=[
+            (p.user, p.item, p.request, p.ts, p.kind, p.retract, p.expired)
+            for p in attribution.pending()
+        ],
+        settled=[state.last_settled for state in partition.windows],
+        chunks=partition.chunks,
+    )
+    return _pack(header)
+
+
+# ----------------------------------------------------------------------------------- restoring
+
+
+def chunk_names(header: bytes) -> list[str]:
+    """The chunks that a header refers to, in the order `restore` wants them."""
+    return [info.name for info in _decode(header).chunks]
+
+
+def _decode(header: bytes) -> Header:
+    try:
+        decoded: Header = _unpack(header, Header)
+    except (msgspec.MsgspecError, cramjam.DecompressionError) as error:
+        raise RefusedError(
+            "the stored checkpoint cannot be read by this version of streameval"
+            f" ({error}); run the version that wrote it, or `worker --reset-windows`"
+        ) from error
+    if decoded.format != FORMAT:
+        raise RefusedError(
+            f"the stored checkpoint has format {decoded.format}, this version reads {FORMAT};"
+            " run the version that wrote it, or `worker --reset-windows`"
+        )
+    return decoded
+
+
+def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """What changed between two described definitions, a phrase for each key."""
+    plain = msgspec.json.decode(msgspec.json.encode(current))
+    return [
+        f"{key} was {stored.get(key)!r} and is {plain.get(key)!r}"
+        for key in sorted({*stored, *plain})
+        if stored.get(key) != plain.get(key)
+    ]
+
+
+def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
+    """Raise `RefusedError`, saying what changed, if state was written under another definition."""
+    changes = differences(stored, definition.described())
+    if changes:
+        raise RefusedError(
+            "the stored state belongs to another configuration: "
+            + "; ".join(changes)
+            + ". Set it back, or start the windows anew with `worker --reset-windows`"
+            " (users' counters stay)"
+        )
+
+
+def restore(
+    definition: Definition,
+    header: bytes,
+    chunks: Mapping[str, bytes],
+    *,
+    keep_details: bool = False,
+) -> Partition:
+    """The partition as it was at the checkpoint; raises `RefusedError` for another definition."""
+    stored = _decode(header)
+    refuse_other_definition(stored.definition, definition)
+    partition = Partition(definition, journal=True, keep_details=keep_details)
+    attribution = partition.attribution
+    for values in stored.segments:
+        attribution.segments.add(tuple(values))
+    attribution.watermark = stored.watermark
+    for state, settled in zip(partition.windows, stored.settled, strict=True):
+        state.last_settled = settled
+    versions: dict[tuple[str, str, int], SlateRecord] = {}
+    for info in stored.chunks:
+        if info.window == NEVER:
+            for record in _unpack(chunks[info.name], list[SlateRecord]):
+                versions[_identity(record)] = record
+        else:
+            for pane_record in _unpack(chunks[info.name], list[PaneRecord]):
+                _restore_pane(partition, info.window, pane_record)
+    for record in sorted(versions.values(), key=lambda record: record[2]):
+        _adopt(attribution, record)
+    for user, item, request, ts, kind, retract, expired in stored.pending:
+        attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, expired))
+    partition.flush()
+    _restore_counters(partition, stored)
+    return partition
+
+
+def _identity(record: SlateRecord) -> tuple[str, str, int]:
+    user, request, _, _, anchor, items, _, _ = record
+    # Ids have no control characters: "\n" keeps a lone impression apart from every request.
+    return (user, "\n" + next(iter(items)) if request is None else request, anchor)
+
+
+def _adopt(attribution: Attribution, record: SlateRecord) -> None:
+    """Open a slate as stored; the first flush books it, and gives it up if its time is over."""
+    user_id, request, time, segment, anchor, items, marks, details = record
+    user = attribution.users.get(user_id)
+    if user is None:
+        user = attribution.users[user_id] = User(user_id, {})
+    slate = Slate(user_id, request, time, segment, anchor, items, details=details)
+    if marks:
+        slate.feedback = {(item, kind): tuple(mark) for item, kind, *mark in marks}  # type: ignore[misc]
+    if request is None:
+        if user.singles is None:
+            user.singles = {}
+        user.singles.setdefault(next(iter(items)), []).append(slate)
+    else:
+        slate.previous = user.slates.get(request)
+        user.slates[request] = slate
+    attribution.adopt(slate)
+    attribution.mark(slate)
+
+
+def _restore_pane(partition: Partition, window: int, record: PaneRecord) -> None:
+    number, users, segments, counts, positives, scores = record
+    state = partition.windows[window]
+    cells = np.array(
+        [partition.cells.of(user, segment) for user, segment in zip(users, segments, strict=True)],
+        np.int32,
+    )
+    pane = Pane(settled=True)
+    for data in counts:
+        index, impressions, slates = np.frombuffer(data, "<i4").reshape(3, -1)
+        pane.counts.append(Counts(cells[index], impressions, slates))
+    for data in positives:
+        index, kinds, values = np.frombuffer(data, "<i4").reshape(3, -1)
+        pane.positives.append(Positives(cells[index], kinds, values))
+    if scores:
+        keys = np.frombuffer(scores[0], "<i4")
+        values = np.frombuffer(scores[1], "<i8").reshape(len(keys), -1)
+        pane.scores.append(Scores(keys, values))
+    state.panes[number] = pane
+
+
+def _restore_counters(partition: Partition, stored: Header) -> None:
+    """Undo what the first flush counted: it booked what had been counted before."""
+    attribution = partition.attribution
+    attribution.overflow_items, attribution.segments.overflowed = stored.overflowed
+    attribution.accepted = stored.accepted
+    attribution.late = stored.late
+    attribution.ignored = stored.ignored
+    attribution.unattributed = stored.unattributed
+    attribution.feedback_kinds = stored.feedback_kinds
+    attribution.duplicate_impressions, partition.duplicate_feedback = stored.duplicates
+    partition.rejected = stored.rejected
+    partition.chunks = stored.chunks
+    for slate in partition.unsaved:
+        slate.unsaved = False
+    partition.unsaved.clear()
+    partition.unsaved_panes.clear()
+    for user in attribution.users.values():
+        user.impressions = user.shown_slates = 0
+        user.positives = None
+    if stored.reading_time is not None:
+        partition.read_at(stored.reading_time)
