@@ -26,7 +26,7 @@ Key = TypeVar("Key", bound=Hashable)
 Segment = tuple[str, ...]
 """One value per configured dimension, in their order; "" where an event has none."""
 
-Row = Mapping[str, Any]
+FigureRow = Mapping[str, Any]
 """A row of `replay`'s document: dimensions, counts and figures by name; None is undefined."""
 
 OTHER: Final = "__other__"
@@ -49,9 +49,9 @@ class Figures:
     A row of `maturity` has `window`, the dimensions and `maturity`.
     """
 
-    rates: Sequence[Row] = ()
-    ranking: Sequence[Row] = ()
-    maturity: Sequence[Row] = ()
+    rates: Sequence[FigureRow] = ()
+    ranking: Sequence[FigureRow] = ()
+    maturity: Sequence[FigureRow] = ()
 
 
 class Counts(dict[Key, int]):
@@ -75,7 +75,7 @@ class Counts(dict[Key, int]):
 
 @dataclass(slots=True)
 class Histogram:
-    """How long a step took: counts per bucket of `BUCKETS` (one more for all above), and the sum."""
+    """How long a step took: counts per bucket of `BUCKETS` (one more for above), and the sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -87,7 +87,7 @@ class Histogram:
 
 
 def _labels(*known: str) -> Counts[str]:
-    """Counts by a closed set of label values."""
+    """Count by a closed set of label values."""
     return Counts(len(known), OTHER, known)
 
 
@@ -205,8 +205,10 @@ class IngestLike(Protocol):
         """Once a `tick`: compute the figures anew."""
 
     def status(self) -> ServiceStatus:
-        """Describe the worker now. The frame reads the description in another thread: `partitions`
-        and `figures` are new objects each time, `counters` may be the living ones.
+        """Describe the worker now.
+
+        Another thread reads the description: `partitions` and `figures` are new objects each
+        time, while `counters` may be the living ones.
         """
 
 

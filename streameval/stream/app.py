@@ -1,0 +1,323 @@
+"""The worker process: Faust as the frame, and nothing of ours but what a frame does.
+
+Faust gives the process its service tree, its timers and its web server; its Kafka parts are
+switched off (they reach a fraction of what `ingest` does). In the tree:
+
+    Worker
+    └── App          boot strategy without Kafka
+        ├── Site     our pages only, in a thread of its own: a scrape never waits for a batch
+        ├── Ingesting    runs `Ingest`, which owns Kafka and Redis
+        └── timers   figures and status each `tick`; the leader's lease
+
+The steps of a stop, under one deadline (see `shutdown`):
+
+1. `Ingest` stops reading, flushes, commits, commits offsets to Kafka, closes its connections,
+   while all else still stands. From here on the exit code is settled.
+2. The lease is given up.
+3. Faust stops the tree; the pages go last, so that a scrape sees the final counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import faust
+from aiohttp import web
+from faust.app.base import BootStrategy
+from faust.web.drivers.aiohttp import Web
+from faust.worker import Worker
+from mode import Service
+
+from streameval.core.errors import InputError, StreamevalError
+from streameval.stream import logs
+from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
+from streameval.stream.shutdown import Shutdown, take_signals
+from streameval.stream.status import IngestLike, LeaseLike, ServiceStatus
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# What Faust's services say of themselves is Faust's, also where the class is ours.
+FAUST: Final = logging.getLogger("faust")
+
+# Seconds of the deadline kept for what comes after the flush: the lease, the pages.
+RESERVE: Final = 2.0
+
+# The state of millions of slates makes no cycles; walking it would cost a tenth of the throughput.
+GC_THRESHOLDS: Final = (100_000, 50, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOptions:
+    """What the frame itself needs: `name` of the app; `tick_seconds`, `shutdown_seconds`."""
+
+    name: str
+    host: str
+    port: int
+    tick_seconds: float = 1.0
+    shutdown_seconds: float = 12.0
+
+
+Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike]]]
+
+
+def run(options: FrameOptions, build: Build) -> int:
+    """Run a worker until it is told to stop, or fails; returns the exit code.
+
+    The last thing a process does, in its main thread. `build` makes the parts inside the loop,
+    once signals are taken: it may start threads. Raises InputError where `listen` is no address
+    of this machine, or taken.
+    """
+    shutdown = Shutdown(options.shutdown_seconds)
+    listening = _listen(options.host, options.port)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    frame = Frame(options, shutdown, listening)
+    log.info("pages and /metrics on http://%s:%d/", *listening.getsockname()[:2])
+    take_signals(shutdown, lambda name: _tell(loop, frame, f"{name} received"))
+    return loop.run_until_complete(frame.main(build))
+
+
+def run_worker(settings: Settings) -> int:
+    """Run the worker that `settings` describe until it is told to stop; returns the exit code."""
+    logs.configure(settings.log_level, settings.log_format)
+    host, _, port = settings.listen.rpartition(":")
+    options = FrameOptions(
+        name=settings.group,
+        host=host.strip("[]"),
+        port=int(port),
+        tick_seconds=settings.tick / 1000,
+        shutdown_seconds=settings.shutdown_deadline / 1000,
+    )
+
+    async def build() -> tuple[IngestLike, LeaseLike]:
+        from streameval.stream.ingest import Ingest  # imports numpy, which starts threads
+
+        ingest = Ingest(settings)
+        return ingest, ingest.lease(LEASE_SECONDS)
+
+    return run(options, build)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, frame: Frame, why: str) -> None:
+    # A signal while the last lines run finds the loop closed: the stop is done then.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(frame.request_stop, why)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind before anything starts: a port that is taken is one clear line, not a crash."""
+    where = f"{host}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise InputError(f"listen: cannot listen on {where} ({cause}); choose another") from error
+    return listening
+
+
+class Frame:
+    """The worker process around one `Ingest`."""
+
+    def __init__(self, options: FrameOptions, shutdown: Shutdown, listening: socket.socket) -> None:
+        self.options = options
+        self.listening = listening
+        self._shutdown = shutdown
+        self._stop = asyncio.Event()
+        self._failure: int | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker has begun to stop."""
+        return self._stop.is_set()
+
+    async def main(self, build: Build) -> int:
+        """Start everything, wait for the end, stop everything; the exit code."""
+        ingest, lease = await build()
+        self.ingest, self.leadership = ingest, Leadership(lease)
+        self.describe()
+        app = _App(self)
+        worker = _Worker(app, loop=asyncio.get_running_loop())
+        running = asyncio.ensure_future(worker.start())
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait([running, stop], return_when=asyncio.FIRST_COMPLETED)
+        if not self.stopping:
+            self.fail(worker.crash_reason or running.exception() or AssertionError("Faust ended"))
+        await self._close(worker)
+        return self._shutdown.exit_code
+
+    def request_stop(self, why: str) -> None:
+        """Begin to stop; `main` does the steps."""
+        log.info("stopping: %s", why)
+        self._stop.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the worker because of an error, with its exit code."""
+        if self._failure is not None or self.stopping:
+            log.error("failed while stopping: %s", error)
+            return
+        if isinstance(error, StreamevalError):
+            self._failure = error.exit_code
+            log.error("%s", error)
+        else:
+            self._failure = StreamevalError.exit_code
+            log.critical("a bug of streameval ends this worker", exc_info=error)
+        self._shutdown.exit_code = self._failure
+        self._shutdown.begin()
+        self.request_stop("an error")
+
+    async def tick(self) -> None:
+        """Compute the figures and the description that pages and scrapes read until the next."""
+        if self.stopping:
+            return
+        try:
+            await self.ingest.tick()
+            self.describe()
+        except Exception as error:  # noqa: BLE001  a bug: it must end the worker, not one timer
+            self.fail(error)
+
+    def describe(self) -> None:
+        """Take the service's description as the one to show."""
+        status = self.ingest.status()
+        status.fencing_token = self.leadership.token
+        status.leader = status.fencing_token is not None
+        self.status: ServiceStatus = status
+        self.described_at = time.monotonic()
+
+    async def lead(self) -> None:
+        """Take or renew the lease, where this worker could do the leader's work."""
+        if not self.stopping:
+            status = self.ingest.status()
+            servers = status.broker_up and status.store_up
+            await self.leadership.renew(None if servers else status.unready())
+
+    async def _close(self, worker: Worker) -> None:
+        shutdown = self._shutdown
+        shutdown.begin()
+        # 1. Everything read becomes committed.
+        stopping = self.ingest.stop(shutdown.deadline(RESERVE))
+        if await shutdown.bounded(stopping, RESERVE) and self._failure is None:
+            shutdown.exit_code = 0
+        with suppress(Exception):
+            self.describe()
+        # 2. The next leader need not wait.
+        await shutdown.bounded(self.leadership.step_down("stopping"))
+        # 3. The tree, pages last.
+        await shutdown.bounded(worker.stop())
+        log.info("stopped")
+
+
+class _Boot(BootStrategy):
+    """Faust's services less everything that talks to Kafka."""
+
+    enable_kafka = False
+    enable_sensors = False
+
+    def web_components(self) -> list[Any]:
+        return []
+
+    def agents(self) -> list[Any]:
+        return []
+
+
+class _App(faust.App):
+    """The application: our pages, the ingest service, two timers."""
+
+    BootStrategy = _Boot
+    logger = FAUST
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        options = frame.options
+        super().__init__(
+            options.name,
+            env={},  # otherwise WEB_PORT and the like would beat these settings
+            web_enabled=True,
+            web_in_thread=True,
+        )
+        self.timer(options.tick_seconds, name="tick")(frame.tick)
+        self.timer(RENEW_SECONDS, name="lead")(frame.lead)
+
+    def _new_web(self) -> Web:
+        return _Site(self, self.frame)
+
+    async def on_first_start(self) -> None:
+        """Leave out Faust's data folder: nothing is stored on this disk."""
+
+    async def on_start(self) -> None:
+        """Leave out Faust's consumer, which its own version would create here."""
+        self.finalize()
+
+    async def on_started_init_extra_services(self) -> None:
+        await self.add_runtime_dependency(_Ingesting(self.frame, loop=self.loop))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+
+
+class _Worker(Worker):
+    """Faust's worker without its signal handlers, debugger, logging and terminal output."""
+
+    def __init__(self, app: _App, **options: Any) -> None:
+        super().__init__(app, quiet=True, override_logging=False, redirect_stdouts=False, **options)
+        self.spinner = None
+
+    def install_signal_handlers(self) -> None:
+        """Leave signals to `shutdown`; SIGUSR2 would open a debugger."""
+
+
+class _Ingesting(Service):
+    """Runs the loop that reads, counts and commits; `Frame` stops it before anything else."""
+
+    logger = FAUST
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(**options)
+        self.frame = frame
+
+    @Service.task
+    async def _run(self) -> None:
+        try:
+            await self.frame.ingest.run()
+            if not self.frame.stopping:
+                self.frame.fail(AssertionError("ingest ended by itself"))
+        except Exception as error:  # noqa: BLE001  whatever ended it ends the worker
+            self.frame.fail(error)
+
+
+class _Site(Web):
+    """Faust's web server on our socket, with our pages and none of its own."""
+
+    logger = FAUST
+
+    def __init__(self, app: _App, frame: Frame) -> None:
+        super().__init__(app)
+        from streameval.stream.pages import Pages  # imports numpy, which starts threads
+
+        self._listening = frame.listening
+        # Faust's runner would wait 60 s for a scraper that keeps its connection.
+        self._runner = web.AppRunner(self.web_app, access_log=None, shutdown_timeout=1.0)
+        Pages(frame).add_to(self.web_app)
+
+    def _enabled_blueprints(self) -> list[Any]:
+        """Serve none of Faust's pages: they show tables and statistics to whoever asks."""
+        return []
+
+    def _create_site(self) -> web.BaseSite:
+        return web.SockSite(self._runner, self._listening)

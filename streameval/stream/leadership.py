@@ -1,0 +1,76 @@
+"""Which worker of a group does what only one may do (the periodic offline job).
+
+Leadership is a lease in Redis with a fencing token: each new leader has a higher one, and the
+leader's writes carry it, so that a leader that was paused cannot write over its successor. The
+rules:
+
+1. A leader believes in its lease no longer than Redis does: time is counted from before the call.
+2. A leader that loses Kafka or Redis steps down at once: it could not do the work.
+3. Giving up says so to Redis where it can, so that the next leader need not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from streameval.core.errors import StreamevalError
+from streameval.stream.status import LeaseLike
+
+log = logging.getLogger(__name__)
+
+# A dead leader is replaced within LEASE + RENEW; two renewals may fail before a lease is lost.
+LEASE_SECONDS: Final = 6.0
+RENEW_SECONDS: Final = 2.0
+
+assert 2 * RENEW_SECONDS < LEASE_SECONDS, "one late renewal does not cost the lease"
+
+
+class Leadership:
+    """One worker's part in the lease; `clock` gives seconds that never go back."""
+
+    def __init__(self, lease: LeaseLike, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._token: int | None = None
+        self._until = 0.0
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token while this worker leads, else None."""
+        return self._token if self._clock() < self._until else None
+
+    async def renew(self, unfit: str | None) -> None:
+        """Take or renew the lease; `unfit` says why this worker could not do the leader's work."""
+        if unfit is not None:
+            await self.step_down(unfit)
+            return
+        asked = self._clock()
+        try:
+            token = await self._lease.acquire()
+        except StreamevalError as error:
+            self._lose(str(error))
+            return
+        if token is None:
+            self._lose("another worker holds the lease")
+            return
+        if token != self._token:
+            log.info("this worker leads the group now (fencing token %d)", token)
+        self._token, self._until = token, asked + LEASE_SECONDS
+
+    async def step_down(self, why: str) -> None:
+        """Give the lease up where we have it; what Redis does not hear, it forgets by itself."""
+        if self._token is None:
+            return
+        self._lose(why)
+        try:
+            await self._lease.release()
+        except StreamevalError as error:
+            log.info("the lease could not be released and will run out: %s", error)
+
+    def _lose(self, why: str) -> None:
+        if self._token is not None:
+            log.info("this worker leads no longer: %s", why)
+        self._token = None

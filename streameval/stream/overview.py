@@ -1,0 +1,276 @@
+"""The overview page `/`: what a person wants to see first, as one HTML document.
+
+Self-contained (no script, font or image, nothing fetched), so the content security policy can
+refuse everything but this one style sheet. The browser reloads it every few seconds. Every value
+is escaped; the number of rows is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
+
+from streameval.core.metrics import RANKING
+from streameval.stream.status import FigureRow, Figures, PartitionStatus, ServiceStatus
+
+RELOAD_SECONDS: Final = 5
+
+# Segments shown per window; `/metrics` has them all.
+MAX_SEGMENTS_SHOWN: Final = 12
+
+STYLE: Final = """
+:root { color-scheme: light dark; --text: #1b2430; --dim: #5d6b7c; --line: #dfe4ea;
+  --back: #f6f7f9; --card: #fff; --good: #18794e; --bad: #b42318; --accent: #3157d5; }
+@media (prefers-color-scheme: dark) { :root { --text: #e4e8ee; --dim: #93a0b0; --line: #2a323d;
+  --back: #12161c; --card: #1a2028; --good: #4cc38a; --bad: #ff8b7c; --accent: #8da8ff; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1.25rem 3rem; background: var(--back);
+  color: var(--text); font: 15px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .25rem 1rem; }
+h1 { font-size: 1.4rem; margin: 0; letter-spacing: -.01em; }
+h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
+h2 small, .dim { color: var(--dim); font-weight: 400; }
+a { color: var(--accent); }
+.state { padding: .05rem .6rem; border-radius: 1rem; border: 1px solid currentColor;
+  font-size: .85rem; font-weight: 600; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem;
+  margin: 1.2rem 0 0; }
+dl div, .table { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; }
+dl div { padding: .5rem .8rem; }
+dt { color: var(--dim); font-size: .8rem; } dd { margin: 0; font-size: 1.2rem; font-weight: 600; }
+.table { overflow-x: auto; margin-bottom: .8rem; }
+table { border-collapse: collapse; width: 100%; font-size: .87rem; }
+th, td { padding: .32rem .75rem; text-align: right; white-space: nowrap; }
+th { color: var(--dim); font-weight: 500; border-bottom: 1px solid var(--line); }
+tbody tr + tr td { border-top: 1px solid var(--line); }
+.name { text-align: left; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; }
+.live td { color: var(--dim); } td small { color: var(--dim); }
+meter { width: 5rem; vertical-align: middle; }
+"""
+
+_DIGEST = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""The content security policy under which the page works: this style sheet and nothing else."""
+
+
+def render(status: ServiceStatus, now: float) -> str:
+    """Write the page; `now` in seconds since the epoch."""
+    return "".join(
+        (
+            "<!doctype html><html lang=en><head><meta charset=utf-8>",
+            f"<meta http-equiv=refresh content={RELOAD_SECONDS}>",
+            "<meta name=viewport content='width=device-width, initial-scale=1'>",
+            f"<title>streameval: {escape(status.topic)}</title><style>{STYLE}</style></head><body>",
+            _head(status, now),
+            _totals(status),
+            _windows(status),
+            _partitions(status.partitions, now),
+            _footer(status),
+            "</body></html>",
+        )
+    )
+
+
+def _head(status: ServiceStatus, now: float) -> str:
+    problem = status.unready()
+    state = f"<span class='state bad'>{escape(problem)}</span>" if problem else _READY
+    role = "leader" if status.leader else "follower"
+    return (
+        f"<header><h1>streameval</h1>{state}<span class=dim>topic <b>{escape(status.topic)}</b> · "
+        f"group <b>{escape(status.group)}</b> · {role} · up {_duration(now - status.started_at)} · "
+        f"{_moment(now * 1000)}</span></header>"
+    )
+
+
+_NOTHING: Final = "&ndash;"
+_READY: Final = "<span class='state good'>ready</span>"
+
+
+def _totals(status: ServiceStatus) -> str:
+    """Add up the partitions' exact counts over the log."""
+    counts = [partition.counters for partition in status.partitions if partition.counters]
+    lags = [partition.lag for partition in status.partitions if partition.lag is not None]
+    totals = {
+        "accepted": sum(sum(each["accepted"].values()) for each in counts),
+        "rejected": sum(sum(each["rejected"].values()) for each in counts),
+        "duplicates": sum(each["duplicates"] for each in counts),
+        "unattributed": sum(sum(each["unattributed"].values()) for each in counts),
+        "waiting": sum(each["waiting"] for each in counts),
+        "ignored": sum(each["ignored"] for each in counts),
+        "lag": sum(lags) if lags else None,
+        "open slates": sum(partition.open_slates for partition in status.partitions),
+    }
+    cards = (
+        f"<div><dt>{name}</dt><dd>{_number(value)}</dd></div>" for name, value in totals.items()
+    )
+    return f"<dl>{''.join(cards)}</dl>"
+
+
+def _windows(status: ServiceStatus) -> str:
+    figures = status.figures
+    if figures is None or not figures.rates:
+        return "<h2>Figures</h2><p class=dim>No impression in any window yet.</p>"
+    return "".join(_window(status, figures, window.name) for window in status.definition.windows)
+
+
+def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
+    dimensions = status.definition.dimensions
+    rates = [row for row in figures.rates if row["window"] == window]
+    shown = list(dict.fromkeys(_segment(row, dimensions) for row in rates))
+    kept = set(shown[:MAX_SEGMENTS_SHOWN])
+    ranking = [row for row in figures.ranking if row["window"] == window]
+    maturity = {
+        _segment(row, dimensions): row["maturity"]
+        for row in figures.maturity
+        if row["window"] == window
+    }
+    rest = len(shown) - len(kept)
+    more = f"<p class=dim>{rest} more segments are on <a href=/metrics>/metrics</a>.</p>"
+    return (
+        f"<h2>{escape(window)} <small>matured figures no longer change, live ones are fresh and "
+        "biased low</small></h2>"
+        + _rates([row for row in rates if _segment(row, dimensions) in kept], dimensions, maturity)
+        + _ranking([row for row in ranking if _segment(row, dimensions) in kept], dimensions)
+        + (more if rest else "")
+    )
+
+
+def _rates(
+    rows: Sequence[FigureRow],
+    dimensions: Sequence[str],
+    maturity: dict[tuple[str, ...], float | None],
+) -> str:
+    heads = (*dimensions, "feedback", "basis")
+    columns = ("positive rate", "per impression", "users", "impressions", "positives", "matured")
+    body = (
+        _row(
+            row["basis"],
+            [*_segment(row, dimensions), row["feedback"], row["basis"]],
+            [
+                _mean(row, "positive_rate"),
+                _mean(row, "positives_per_impression"),
+                _number(row["users"]),
+                _number(row["impressions"]),
+                _number(row["positives"]),
+                _meter(maturity.get(_segment(row, dimensions))) if row["basis"] == "live" else "",
+            ],
+        )
+        for row in rows
+    )
+    return _table(heads, columns, body)
+
+
+def _ranking(rows: Sequence[FigureRow], dimensions: Sequence[str]) -> str:
+    names = [metric.name for metric in RANKING]
+    body = (
+        _row(
+            row["basis"],
+            [*_segment(row, dimensions), f"@{row['k']}", row["basis"]],
+            [
+                *(_mean(row, name) for name in names),
+                _number(row["slates"]),
+                _number(row["slates_with_positive"]),
+            ],
+        )
+        for row in rows
+    )
+    columns = [*(name.replace("_", " ") for name in names), "slates", "with positive"]
+    return _table((*dimensions, "k", "basis"), columns, body)
+
+
+def _partitions(partitions: Sequence[PartitionStatus], now: float) -> str:
+    columns = ("lag", "offset", "watermark", "behind", "open slates", "users", "checkpoint")
+    body = (
+        _row(
+            "matured",
+            [str(each.partition), "restoring" if each.restoring else "running"],
+            [
+                _number(each.lag),
+                _number(each.committed_offset),
+                _moment(each.watermark),
+                _NOTHING if each.watermark is None else _duration(now - each.watermark / 1000),
+                _number(each.open_slates),
+                _number(each.users),
+                _checkpoint(each),
+            ],
+        )
+        for each in partitions
+    )
+    return "<h2>Partitions</h2>" + _table(("partition", "state"), columns, body)
+
+
+def _checkpoint(partition: PartitionStatus) -> str:
+    if partition.checkpoint_age_seconds is None:
+        return "none yet"
+    size = (partition.checkpoint_bytes or 0) / 1024
+    return f"{size:,.0f} KiB, {_duration(partition.checkpoint_age_seconds)} ago"
+
+
+def _footer(status: ServiceStatus) -> str:
+    return (
+        f"<p class=dim>streameval {escape(status.version)} · <a href=/metrics>/metrics</a> · "
+        "<a href=/readyz>/readyz</a> · <a href=/healthz>/healthz</a></p>"
+    )
+
+
+def _table(names: Sequence[str], columns: Sequence[str], body: Iterable[str]) -> str:
+    head = "".join(f"<th class=name>{escape(name)}</th>" for name in names)
+    head += "".join(f"<th>{escape(column)}</th>" for column in columns)
+    rows = "".join(body)
+    return (
+        f"<div class=table><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _row(kind: str, names: Sequence[str], cells: Sequence[str]) -> str:
+    """Write a row; `names` are escaped here, `cells` are HTML of our own."""
+    left = "".join(f"<td class=name>{escape(name) or _NOTHING}</td>" for name in names)
+    return f"<tr class={escape(kind)}>{left}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _mean(row: FigureRow, name: str) -> str:
+    value, error = row[name], row[f"{name}_stderr"]
+    if value is None:
+        return _NOTHING
+    return f"{value:.4f}" if error is None else f"{value:.4f} <small>± {error:.4f}</small>"
+
+
+def _meter(share: float | None) -> str:
+    if share is None:
+        return _NOTHING
+    return f"<meter min=0 max=1 value={share:.3f}></meter> {share:.0%}"
+
+
+def _segment(row: FigureRow, dimensions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row[dimension] for dimension in dimensions)
+
+
+def _number(value: Any) -> str:
+    return _NOTHING if value is None else f"{value:,}"
+
+
+def _moment(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return _NOTHING
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _duration(seconds: float) -> str:
+    """Write a duration in its two largest units, such as 3 h 20 min."""
+    left = max(0, int(seconds))
+    if left < 60:
+        return f"{left} s"
+    if left < 3_600:
+        return f"{left // 60} min {left % 60} s"
+    if left < 86_400:
+        return f"{left // 3_600} h {left % 3_600 // 60} min"
+    return f"{left // 86_400} d {left % 86_400 // 3_600} h"

@@ -1,0 +1,84 @@
+"""The four pages of a worker, as routes of aiohttp: `/`, `/metrics`, `/healthz`, `/readyz`.
+
+They only read the last description of the service and run in the site's own thread. `/healthz`
+asks whether the process should live (its loop still ticks), `/readyz` whether it works (servers
+answer, state is restored, it is not stopping). Both answer in one line.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from streameval.stream import exposition, overview
+from streameval.stream.status import ServiceStatus
+
+# A tick that is this late (seconds) means a stuck loop: a batch takes one.
+STUCK_AFTER: Final = 30.0
+
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": overview.POLICY,
+    "Referrer-Policy": "no-referrer",
+    "Server": "streameval",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Described(Protocol):
+    """What the pages read; each attribute is replaced whole."""
+
+    status: ServiceStatus
+    described_at: float  # time.monotonic()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker has begun to stop."""
+
+
+class Pages:
+    """The handlers of the four pages."""
+
+    def __init__(self, described: Described) -> None:
+        self._described = described
+        self._registry = exposition.registry(lambda: described.status)
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes, and the headers that every answer carries."""
+        app.router.add_get("/", self.overview)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/readyz", self.readyz)
+        app.on_response_prepare.append(_harden)
+
+    async def overview(self, _request: web.Request) -> web.Response:
+        """Show figures, partitions and counts to a person."""
+        text = overview.render(self._described.status, time.time())
+        return web.Response(text=text, content_type="text/html")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer a scrape, in the format its Accept header asks for."""
+        accept = ",".join(request.headers.getall("Accept", []))
+        body, content_type = exposition.page(self._registry, accept)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Answer 200 while the event loop ticks: a supervisor restarts what does not."""
+        age = time.monotonic() - self._described.described_at
+        stuck = age > STUCK_AFTER
+        return _line(f"no tick for {age:.0f} s" if stuck else None)
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """Answer 200 while the worker does its work, else 503 and why."""
+        stopping = "stopping" if self._described.stopping else None
+        return _line(stopping or self._described.status.unready())
+
+
+def _line(problem: str | None) -> web.Response:
+    return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
+
+
+async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)

@@ -1,0 +1,111 @@
+"""One way to stop a worker: one deadline shared by all steps, and an end that always comes.
+
+SIGTERM and SIGINT are blocked before any thread exists and taken by one thread in `sigwait`, so
+they are heard while the event loop is blocked, while Kafka or Redis is away, and while the worker
+starts. That thread asks the loop to stop and arms a timer: when the time is up, the process ends
+where it stands. Nothing is lost by that: what is not committed is read again from the log.
+
+Exit codes: 0 when everything read was committed, 75 (EX_TEMPFAIL: run me again) when not, the
+error's own code where an error ended the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+EXIT_FLUSHED: Final = 0
+EXIT_UNFLUSHED: Final = os.EX_TEMPFAIL
+
+
+class Shutdown:
+    """The deadline of a stop (`seconds` after it begins) and the exit code it will end with."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.exit_code = EXIT_UNFLUSHED
+        self.begun = False
+        self._end = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self) -> bool:
+        """Start the clock; False when it runs already. Safe from any thread."""
+        with self._lock:
+            if self.begun:
+                return False
+            self.begun = True
+        self._end = time.monotonic() + self.seconds
+        timer = threading.Timer(self.seconds, self.end_now)
+        timer.daemon = True
+        timer.start()
+        return True
+
+    def deadline(self, reserve: float = 0.0) -> float:
+        """Give the `time.monotonic()` time to be done by, `reserve` seconds before the end."""
+        assert self.begun, "no deadline before a stop begins"
+        return self._end - reserve
+
+    def end_now(self) -> None:
+        """End the process where it stands, without waiting for anything."""
+        if self.exit_code == EXIT_UNFLUSHED:
+            _say("streameval: stopped before everything was committed; it will be read again")
+        os._exit(self.exit_code)
+
+    async def bounded(self, step: Awaitable[Result], reserve: float = 0.0) -> Result | None:
+        """Wait for a step of the stop; None when it failed or the time (less `reserve`) was up.
+
+        `asyncio.wait` and not `wait_for`: aiokafka leaks `CancelledError` when Kafka is away, and
+        a step that swallows its cancellation must not hold the others up.
+        """
+        task = asyncio.ensure_future(step)
+        left = max(0.0, self.deadline(reserve) - time.monotonic())
+        done, _ = await asyncio.wait([task], timeout=left)
+        if not done:
+            task.cancel()
+            log.warning("a step of the stop took longer than its time and was left")
+            return None
+        if task.cancelled():
+            return None
+        if error := task.exception():
+            log.error("a step of the stop failed", exc_info=error)
+            return None
+        return task.result()
+
+
+def take_signals(shutdown: Shutdown, on_stop: Callable[[str], None]) -> None:
+    """Take SIGTERM and SIGINT in a thread of their own, until the process ends.
+
+    `on_stop` is called there with the signal's name, once. A second Ctrl-C ends the process at
+    once. To be called before any other thread exists, whose signal mask would let them through.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    watch = threading.Thread(
+        target=_watch, args=(shutdown, on_stop), name="streameval-signals", daemon=True
+    )
+    watch.start()
+
+
+def _watch(shutdown: Shutdown, on_stop: Callable[[str], None]) -> None:
+    while True:
+        taken = signal.sigwait(SIGNALS)
+        if shutdown.begin():
+            on_stop(signal.Signals(taken).name)
+        elif taken == signal.SIGINT:
+            shutdown.end_now()
+
+
+def _say(line: str) -> None:
+    """Write past every buffer and lock: the main thread may be stuck in any of them."""
+    os.write(2, f"{line}\n".encode())

@@ -1,0 +1,311 @@
+"""The worker process: its pages, its exit codes, and that it always ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import streameval
+from streameval.core.definition import Definition
+from streameval.core.errors import UnreachableError
+from streameval.stream.leadership import LEASE_SECONDS, Leadership
+from streameval.stream.pages import STUCK_AFTER, Pages
+from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
+
+SCRIPT = Path(__file__).with_name("fake_worker.py")
+
+# Long enough that only a hang reaches it: a worker whose exit depends on it fails its test.
+PATIENCE = 60
+
+
+class Worker:
+    """A fake worker in a process of its own."""
+
+    def __init__(self, behaviour: str, seconds: float, port: int, **environment: str) -> None:
+        package = str(Path(streameval.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(port), behaviour, str(seconds)],
+            env={**os.environ, "PYTHONPATH": package, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for_pages(self) -> None:
+        """Wait until the pages are served and the ingest runs."""
+        for line in self.process.stderr:
+            if found := re.search(r"http://127\.0\.0\.1:\d+/", line):
+                self.url = found[0]
+                break
+        assert self.process.stdout.readline() == "running\n"
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; exit code, standard output and standard error."""
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, err
+
+    def get(self, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+        """Fetch a page: status, text, headers."""
+        request = urllib.request.Request(self.url + path, headers=headers)
+        try:
+            answer = urllib.request.urlopen(request, timeout=PATIENCE)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            return answer.status, answer.read().decode(), dict(answer.headers)
+
+
+@contextmanager
+def worker(
+    behaviour: str, *, seconds: float = 2.0, port: int = 0, **environment: str
+) -> Iterator[Worker]:
+    running = Worker(behaviour, seconds, port, **environment)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def test_pages_are_ours_and_hardened():
+    """Four pages answer with strict headers, Faust's own do not, whatever the environment says."""
+    with worker("good", WEB_PORT="1", WEB_BIND="256.0.0.1") as running:
+        running.wait_for_pages()
+        for path in ("", "metrics", "healthz", "readyz"):
+            status, text, headers = running.get(path)
+            assert status == 200, path
+            assert text.strip()
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cache-Control"] == "no-store"
+            assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert headers["Server"] == "streameval"
+        for path in ("table/", "router/", "graph/", "stats/", "production/", "metrics/x"):
+            status, _, headers = running.get(path)
+            assert status == 404, path
+            assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_metrics_negotiates_openmetrics():
+    """A scraper that accepts OpenMetrics gets it; any other gets the text format."""
+    with worker("good") as running:
+        running.wait_for_pages()
+        _, text, headers = running.get("metrics", Accept="application/openmetrics-text")
+        assert headers["Content-Type"].startswith("application/openmetrics-text")
+        assert text.endswith("# EOF\n")
+        _, text, headers = running.get("metrics", Accept="text/html")
+        assert headers["Content-Type"].startswith("text/plain; version=")
+        assert "streameval_commits_total" in text
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_that_flushes_with_0(sent):
+    """Both signals stop the worker in order; what was read is committed, so the code is 0."""
+    with worker("good", seconds=PATIENCE) as running:
+        running.wait_for_pages()
+        running.process.send_signal(sent)
+        code, _, err = running.end()
+    assert (code, "Traceback" in err) == (0, False)
+
+
+@pytest.mark.parametrize("behaviour", ["unflushed", "hangs", "stubborn", "blocked"])
+def test_a_worker_that_cannot_flush_ends_with_75(behaviour):
+    """The deadline holds when a step hangs, swallows its cancellation, or blocks the loop."""
+    with worker(behaviour) as running:
+        running.wait_for_pages()
+        running.process.send_signal(signal.SIGTERM)
+        code, _, err = running.end()
+    assert (code, "Traceback" in err) == (75, False)
+
+
+def test_a_second_interrupt_ends_at_once():
+    """Ctrl-C twice does not wait for the deadline, which is an hour away here."""
+    with worker("blocked", seconds=3600) as running:
+        running.wait_for_pages()
+        running.process.send_signal(signal.SIGTERM)
+        while running.process.poll() is None:
+            running.process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        code, _, err = running.end()
+    assert code == 75
+    assert "read again" in err
+
+
+def test_an_error_of_ingest_ends_the_worker_with_its_code_in_one_line():
+    """A refusal is one line and exit code 2, with no traceback."""
+    with worker("refused") as running:
+        code, _, err = running.end()
+    assert code == 2
+    assert "redis: the eviction policy is allkeys-lru; set it to noeviction" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"), [("bug", "ZeroDivisionError"), ("ends", "by itself")]
+)
+def test_a_bug_of_ingest_ends_the_worker_with_1(behaviour, said):
+    """A bug ends the worker with exit code 1 and says where it is."""
+    with worker(behaviour) as running:
+        code, _, err = running.end()
+    assert code == 1
+    assert said in err
+
+
+def test_a_port_that_is_taken_is_one_clear_line():
+    """Two workers on one machine: the second says which key to change, and exits with 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with worker("good", port=port) as running:
+            code, _, err = running.end()
+    assert code == 2
+    assert err.count("\n") == 1
+    assert err.startswith(f"listen: cannot listen on 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [("no-broker", "Kafka does not answer"), ("restoring", "restoring partitions 0")],
+)
+def test_readyz_says_why_in_one_line(behaviour, reason):
+    """Not ready is 503 and one line; alive it is all the same."""
+    with worker(behaviour) as running:
+        running.wait_for_pages()
+        assert running.get("readyz")[:2] == (503, f"{reason}\n")
+        assert running.get("healthz")[:2] == (200, "ok\n")
+
+
+def test_the_leader_shows_itself_and_gives_the_lease_up():
+    """The lease is taken by a timer, shown with its token, and released by a stop."""
+    with worker("good") as running:
+        running.wait_for_pages()
+        for _ in range(PATIENCE * 10):
+            if "streameval_leader_fencing_token 7.0" in (text := running.get("metrics")[1]):
+                break
+            time.sleep(0.1)
+        assert "streameval_leader 1.0" in text
+        running.process.send_signal(signal.SIGTERM)
+        code, out, _ = running.end()
+    assert (code, out) == (0, "released\n")
+
+
+def test_healthz_notices_a_loop_that_no_longer_ticks():
+    """The site has a thread of its own, so it must ask when the loop last ticked."""
+
+    class Stuck:
+        status = status()
+        described_at = time.monotonic() - STUCK_AFTER - 1
+        stopping = False
+
+    answer = asyncio.run(Pages(Stuck()).healthz(None))
+    assert (answer.status, answer.text) == (503, f"no tick for {STUCK_AFTER + 1:.0f} s\n")
+
+
+def test_nothing_starts_a_thread_before_signals_are_taken():
+    """A thread that exists earlier (numpy starts some) would let SIGTERM through."""
+    code = (
+        "import os, sys, streameval.config, streameval.stream.app;"
+        "print(len(os.listdir('/proc/self/task')), 'numpy' in sys.modules)"
+    )
+    package = str(Path(streameval.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": package}
+    run = [sys.executable, "-c", code]
+    out = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+    assert out == "1 False\n"
+
+
+def status(**given) -> ServiceStatus:
+    definition = Definition()
+    return ServiceStatus(
+        version="1.0",
+        topic="recsys-events",
+        group="streameval",
+        started_at=0.0,
+        definition=definition,
+        counters=ProcessCounters(definition),
+        **given,
+    )
+
+
+def test_unready_names_the_first_thing_to_repair():
+    """Kafka, then Redis, then partitions, then the service's own reason."""
+    partitions = [PartitionStatus(partition, restoring=True) for partition in (3, 1)]
+    assert status().unready() == "Kafka does not answer"
+    assert status(broker_up=True).unready() == "Redis does not answer"
+    both = {"broker_up": True, "store_up": True}
+    assert status(**both, partitions=partitions).unready() == "restoring partitions 1, 3"
+    assert status(**both, reason="two\nlines").unready() == "two lines"
+    assert status(**both, ready=True).unready() is None
+
+
+class Lease:
+    """A lease whose answers are given beforehand: a token, None, or an error."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
+        self.released = 0
+
+    async def acquire(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def release(self):
+        self.released += 1
+
+
+def test_a_leader_believes_in_its_lease_no_longer_than_redis_does():
+    """A leader that was paused past its lease is none, before anybody told it."""
+    now = [100.0]
+    leadership = Leadership(Lease(1, 1), clock=lambda: now[0])
+    asyncio.run(leadership.renew(None))
+    now[0] += LEASE_SECONDS - 0.1
+    assert leadership.token == 1
+    now[0] += 0.1
+    assert leadership.token is None
+    asyncio.run(leadership.renew(None))
+    assert leadership.token == 1
+
+
+def test_a_leader_that_loses_a_server_steps_down():
+    """Redis away: nothing to release. Kafka away: released, for another to take."""
+    for answers, unfit, released in (
+        ((UnreachableError("Redis does not answer"),), None, 0),
+        ((), "Kafka does not answer", 1),
+        ((None,), None, 0),
+    ):
+        lease = Lease(1, *answers)
+        leadership = Leadership(lease)
+        asyncio.run(leadership.renew(None))
+        assert leadership.token == 1
+        asyncio.run(leadership.renew(unfit))
+        assert leadership.token is None
+        assert lease.released == released
+
+
+def test_a_json_log_is_one_object_a_line(capsys):
+    """Programs read the log: a traceback does not break its lines."""
+    code = (
+        "import logging; from streameval.stream import logs; logs.configure('info', 'json');"
+        "logging.getLogger('streameval').info('a\\nb'); logging.getLogger('mode').info('no')"
+    )
+    package = str(Path(streameval.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": package}
+    run = [sys.executable, "-c", code]
+    err = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stderr
+    (line,) = err.splitlines()
+    said = json.loads(line)
+    assert (said["level"], said["logger"], said["message"]) == ("info", "streameval", "a\nb")
