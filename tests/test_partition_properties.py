@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
+from streameval.core import partition as partition_module
+from streameval.core.checkpoint import checkpoint, chunk_names, restore
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 
@@ -98,9 +100,73 @@ def run(definition, batches, *, flush_share=1.0, rng=None, at=None):
     return partition.document(at, counters.users)
 
 
+class Log:
+    """A log with its committed offset, counters and checkpoint: what outlives a worker."""
+
+    def __init__(self, definition, events, rng):
+        self.definition = definition
+        self.events = events
+        self.rng = rng
+        self.committed = 0
+        self.counters = Counters(definition.kinds)
+        self.header = None
+        self.checkpointed = 0
+        self.chunks = {}
+
+    def start(self):
+        """A new worker: restore, then read again up to the committed offset, state only."""
+        if self.header is None:
+            partition = Partition(self.definition, journal=True)
+        else:
+            needed = {name: self.chunks[name] for name in chunk_names(self.header)}
+            partition = restore(self.definition, self.header, needed)
+        for batch in cuts(self.events[self.checkpointed : self.committed], self.rng):
+            partition.apply(batch)
+            if self.rng.random() < 0.5:
+                partition.flush()
+        partition.flush()
+        return partition
+
+    def commit(self, end, deltas, saved):
+        self.counters.add(deltas)
+        self.committed = end
+        if saved is not None:
+            self.chunks |= saved.chunks
+            self.chunks = {name: self.chunks[name] for name in saved.keep}
+            self.header, self.checkpointed = saved.header, end
+
+
+def run_with_kills(definition, events, rng):
+    """Work through the log with checkpoints, and with kills before and after any commit."""
+    log = Log(definition, events, rng)
+    kills, saves = rng.choice((0.05, 0.3)), rng.choice((0.1, 0.5, 1.0))
+    longest = rng.choice((1, 5, 30, len(events)))
+    partition = log.start()
+    while log.committed < len(events):
+        end = min(len(events), log.committed + rng.randint(0, longest))
+        partition.apply(events[log.committed : end])
+        deltas = partition.flush()
+        saved = checkpoint(partition, end) if rng.random() < saves else None
+        if rng.random() < kills:  # the chunks may be there, the pointer was not flipped
+            log.chunks |= saved.chunks if saved is not None else {}
+            partition = log.start()
+            continue
+        log.commit(end, deltas, saved)
+        if rng.random() < kills:
+            partition = log.start()
+    return log.start().document(users=log.counters.users)
+
+
 def drawn(seed):
     definition, events = hostile(seed)
     return definition, events, random.Random(f"cuts of {seed}")
+
+
+@pytest.fixture(autouse=True)
+def _renumber_often(seed, monkeypatch):
+    """The streams have too few users for cells to be renumbered: have it done for half of them."""
+    if seed % 2:
+        monkeypatch.setattr(partition_module, "SMALLEST_RENUMBERING", 2)
 
 
 # --- the properties ------------------------------------------------------------------------------
@@ -152,3 +218,10 @@ def test_the_clock_moves_t_on_for_reading_only(seed):
         if rng.random() < 0.2:
             partition.sums(rng.choice((None, end, rng.randint(events[0].ts, at))))
     assert_same(partition.document(at, counters.users), oracle(definition, events, at=at))
+
+
+def test_checkpoint_and_restore_at_any_cut_change_nothing(seed):
+    definition, events, rng = drawn(seed)
+    expected = oracle(definition, events)
+    for _ in range(2):
+        assert_same(run_with_kills(definition, events, rng), expected)
