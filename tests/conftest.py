@@ -6,6 +6,11 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure: no example and no generator is timed.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_generate_tests(metafunc):

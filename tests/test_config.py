@@ -1,0 +1,333 @@
+"""Settings: what a file and the environment may say, and the line that says what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from streameval.config import load, reference
+from streameval.core.definition import Definition, Positive, Window
+from streameval.core.errors import ConfigError
+from streameval.durations import format_duration, parse_duration
+from streameval.settings import Settings
+
+DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for key in Settings.model_fields:
+        monkeypatch.delenv(f"STREAMEVAL_{key.upper()}", raising=False)
+        monkeypatch.delenv(f"STREAMEVAL_{key.upper()}_FILE", raising=False)
+    monkeypatch.delenv("STREAMEVAL_CONFIG", raising=False)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "streameval.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def refused(write):
+    """Load a file that must be refused, and return the message without the file's name."""
+
+    def refused(text):
+        path = write(text)
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        message = str(caught.value)
+        assert message.startswith(f"{path}: ")
+        assert "\n" not in message
+        return message.removeprefix(f"{path}: ")
+
+    return refused
+
+
+def test_without_a_file_the_definition_is_the_documented_one():
+    assert load(None).definition() == Definition()
+
+
+def test_a_file_defines_the_figures(write):
+    settings = load(
+        write(
+            """
+            positives: [click, "watch >= 0.5"]
+            gains: {purchase: 3}
+            ndcg_gain: exponential
+            dimensions: [variant, surface]
+            ks: [1, 20]
+            windows: [{size: 90s, slide: 500ms}]
+            attribution_window: 10m
+            allowed_lateness: 0
+            max_clock_skew: 1s
+            max_segments: 7
+            """
+        )
+    )
+    assert settings.definition() == Definition(
+        positives=(Positive("click"), Positive("watch", 0.5)),
+        gains={"purchase": 3.0},
+        ndcg_gain="exponential",
+        dimensions=("variant", "surface"),
+        ks=(1, 20),
+        windows=(Window("90s", 90_000, 500),),
+        attribution_window=600_000,
+        allowed_lateness=0,
+        max_clock_skew=1_000,
+        max_segments=7,
+    )
+
+
+def test_no_dimensions_are_possible(write):
+    assert load(write("dimensions: []")).definition().dimensions == ()
+
+
+def test_an_empty_file_says_nothing(write):
+    assert load(write("# all defaults\n")) == load(None)
+
+
+def test_the_environment_beats_the_file_one_key_at_a_time(write, monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_KS", "[3,7]")
+    monkeypatch.setenv("STREAMEVAL_GAINS", '{"b":2}')
+    monkeypatch.setenv("STREAMEVAL_TICK", "500ms")
+    monkeypatch.setenv("STREAMEVAL_GROUP", "")  # empty: as if unset
+    settings = load(write("ks: [1]\ngains: {a: 3}\ntopic: t\ngroup: g"))
+    assert settings.ks == (3, 7)
+    assert settings.gains == {"b": 2.0}
+    assert settings.tick == 500
+    assert (settings.topic, settings.group) == ("t", "g")
+
+
+def test_the_environment_may_name_the_file(write, monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_CONFIG", str(write("topic: named")))
+    assert load(None).topic == "named"
+
+
+def test_variables_that_name_no_key_are_left_alone(monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_PORT", "tcp://10.0.0.1:8080")
+    assert load(None).listen == "127.0.0.1:8080"
+
+
+def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
+    assert load(None).dead_letter_topic == "recsys-events.dead-letter"
+    assert load(write("topic: t")).dead_letter_topic == "t.dead-letter"
+    assert load(write("topic: t\ndead_letter_topic: bin")).dead_letter_topic == "bin"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("windowz: []", "windowz: there is no such key; did you mean windows?"),
+        ("qqqqqq: 1", "qqqqqq: there is no such key; docs/configuration.md lists them"),
+        ("1: 2", "1: there is no such key; docs/configuration.md lists them"),
+        (
+            "windows: [{sise: 5m, slide: 1s}]",
+            "windows.0.sise: there is no such key; did you mean size?",
+        ),
+        (
+            "windows: [{size: 5m, slide: 7s}]",
+            "windows.0: the slide 7s does not divide the size 5m",
+        ),
+        (
+            "windows: [{size: 5m, slide: 10m}]",
+            "windows.0: the slide 10m does not divide the size 5m",
+        ),
+        (
+            "windows: [{size: 5m, slide: 1ms}]",
+            "windows.0: a slide of 1ms cuts 5m into 300000 panes, at most 10000 are possible",
+        ),
+        (
+            "windows: [{size: 5m, slide: 5s}, {size: 5m, slide: 1s}]",
+            "windows: '5m' stands there twice",
+        ),
+        ("allowed_lateness: 1h", "allowed_lateness: 1h is more than attribution_window, 30m"),
+        ("attribution_window: 0", "attribution_window: must be from 1ms to 366d, not 0"),
+        ("checkpoint_interval: 2d", "checkpoint_interval: must be from 1s to 1h, not 2d"),
+        ("ks: [10, 5]", "ks: write them rising and once each, not [10, 5]"),
+        ("ks: [5, 5]", "ks: write them rising and once each, not [5, 5]"),
+        ("ks: [yes]", "ks.0: must be a number"),
+        ("positives: [click, 'click>=2']", "positives: 'click' stands there twice"),
+        (
+            "positives: ['watch>=much']",
+            "positives.0: write a kind, or a kind>=number, not 'watch>=much'",
+        ),
+        (
+            "positives: ['watch>=nan']",
+            "positives.0: write a kind, or a kind>=number, not 'watch>=nan'",
+        ),
+        (
+            "positives: ['>=1']",
+            "positives.0: must be 1 to 64 characters without control characters",
+        ),
+        ("dimensions: [surface, surface]", "dimensions: 'surface' stands there twice"),
+        ("kafka: localhost", "kafka: write host:port, not 'localhost'"),
+        ("kafka: 'a:1,b:99999'", "kafka: write host:port, not 'b:99999'"),
+        ("kafka_password: secret", "kafka_security_protocol: a password needs SASL_SSL"),
+        ("kafka_security_protocol: SASL_SSL", "kafka_username, kafka_password: a SASL protocol"),
+        ("kafka_ca_file: /does/not/exist", "kafka_ca_file: there is no file '/does/not/exist'"),
+        ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),
+        ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
+        ("ks: [1", "line 1: "),
+        ("- ks", "write keys and values, like `ks: [5, 10]`"),
+        ("just words", "write keys and values, like `ks: [5, 10]`"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_key_and_what_to_do(refused, text, message):
+    assert refused(text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "positives: []",
+        "positives: click",
+        "gains: {a: -1}",
+        "gains: {a: .nan}",
+        "gains: {a: 1.0e+9}",
+        "gains: [a]",
+        "ndcg_gain: log",
+        "dimensions: [country]",
+        "ks: []",
+        "ks: [0]",
+        "ks: [1001]",
+        "ks: [1.5]",
+        "windows: []",
+        "windows: [{size: 5m}]",
+        "windows: [5m]",
+        "windows: [{size: 400d, slide: 1d}]",
+        "max_segments: 0",
+        "batch_events: 1000000",
+        "topic: 'no spaces'",
+        "topic: ..",
+        "group: ''",
+        "redis: http://127.0.0.1",
+        "redis: 127.0.0.1:6379",
+        "start_from: middle",
+        "listen: '8080'",
+        "log_level: loud",
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_its_key(refused, text):
+    assert refused(text).startswith(text.partition(":")[0])
+
+
+def test_a_file_that_is_not_there_or_is_no_text_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "binary.yaml")
+
+
+def test_a_list_in_the_environment_that_is_no_json_is_refused(monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_DIMENSIONS", "variant")
+    with pytest.raises(
+        ConfigError, match=r'^STREAMEVAL_DIMENSIONS: write JSON, like \["variant"\]'
+    ):
+        load(None)
+
+
+# --- Durations
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("5m", 300_000),
+        ("24h", 86_400_000),
+        ("1d", 86_400_000),
+        (0, 0),
+        ("0", 0),
+        ("0s", 0),
+    ],
+)
+def test_a_duration_is_a_whole_number_and_a_unit(text, ms):
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize(
+    "value", [30, "30", "1.5h", "5 m", "5M", "-5s", "", "m", "1h30m", None, True, False, 0.5, "٣s"]
+)
+def test_a_bare_number_or_anything_else_is_no_duration(value):
+    with pytest.raises(ValueError, match="write a whole number and a unit"):
+        parse_duration(value)
+
+
+@pytest.mark.parametrize("text", ["0", "1ms", "1500ms", "30s", "90m", "5h", "366d"])
+def test_a_duration_is_written_as_it_is_read(text):
+    assert format_duration(parse_duration(text)) == text
+
+
+# --- Secrets
+
+
+def test_a_secret_may_stand_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "password").write_text("p@ss/word\n")
+    monkeypatch.setenv("STREAMEVAL_REDIS", "rediss://bob@redis.example:6380/1")
+    monkeypatch.setenv("STREAMEVAL_REDIS_PASSWORD_FILE", str(tmp_path / "password"))
+    assert load(None).redis_url == "rediss://bob:p%40ss%2Fword@redis.example:6380/1"
+
+
+def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch):
+    (tmp_path / "password").write_text("new")
+    monkeypatch.setenv("STREAMEVAL_REDIS_PASSWORD_FILE", str(tmp_path / "password"))
+    password = load(write("redis_password: old")).redis_password
+    assert password.get_secret_value() == "new"
+
+
+def test_a_url_without_a_password_is_left_as_it_is():
+    assert load(None).redis_url == "redis://127.0.0.1:6379/0"
+
+
+def test_a_secret_given_twice_or_unreadable_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_KAFKA_PASSWORD_FILE", str(tmp_path / "absent"))
+    with pytest.raises(ConfigError, match=r"^STREAMEVAL_KAFKA_PASSWORD_FILE: cannot read"):
+        load(None)
+    monkeypatch.setenv("STREAMEVAL_KAFKA_PASSWORD", "x")
+    with pytest.raises(ConfigError, match="kafka_password is also given by itself"):
+        load(None)
+
+
+def test_secrets_are_never_shown(write, refused):
+    settings = load(
+        write(
+            "kafka_security_protocol: SASL_SSL\nkafka_username: bob\nkafka_password: hush1\n"
+            "redis: redis://:hush2@h:1/0\nredis_password: hush3"
+        )
+    )
+    assert "hush" not in f"{settings!r} {settings} {settings.model_dump()}"
+    assert "hush" not in refused("redis: 'hush://hush:hush@h:hush'")
+    assert "hush" not in refused("kafka_password: [hush]")
+    assert "hush" not in refused("redis_password: {hush: hush}")
+
+
+# --- The rest
+
+
+def test_where_to_listen_is_a_host_and_a_port(write):
+    settings = load(write("listen: '[::1]:0'"))
+    assert (settings.listen_host, settings.listen_port) == ("::1", 0)
+
+
+def test_settings_cannot_change_once_loaded():
+    with pytest.raises(ValueError, match="frozen"):
+        load(None).topic = "other"
+
+
+def test_the_documentation_is_what_the_model_says():
+    """If this fails: python -m streameval.reference > docs/configuration.md."""
+    if not DOCS.exists():
+        pytest.skip("docs/ is not part of what is installed")
+    assert DOCS.read_text(encoding="utf-8") == reference()
+
+
+def test_the_documentation_has_a_row_with_a_sentence_for_every_key():
+    rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
+    assert [row[0].strip("| `") for row in rows] == list(Settings.model_fields)
+    assert all(len(row) == 4 and row[3].rstrip("| ").endswith(".") for row in rows)
