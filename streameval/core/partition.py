@@ -26,7 +26,7 @@ from streameval.core.figures import Sums, document, sums_of
 from streameval.core.limits import CLUSTERS
 from streameval.core.metrics import Scorer
 from streameval.core.verdict import Ranking, verdict
-from streameval.core.windows import Cells, Rows, WindowState, renumber
+from streameval.core.windows import Cells, Rows, WindowState, cluster_of, renumber
 
 UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
 """User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
@@ -161,10 +161,10 @@ class Partition:
                 self._take_back(slate, user, rows, rankings)
             if slate.segment != segment:
                 segment = slate.segment
-                index = cells.segment_index(segment)
+                index = cells.of_segment(segment)
             cell = index.get(slate.user)
             if cell is None:
-                cell = cells.add(slate.user, segment)
+                cell = cells.of(slate.user, segment)
             shown = len(slate.items)
             if moved:
                 slate.booked_segment = segment
@@ -203,7 +203,7 @@ class Partition:
         user.impressions -= slate.booked_impressions
         user.shown_slates -= is_slate
         self._book_positives(slate, user, cell, None, rows)
-        self._book_ranking(slate, cell, None, rows, rankings)
+        self._book_ranking(slate, None, rows, rankings)
 
     def _judge(
         self,
@@ -219,7 +219,7 @@ class Partition:
         if positives != slate.booked_positives:
             self._book_positives(slate, user, cell, positives, rows)
         if ranking != slate.booked_ranking:
-            self._book_ranking(slate, cell, ranking, rows, rankings)
+            self._book_ranking(slate, ranking, rows, rankings)
 
     def _book_positives(
         self, slate: Slate, user: User, cell: int, positives: tuple[int, ...] | None, rows: Rows
@@ -241,12 +241,11 @@ class Partition:
     def _book_ranking(
         self,
         slate: Slate,
-        cell: int,
         ranking: Ranking | None,
         rows: Rows,
         rankings: list[tuple[Ranking, int]],
     ) -> None:
-        key = slate.booked_segment * CLUSTERS + self.cells.cluster(cell)
+        key = slate.booked_segment * CLUSTERS + cluster_of(slate.user)
         for scored, sign in ((slate.booked_ranking, -1), (ranking, 1)):
             if scored is not None:
                 rows.score_times.append(slate.booked_time)

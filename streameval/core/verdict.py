@@ -65,19 +65,20 @@ def _ranking(slate: Slate, best: dict[str, float]) -> Ranking:
     relevant = [(item, gain) for item, gain in best.items() if gain > 0]
     if not relevant:
         return (), ()
-    ranks = ranks_of(slate)
+    ranks = _ranks(slate)
     ranked = sorted((ranks[item], gain) for item, gain in relevant)
     return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
 
 
-def ranks_of(slate: Slate) -> dict[str, int]:
+def _ranks(slate: Slate) -> dict[str, int]:
     """The rank of every item of the slate, 1-based."""
-    positions = {item: packed & POSITION_MASK for item, packed in slate.items.items()}
-    distinct = set(positions.values())
-    if 0 not in distinct and len(distinct) == len(positions):
-        return positions  # distinct positions are strictly increasing ranks already
+    items = slate.items
+    distinct = set(items.values())
+    if len(distinct) == len(items) and min(distinct) > 0 and max(distinct) <= POSITION_MASK:
+        # All shown at once, at distinct positions: strictly increasing ranks already.
+        return items
     anchor = slate.anchor
     return order_ranks(
         (item, (packed & POSITION_MASK) or None, anchor + (packed >> POSITION_BITS))
-        for item, packed in slate.items.items()
+        for item, packed in items.items()
     )

@@ -34,12 +34,14 @@ def cluster_of(user_id: str) -> int:
 
 
 class Cells:
-    """The numbering of (user, segment); rows and sums are indexed by it."""
+    """The numbering of (user, segment); rows and sums are indexed by it.
+
+    `users` and `segments` are parallel, by cell.
+    """
 
     def __init__(self) -> None:
         self.users: list[str] = []
-        self._segments: list[int] = []
-        self._clusters: list[int] = []
+        self.segments: list[int] = []
         self._index: dict[int, dict[str, int]] = {}
         self._segment_array = np.empty(0, np.int64)
         self._cluster_array = np.empty(0, np.int64)
@@ -47,40 +49,33 @@ class Cells:
     def __len__(self) -> int:
         return len(self.users)
 
-    def segment_index(self, segment: int) -> dict[str, int]:
-        """User id to cell of one segment (read it on the hot path, `add` what is missing)."""
+    def of_segment(self, segment: int) -> dict[str, int]:
+        """User id to cell of one segment; the hot path looks up here and adds what is missing."""
         index = self._index.get(segment)
         if index is None:
             index = self._index[segment] = {}
         return index
 
-    def add(self, user_id: str, segment: int) -> int:
-        """The number of a new cell."""
-        cell = len(self.users)
-        self.users.append(user_id)
-        self._segments.append(segment)
-        self._clusters.append(cluster_of(user_id))
-        self.segment_index(segment)[user_id] = cell
-        return cell
-
     def of(self, user_id: str, segment: int) -> int:
-        """The number of the cell, new if need be."""
-        cell = self.segment_index(segment).get(user_id)
-        return self.add(user_id, segment) if cell is None else cell
-
-    def cluster(self, cell: int) -> int:
-        """The cluster of the cell's user."""
-        return self._clusters[cell]
+        """The number of the cell, a new one if need be."""
+        index = self.of_segment(segment)
+        cell = index.get(user_id)
+        if cell is None:
+            cell = index[user_id] = len(self.users)
+            self.users.append(user_id)
+            self.segments.append(segment)
+        return cell
 
     def arrays(self) -> tuple[Ints, Ints]:
         """Segment and cluster by cell, int64 (cells,)."""
         known = len(self._segment_array)
         if known < len(self.users):
+            clusters = [cluster_of(user_id) for user_id in self.users[known:]]
             self._segment_array = np.concatenate(
-                (self._segment_array, np.array(self._segments[known:], np.int64))
+                (self._segment_array, np.array(self.segments[known:], np.int64))
             )
             self._cluster_array = np.concatenate(
-                (self._cluster_array, np.array(self._clusters[known:], np.int64))
+                (self._cluster_array, np.array(clusters, np.int64))
             )
         return self._segment_array, self._cluster_array
 
@@ -338,7 +333,7 @@ class WindowState:
 
 
 def renumber(states: list[WindowState], cells: Cells) -> Cells:
-    """Drop the cells that no pane holds any more; answers the new numbering.
+    """Drop the cells that no pane holds any more, if they are most; answers the numbering.
 
     Their sums are zero in every basis, since a sum is that of the panes.
     """
@@ -350,10 +345,11 @@ def renumber(states: list[WindowState], cells: Cells) -> Cells:
             for positives in pane.positives:
                 used[positives.cells] = True
     kept = np.flatnonzero(used)
-    segments, _ = cells.arrays()
+    if 2 * len(kept) > len(cells):
+        return cells
     fresh = Cells()
     for cell in kept.tolist():
-        fresh.add(cells.users[cell], int(segments[cell]))
+        fresh.of(cells.users[cell], cells.segments[cell])
     numbers = np.full(len(cells), -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     for state in states:
