@@ -165,7 +165,7 @@ class _History:
         self.L = definition.allowed_lateness
         self.kinds = definition.kinds
         self.panes = [window.slide for window in definition.windows]
-        self.users = [f"u{n}" for n in range(rng.choice((1, 2, 3, 8)))]
+        self.users = [f"u{n}" for n in range(rng.choice((1, 2, 2, 3, 3, 8, 8, 300)))]
         self.items = [f"i{n}" for n in range(rng.choice((2, 3, 6, 12)))]
         self.requests = [f"r{n}" for n in range(rng.choice((2, 4, 12)))]
         self.unnamed = rng.choice((0.1, 0.5, 0.9))  # share of feedback that names no request

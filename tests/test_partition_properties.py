@@ -12,6 +12,7 @@ from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import partition as partition_module
 from streameval.core.checkpoint import checkpoint, chunk_names, restore
+from streameval.core.figures import figures, merge
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 
@@ -218,6 +219,22 @@ def test_the_clock_moves_t_on_for_reading_only(seed):
         if rng.random() < 0.2:
             partition.sums(rng.choice((None, end, rng.randint(events[0].ts, at))))
     assert_same(partition.document(at, counters.users), oracle(definition, events, at=at))
+
+
+def test_figures_of_partitions_with_disjoint_users_add_up(seed):
+    definition, events, rng = drawn(seed)
+    events = accepted(events, definition)
+    end = max(event.ts for event in events)
+    partitions = [Partition(definition) for _ in range(rng.choice((2, 3)))]
+    home = {user: rng.choice(partitions) for user in sorted({event.user_id for event in events})}
+    for event in events:
+        home[event.user_id].apply([event])
+    for partition in partitions:
+        partition.flush()
+    found = figures(definition, merge(partition.sums(end) for partition in partitions))
+    expected = oracle(definition, events)
+    for part in ("rates", "ranking", "maturity"):
+        assert_same_rows(part, getattr(found, part), expected[part])
 
 
 def test_checkpoint_and_restore_at_any_cut_change_nothing(seed):

@@ -1,0 +1,32 @@
+"""Above the bounds the order of arrival decides, and the engine still equals the oracle."""
+
+from dataclasses import replace
+
+from test_oracle import BASE, DEFINITION, click, show
+from test_partition_properties import assert_same, run
+
+from streameval.core.events import SlateEvent
+from streameval.core.limits import MAX_ITEMS
+from streameval.core.oracle import oracle
+
+
+def test_segments_beyond_the_bound_are_other_in_order_of_arrival():
+    definition = replace(DEFINITION, dimensions=("variant", "surface"), max_segments=2)
+    events = [
+        show(n, request=f"r{n}", variant=f"v{n % 4}", surface="home" if n % 3 else None)
+        for n in range(12)
+    ]
+    events += [click(n, request=f"r{n}") for n in range(12)]
+    document = run(definition, [[event] for event in events])
+    assert_same(document, oracle(definition, events))
+    assert {row["surface"] for row in document["rates"]} == {"", "home", "__other__"}
+
+
+def test_items_beyond_the_bound_are_dropped_in_order_of_arrival():
+    full = SlateEvent(BASE, "u", "r", {f"i{n}": n + 1 for n in range(MAX_ITEMS - 1)})
+    events = [full, show(1, "last"), show(2, "beyond"), show(2, "i0"), click(3, "last")]
+    events += [click(3, "beyond"), click(3, "i0")]
+    document = run(DEFINITION, [[event] for event in events])
+    assert_same(document, oracle(DEFINITION, events))
+    assert document["users"]["u"]["impressions"] == MAX_ITEMS
+    assert document["users"]["u"]["positives"]["click"] == 2
