@@ -122,7 +122,7 @@ class Recommender:
     def __init__(self, world: World, users: int, start: int, seed: int) -> None:
         self.sent: Counter[str] = Counter()
         self._world = world
-        self._random = Random(seed)
+        self._random = Random(seed)  # noqa: S311  # a simulation, no secret
         self._users = [self._draw_user(number) for number in range(users)]
         rates = (user.habit.requests_per_minute for user in self._users)
         self._cumulative = list(accumulate(rates))
@@ -151,7 +151,7 @@ class Recommender:
     def _request(self, ts: int) -> None:
         """One user asks: the slate is shown, and feedback follows."""
         place = self._random.random() * self._cumulative[-1]
-        number = bisect(self._cumulative, place)
+        number = bisect(self._cumulative, place, hi=len(self._users) - 1)
         user, count = self._users[number], self._requests[number]
         self._requests[number] += 1
         first = (number * 7_919 + count * len(self._world.bias)) % CATALOGUE
@@ -183,23 +183,21 @@ class Recommender:
         for item_id, bias in zip(items, world.bias, strict=True):
             if random.random() >= user.habit.appetite * user.variant.appeal * bias:
                 continue
-            self._feedback(user, request_id, item_id, "click", ts, world.click_delay)
+            event: dict[str, object] = {
+                "type": "feedback",
+                "user_id": user.user_id,
+                "item_id": item_id,
+            }
+            if random.random() >= world.anonymous_share:
+                event["request_id"] = request_id
+            self._feedback(event | {"feedback": "click"}, ts, world.click_delay)
             if random.random() < world.like_share:
-                self._feedback(user, request_id, item_id, "like", ts, world.like_delay)
+                self._feedback(event | {"feedback": "like"}, ts, world.like_delay)
 
-    def _feedback(
-        self, user: _User, request_id: str, item_id: str, kind: str, shown: int, delay: float
-    ) -> None:
+    def _feedback(self, event: dict[str, object], shown: int, delay: float) -> None:
+        """`event` happens an exponential delay after it was `shown`."""
         ts = shown + int(self._random.expovariate(1 / delay))
-        event: dict[str, object] = {
-            "type": "feedback",
-            "ts": ts,
-            "user_id": user.user_id,
-            "item_id": item_id,
-            "feedback": kind,
-        }
-        if self._random.random() >= self._world.anonymous_share:
-            event["request_id"] = request_id
+        event["ts"] = ts
         late = self._random.random() < self._world.late_share
         self._deliver(event, ts, late=late)
 
@@ -219,7 +217,10 @@ class Recommender:
     def _deliver_broken(self, user: _User, ts: int) -> None:
         broken = (
             (b'{"type":"feedback","ts":', "malformed"),
-            (b'{"type":"feedback","ts":%d,"user_id":"%s"}' % (ts, user.user_id.encode()), "invalid"),
+            (
+                b'{"type":"feedback","ts":%d,"user_id":"%s"}' % (ts, user.user_id.encode()),
+                "invalid",
+            ),
             (b'{"type":"impression","ts":"yesterday","user_id":"x","item_id":"y"}', "invalid"),
         )
         value, reason = self._random.choice(broken)

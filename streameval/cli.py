@@ -1,0 +1,232 @@
+"""The command line. Each command imports what it needs when it runs, so that help is instant.
+
+Exit codes: 0 good, 1 a check failed or nothing was found, 2 bad input or configuration, 3 a server
+cannot be reached. An error is one line on stderr that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from streameval import __version__
+from streameval.core.errors import InputError, StreamevalError
+
+if TYPE_CHECKING:
+    from streameval.config import Settings
+
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+app = typer.Typer(
+    name="streameval",
+    help="Evaluate a recommender while it serves.",
+    epilog="Example: streameval demo --seconds 60",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def main() -> None:
+    """Run the command line; ends the process with the documented exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except StreamevalError as error:
+        _fail(str(error), error.exit_code)
+    except typer.TyperException as error:
+        _fail(f"{_usage_message(error)} (streameval --help shows how)", InputError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`): that is how they say enough.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stderr.write(f"streameval: {' '.join(message.split())}\n")
+    sys.exit(code)
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    message = getattr(error, "format_message", error.__str__)()
+    return str(message).rstrip(".")
+
+
+def _settings(config: Path | None) -> Settings:
+    from streameval.config import load
+
+    return load(config)
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    json.dump(document, sys.stdout, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"streameval {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001  # its callback acts on it
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(InputError.exit_code)
+
+
+@app.command(epilog="Example: streameval demo --seconds 60")
+def demo(
+    seconds: Annotated[
+        int | None,
+        typer.Option(min=1, help="End after so long, with a summary. Default: at Ctrl-C."),
+    ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Use this Kafka, not the embedded one.")
+    ] = None,
+    redis: Annotated[
+        str | None, typer.Option(metavar="URL", help="Use this Redis, not the embedded one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same users and tastes.")] = 1,
+    rate: Annotated[int, typer.Option(min=200, max=20_000, help="Events a second, about.")] = 2_000,
+) -> None:
+    """Show the whole service at work on a simulated recommender whose truth is known.
+
+    Starts an embedded broker and store, a worker, and a stream with two variants. Figures and
+    truth stand side by side; with --seconds the exit code is 1 where they disagree.
+    """
+    from streameval.demo.run import Options, run
+
+    raise typer.Exit(run(Options(seconds, kafka, redis, seed, rate)))
+
+
+@app.command(epilog="Example: streameval worker --config streameval.yaml")
+def worker(config: Config = None) -> None:
+    """Run the service: Kafka in, counters in Redis, figures on /metrics."""
+    settings = _settings(config)
+    from streameval.stream.app import run_worker
+
+    raise typer.Exit(run_worker(settings))
+
+
+@app.command(epilog="Example: zcat events.gz | streameval replay - --json | jq .rates")
+def replay(
+    files: Annotated[
+        list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
+    ],
+    config: Config = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="Move time on to here (ms since the epoch, or RFC 3339), as if idle."),
+    ] = None,
+    users: Annotated[bool, typer.Option("--users", help="With each user's counters.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compute all figures of event files, with no server.
+
+    The files are one partition, in the order given, through the same core as the service.
+    """
+    reading_time = _instant(at) if at is not None else None
+    definition = _settings(config).definition()
+    from streameval import replay as replaying
+    from streameval.tables import print_figures, progress_bar
+
+    with progress_bar(files) as advance:
+        document = replaying.replay(definition, files, advance, at=reading_time, with_users=users)
+    if as_json:
+        _print_json(document)
+    else:
+        print_figures(document)
+
+
+@app.command(epilog="Example: streameval user u42 --json")
+def user(
+    user_id: Annotated[str, typer.Argument(metavar="ID", help="The user_id of the events.")],
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
+    settings = _settings(config)
+    from streameval.lookup import user_counters
+    from streameval.tables import print_counters
+
+    counters = asyncio.run(user_counters(settings, user_id))
+    if as_json:
+        _print_json(counters)
+    else:
+        print_counters(counters)
+
+
+@app.command(epilog="Example: streameval doctor --config streameval.yaml")
+def doctor(config: Config = None, as_json: Json = False) -> None:
+    """Look for what commonly goes wrong, and say how to cure it.
+
+    Exit code 3: a server cannot be reached; 2: bad configuration or servers that the worker
+    refuses; 1: another check failed.
+    """
+    from streameval.doctor import examine, exit_code
+    from streameval.tables import print_findings
+
+    findings = asyncio.run(examine(config))
+    if as_json:
+        _print_json({"findings": [finding._asdict() for finding in findings]})
+    else:
+        print_findings(findings)
+    raise typer.Exit(exit_code(findings))
+
+
+@app.command(epilog="Example: streameval schema > event.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of the events that producers send."""
+    from streameval.core.events import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _instant(text: str) -> int:
+    """An instant as people write it, in ms since the epoch."""
+    from streameval.core.limits import MAX_TS, MIN_TS
+
+    try:
+        instant = int(text) if text.isdecimal() else _rfc3339(text)
+    except ValueError as error:
+        raise InputError(
+            f"--at {text}: give milliseconds since the epoch or RFC 3339 with an offset, "
+            "such as 2025-01-31T12:00:00Z"
+        ) from error
+    if not MIN_TS <= instant < MAX_TS:
+        raise InputError(f"--at {text}: give an instant from 2000 to 2099")
+    return instant
+
+
+def _rfc3339(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no offset")
+    return int(moment.timestamp() * 1000)
+
+
+if __name__ == "__main__":
+    main()

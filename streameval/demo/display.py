@@ -1,0 +1,123 @@
+"""What the demo shows while it runs: a table that stays in place, or plain lines off a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from streameval.demo.comparison import LIMIT, Comparison, within
+from streameval.tables import UNDEFINED, shown
+
+LINE_EVERY: Final = 5
+"""Seconds between two plain lines."""
+
+
+class View(NamedTuple):
+    """One moment of the demo: seconds since the start, events sent, records not yet counted."""
+
+    seconds: int
+    sent: int
+    lag: int
+    comparisons: Sequence[Comparison]
+
+
+class Titles(NamedTuple):
+    """What stays the same: where to look, and the windows of the live and the matured column."""
+
+    address: str
+    live: str
+    matured: str
+
+
+class Show(Protocol):
+    """Shows one moment."""
+
+    def __call__(self, view: View) -> None:
+        """Show it."""
+
+
+@contextmanager
+def display(console: Console, titles: Titles) -> Iterator[Show]:
+    """A way to show moments, until the block ends."""
+    console.print(f"status page  {titles.address}/", highlight=False)
+    console.print(f"metrics      {titles.address}/metrics", highlight=False)
+    console.print("Ctrl-C ends the demo.\n", highlight=False)
+    if not console.is_terminal:
+        yield lambda view: _print_line(console, view)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda view: live.update(_moment(view, titles), refresh=True)
+
+
+def _moment(view: View, titles: Titles) -> Group:
+    head = Text(f"{view.seconds:4} s   {view.sent:,} events sent   lag {view.lag:,}")
+    return Group(head, comparison_table(view.comparisons, titles))
+
+
+def comparison_table(comparisons: Sequence[Comparison], titles: Titles) -> Table:
+    """Live and matured figures beside the truth, one row a variant and figure."""
+    table = Table("variant", "figure")
+    headings = (f"live {titles.live}", f"matured {titles.matured}", "truth", "off by")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    previous = None
+    for row in comparisons:
+        if previous not in (None, row.variant):
+            table.add_section()
+        previous = row.variant
+        figures = (shown(row.live), shown(row.matured, row.stderr), shown(row.truth))
+        table.add_row(row.variant, row.label, *figures, _distance(row))
+    return table
+
+
+def _distance(row: Comparison) -> Text:
+    if row.distance is None:
+        return Text(UNDEFINED)
+    style = "green" if abs(row.distance) <= LIMIT else "bold red"
+    return Text(f"{row.distance:+.1f} se", style=style)
+
+
+def _print_line(console: Console, view: View) -> None:
+    if view.seconds % LINE_EVERY:
+        return
+    figures = "  ".join(
+        f"{row.variant} {row.label} {shown(row.matured)} (truth {shown(row.truth)})"
+        for row in view.comparisons
+    )
+    console.print(
+        f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}  {figures}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def print_summary(
+    console: Console,
+    titles: Titles,
+    comparisons: Sequence[Comparison],
+    sent: Mapping[str, int],
+    counted: Mapping[str, int],
+) -> None:
+    """The verdict, figure by figure and event by event."""
+    console.print(comparison_table(comparisons, titles))
+    console.print(f"sent:    {_counts(sent)}", highlight=False)
+    console.print(f"counted: {_counts(counted)}", highlight=False)
+    console.print(f"every event accounted for: {_answer(dict(sent) == dict(counted))}")
+    if any(row.matured is not None for row in comparisons):
+        console.print(f"within {LIMIT:.0f} standard errors: {_answer(within(comparisons))}")
+    else:
+        console.print("no figure has matured yet: let the demo run for half a minute")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[fate]:,} {fate}" for fate in sorted(counts))
+
+
+def _answer(good: bool) -> str:
+    return "[green]yes[/green]" if good else "[bold red]no[/bold red]"

@@ -1,0 +1,193 @@
+"""`streameval demo`: the service at work on a stream whose truth is known, and the verdict.
+
+1. Start broker and store (unless given), create a topic of the run's own, start a worker.
+2. Send the simulated stream as time goes by; each second read the worker's page and show it.
+3. Stop sending, wait until every event is counted, compare figures and counters, say so.
+4. End the processes, worker first; remove what was made.
+
+The figures compared are the last ones read while the stream was still flowing: afterwards an idle
+worker's time moves on, and feedback that was never sent would be missed as if it were due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import msgspec
+from rich.console import Console
+
+from streameval.core.definition import Window
+from streameval.core.errors import StreamevalError
+from streameval.demo.comparison import Comparison, Span, compare, fates, within
+from streameval.demo.display import Show, Titles, View, display, print_summary
+from streameval.demo.scrape import Page, scrape
+from streameval.demo.simulator import Recommender, World
+from streameval.demo.stack import Worker, embedded_broker, embedded_store, free_port, worker
+from streameval.demo.truth import LIKE_GAIN
+
+PARTITIONS: Final = 4
+LIVE, MATURED = Window("20s", 20_000, 1_000), Window("5m", 300_000, 5_000)
+# From here on (seconds) a demo must have matured figures: H, a pane, and time to start.
+LONG_ENOUGH: Final = 30
+# How long (seconds) the worker may take to count what was sent last.
+SETTLE_SECONDS: Final = 20
+FEED_EVERY: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; `seconds` is None for "until Ctrl-C"."""
+
+    seconds: int | None
+    kafka: str | None
+    redis: str | None
+    seed: int
+    rate: int
+
+
+def run(options: Options) -> int:
+    """Run the whole demo; gives the exit code: 1 where figures or counters disagree."""
+    # A terminated demo ends its processes just as an interrupted one does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="streameval-demo-")))
+        console.print("starting broker, store and worker …", highlight=False)
+        kafka = options.kafka or stack.enter_context(embedded_broker(folder))
+        redis = options.redis or stack.enter_context(embedded_store(folder))
+        topic = f"streameval-demo-{secrets.token_hex(4)}"
+        stack.enter_context(_topics(kafka, topic, keep=options.kafka is None))
+        port = free_port()
+        config = folder / "demo.yaml"
+        config.write_bytes(msgspec.json.encode(_settings(kafka, redis, topic, port)))
+        running = stack.enter_context(worker(folder, config, port))
+        return asyncio.run(_Demo(options, kafka, topic, running, console).play())
+
+
+def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object]:
+    """The worker's settings: as documented, but in seconds where a service has minutes."""
+    world = World()
+    return {
+        "kafka": kafka,
+        "redis": redis,
+        "topic": topic,
+        "group": topic,
+        "listen": f"127.0.0.1:{port}",
+        "gains": {"like": LIKE_GAIN},
+        "windows": [
+            {"size": window.name, "slide": f"{window.slide}ms"} for window in (LIVE, MATURED)
+        ],
+        "attribution_window": f"{world.attribution_window}ms",
+        "allowed_lateness": f"{world.allowed_lateness}ms",
+        "checkpoint_interval": "5s",
+    }
+
+
+@contextmanager
+def _topics(kafka: str, topic: str, *, keep: bool) -> Iterator[None]:
+    """The run's topic and its dead-letter topic; `keep` them where the broker ends with us."""
+    from streameval.stream.tools import create_topics, delete_topics
+
+    asyncio.run(create_topics(kafka, {topic: PARTITIONS, f"{topic}.dead-letter": 1}))
+    try:
+        yield
+    finally:
+        if not keep:
+            asyncio.run(delete_topics(kafka, [topic, f"{topic}.dead-letter"]))
+
+
+class _Demo:
+    """Steps 2 and 3: the stream, the worker's page, and the verdict."""
+
+    def __init__(
+        self, options: Options, kafka: str, topic: str, running: Worker, console: Console
+    ) -> None:
+        self._seconds, self._kafka, self._topic = options.seconds, kafka, topic
+        self._worker, self._console = running, console
+        self._world = World()
+        self._titles = Titles(running.address, LIVE.name, MATURED.name)
+        self._start = _now()
+        users = self._world.users_for(options.rate)
+        self._recommender = Recommender(self._world, users, self._start, options.seed)
+        self._stop = asyncio.Event()
+
+    async def play(self) -> int:
+        """Send and watch until it is time to stop, then judge."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        feed = asyncio.create_task(self._feed())
+        with display(self._console, self._titles) as show:
+            comparisons = await self._watch(feed, show)
+        self._stop.set()
+        # From here on another Ctrl-C ends at once.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        await feed
+        counted = await self._settled()
+        sent = self._recommender.sent
+        print_summary(self._console, self._titles, comparisons, sent, counted)
+        return 0 if self._good(comparisons) and sent == counted else 1
+
+    async def _feed(self) -> None:
+        """Send what is due, until it is time to stop; afterwards all of it is acknowledged."""
+        from streameval.stream.tools import sender
+
+        async with sender(self._kafka, self._topic) as send:
+            while not self._stop.is_set():
+                for message in self._recommender.until(_now()):
+                    await send(message.key, message.value)
+                await asyncio.sleep(FEED_EVERY)
+
+    async def _watch(self, feed: asyncio.Task[None], show: Show) -> list[Comparison]:
+        """Show the page each second; gives the comparisons of the last one."""
+        comparisons: list[Comparison] = []
+        horizon = self._world.attribution_window + self._world.allowed_lateness
+        span = Span(self._start, MATURED, horizon)
+        while not self._stop.is_set() and not feed.done():
+            page = await self._page()
+            seconds = (_now() - self._start) // 1000
+            comparisons = compare(page, self._world, span, LIVE.name)
+            lag = sum(page.by("streameval_lag", "partition").values())
+            show(View(seconds, self._recommender.sent.total(), int(lag), comparisons))
+            if self._seconds is not None and seconds >= self._seconds:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 1)
+        return comparisons
+
+    async def _settled(self) -> Counter[str]:
+        """What the worker has counted, as soon as that is all, or has had time enough."""
+        end = _now() + SETTLE_SECONDS * 1000
+        counted = Counter[str]()
+        while _now() < end and counted.total() < self._recommender.sent.total():
+            await asyncio.sleep(0.5)
+            counted = fates(await self._page())
+        return counted
+
+    async def _page(self) -> Page:
+        try:
+            return await asyncio.to_thread(scrape, self._worker.address)
+        except OSError as error:
+            last = self._worker.last_line()
+            raise StreamevalError(f"the demo's worker no longer answers: {last}") from error
+
+    def _good(self, comparisons: list[Comparison]) -> bool:
+        """Whether the figures agree with the truth; a short run need not have any yet."""
+        seconds = (_now() - self._start) // 1000
+        matured = any(comparison.matured is not None for comparison in comparisons)
+        return within(comparisons) if matured else seconds < LONG_ENOUGH
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,173 @@
+"""Event files through the core, with no server: what `streameval replay` does.
+
+The files are one partition, in the order given. There is no broker, so a record's timestamp is the
+event's own `ts`: nothing is ever `future`. Memory holds the state of the partition and one slice of
+lines, never a whole file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from operator import add
+from pathlib import Path
+from typing import IO, Any, Final
+
+from streameval.core.definition import Definition
+from streameval.core.errors import InputError
+from streameval.core.events import decode_batch
+from streameval.core.limits import APPLY_SLICE, MAX_EVENT_BYTES
+from streameval.core.partition import Partition, UserDelta
+
+STDIN: Final = "-"
+# Slices between two flushes: attributing and scoring in bulk is cheaper (20,000 events).
+FLUSH_EVERY: Final = 20
+# Of a longer line only this much is read into memory; one byte more than allowed is too large.
+_READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes of the files (as they lie on disk) read since the last call."""
+
+
+def replay(
+    definition: Definition,
+    names: Sequence[str],
+    progress: Progress,
+    *,
+    at: int | None = None,
+    with_users: bool = False,
+) -> dict[str, Any]:
+    """What `streameval replay` prints, after all lines of the files (`-` is standard input).
+
+    `at` (ms) moves T on; users are in it where asked for, and cost memory for each. Blank lines are
+    skipped. Raises `InputError` for a file that cannot be read.
+    """
+    partition = Partition(definition)
+    users = _Users(definition) if with_users else None
+    for name in names:
+        with _opened(name) as (stream, position, size):
+            done = 0
+            for number, batch in enumerate(_batches(_lines(stream)), 1):
+                _apply(partition, batch)
+                if not number % FLUSH_EVERY:
+                    _flush(partition, users)
+                progress(position() - done)
+                done = position()
+            progress(size - done)
+    _flush(partition, users)
+    return partition.document(at, users.rows() if users else None)
+
+
+def _apply(partition: Partition, values: Sequence[bytes]) -> None:
+    events, rejected = decode_batch(values, None, partition.definition.max_clock_skew)
+    for _, rejection in rejected:
+        partition.reject(rejection.reason)
+    partition.apply(events)
+
+
+def _flush(partition: Partition, users: _Users | None) -> None:
+    deltas = partition.flush()
+    if users is not None:
+        users.add(deltas)
+
+
+class _Users:
+    """Each user's lifetime counters, as the store would hold them."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._kinds = definition.kinds
+        self._counters: dict[str, UserDelta] = {}
+
+    def add(self, deltas: Iterable[UserDelta]) -> None:
+        for delta in deltas:
+            known = self._counters.get(delta[0])
+            self._counters[delta[0]] = delta if known is None else _joined(known, delta)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The users of the document, sorted by id."""
+        return {
+            user_id: {
+                "impressions": impressions,
+                "slates": slates,
+                "positives": dict(zip(self._kinds, positives, strict=True)),
+                "first_ts": first_ts,
+                "last_ts": last_ts,
+            }
+            for user_id, impressions, slates, first_ts, last_ts, positives in sorted(
+                self._counters.values()
+            )
+        }
+
+
+def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
+    positives = tuple(map(add, one[5], other[5]))
+    times = min(one[3], other[3]), max(one[4], other[4])
+    return one[0], one[1] + other[1], one[2] + other[2], *times, positives
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    lines = iter(lines)
+    while batch := list(islice(lines, APPLY_SLICE)):
+        yield batch
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Each line that is not blank, without its end; of one that is too long, its beginning."""
+    while line := stream.readline(_READ_AT_MOST + 1):
+        rest = line
+        while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
+            rest = stream.readline(_READ_AT_MOST + 1)
+        line = line.strip()
+        if line:
+            yield line
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[tuple[IO[bytes], Callable[[], int], int]]:
+    """The decompressed bytes of a file; how many on disk have been read; how many there are."""
+    if name == STDIN:
+        yield sys.stdin.buffer, lambda: 0, 0
+        return
+    try:
+        with Path(name).open("rb") as raw, _decompressed(name, raw) as stream:
+            yield stream, raw.tell, Path(name).stat().st_size
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(_unreadable(name, f"damaged gzip data ({error})")) from error
+    except OSError as error:
+        raise InputError(_unreadable(name, error.strerror or str(error))) from error
+
+
+@contextmanager
+def _decompressed(name: str, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    if name.endswith(".gz"):
+        with gzip.open(raw) as stream:
+            yield stream  # type: ignore[misc]
+    elif name.endswith(".zst"):
+        with tempfile.NamedTemporaryFile() as plain:
+            _unpack_zstd(name, raw, plain.name)
+            yield plain.file
+    else:
+        yield raw
+
+
+def _unpack_zstd(name: str, raw: IO[bytes], target: str) -> None:
+    """Decompress a whole file to `target` on disk: cramjam has no stream to read lines from."""
+    import cramjam
+
+    if not Path(name).stat().st_size:
+        raise InputError(_unreadable(name, "it is empty, which no zstd file is"))
+    with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as packed:
+        try:
+            cramjam.zstd.decompress_into(packed, cramjam.File(target))
+        except cramjam.DecompressionError as error:
+            raise InputError(_unreadable(name, f"damaged zstd data ({error})")) from error
+
+
+def _unreadable(name: str, reason: str) -> str:
+    return f"cannot read {name}: {reason}; give files of JSON lines, plain, .gz or .zst, or -"
