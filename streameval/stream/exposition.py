@@ -31,19 +31,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from streameval.core.figures import BASES, Figures, Row, Segment
 from streameval.core.metrics import RANKING, RATES
 from streameval.stream.status import (
     BUCKETS,
-    FigureRow,
-    Figures,
     Histogram,
     PartitionStatus,
     ProcessCounters,
-    Segment,
     ServiceStatus,
 )
 
-BASES: Final = ("live", "matured")
+_NO_FIGURES: Final = Figures([], [], [])
 
 Place = tuple[Any, ...]
 """Where a sample stands: window, basis, segment, and a kind of feedback or a k if it has one."""
@@ -104,14 +102,14 @@ def _clean(values: Sequence[str]) -> list[str]:
 
 def _service(status: ServiceStatus) -> Iterator[Metric]:
     about = {"version": status.version, "topic": status.topic, "group": status.group}
-    yield InfoMetricFamily("streameval", "What runs here.", value=about)
+    yield InfoMetricFamily("streameval", "What runs here", value=about)
     yield _single(
-        "ready", "1 when both servers answer and every partition is restored.", not status.unready()
+        "ready", "1 when both servers answer and every partition is restored", not status.unready()
     )
-    yield _single("broker_up", "1 when Kafka answered the last probe.", status.broker_up)
-    yield _single("store_up", "1 when Redis answered the last call.", status.store_up)
-    yield _single("leader", "1 on the worker that holds the lease of the group.", status.leader)
-    token = _gauge("leader_fencing_token", "The fencing token of the lease, on the leader only.")
+    yield _single("broker_up", "1 when Kafka answered the last probe", status.broker_up)
+    yield _single("store_up", "1 when Redis answered the last call", status.store_up)
+    yield _single("leader", "1 on the worker that holds the lease of the group", status.leader)
+    token = _gauge("leader_fencing_token", "The fencing token of the lease, on the leader only")
     if status.leader and status.fencing_token is not None:
         token.add_metric([], status.fencing_token)
     yield token
@@ -122,26 +120,26 @@ def _milliseconds(value: int | None) -> float | None:
 
 
 _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...]] = (
-    ("lag", "Records of the partition that are not committed yet.", lambda p: p.lag),
-    ("committed_offset", "The offset that Redis holds.", lambda p: p.committed_offset),
+    ("lag", "Records of the partition that are not committed yet", lambda p: p.lag),
+    ("committed_offset", "The offset that Redis holds", lambda p: p.committed_offset),
     (
         "watermark_timestamp_seconds",
-        "Event time: the largest accepted ts.",
+        "Event time: the largest accepted ts",
         lambda p: _milliseconds(p.watermark),
     ),
-    ("open_slates", "Slates that can still change.", lambda p: p.open_slates),
-    ("users", "Users with an open slate or in a window.", lambda p: p.users),
+    ("open_slates", "Slates that can still change", lambda p: p.open_slates),
+    ("users", "Users with an open slate or in a window", lambda p: p.users),
     (
         "checkpoint_age_seconds",
-        "Time since the last checkpoint.",
+        "Time since the last checkpoint",
         lambda p: p.checkpoint_age_seconds,
     ),
     (
         "checkpoint_size_bytes",
-        "Size of the checkpoint in Redis, all chunks.",
+        "Size of the checkpoint in Redis, all chunks",
         lambda p: p.checkpoint_bytes,
     ),
-    ("restoring", "1 while state is read again after an assignment.", lambda p: p.restoring),
+    ("restoring", "1 while state is read again after an assignment", lambda p: p.restoring),
 )
 
 
@@ -157,23 +155,23 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
 
 def _events(counters: ProcessCounters) -> Iterator[Metric]:
     for name, text, label, counts in (
-        ("events", "Events accepted and committed, by kind of event.", "event", counters.events),
+        ("events", "Events accepted and committed, by kind of event", "event", counters.events),
         (
             "events_rejected",
-            "Events rejected, counted and sent to the dead-letter topic.",
+            "Events rejected, counted and sent to the dead-letter topic",
             "reason",
             counters.rejected,
         ),
-        ("feedback", "Feedback accepted, by its kind.", "feedback", counters.feedback),
+        ("feedback", "Feedback accepted, by its kind", "feedback", counters.feedback),
         (
             "unattributed",
-            "Positive feedback that no impression got the credit for.",
+            "Positive feedback that no impression got the credit for",
             "reason",
             counters.unattributed,
         ),
         (
             "overflow",
-            "What went beyond a bound: segments under __other__, items left out of their slate.",
+            "What went beyond a bound: segments under __other__, items left out of their slate",
             "bound",
             counters.overflow,
         ),
@@ -184,19 +182,19 @@ def _events(counters: ProcessCounters) -> Iterator[Metric]:
 def _segments(counters: ProcessCounters) -> Iterator[Metric]:
     dimensions = list(counters.definition.dimensions)
     for name, text, by_segment in (
-        ("impressions", "Impressions counted.", counters.impressions),
+        ("impressions", "Impressions counted", counters.impressions),
         (
             "impressions_taken_back",
-            "Impressions that moved to another segment or slate after they were counted.",
+            "Impressions that moved to another segment or slate after they were counted",
             counters.impressions_taken_back,
         ),
     ):
         yield _counter(name, text, dimensions, list(by_segment.items()))
     for name, text, by_kind in (
-        ("positives", "Positives attributed to an impression.", counters.positives),
+        ("positives", "Positives attributed to an impression", counters.positives),
         (
             "positives_taken_back",
-            "Positives retracted, or moved to a nearer impression after they were counted.",
+            "Positives retracted, or moved to a nearer impression after they were counted",
             counters.positives_taken_back,
         ),
     ):
@@ -208,33 +206,33 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
     for name, text, count in (
         (
             "duplicates",
-            "Impressions already in their slate, and repeated or retracted feedback.",
+            "Impressions already in their slate, and repeated or retracted feedback",
             counters.duplicates,
         ),
-        ("ignored", "Feedback that is no configured positive.", counters.ignored),
+        ("ignored", "Feedback that is no configured positive", counters.ignored),
         (
             "key_mismatches",
-            "Records whose key is not their user_id: the user may live in two partitions.",
+            "Records whose key is not their user_id: the user may live in two partitions",
             counters.key_mismatches,
         ),
-        ("dead_letters", "Records written to the dead-letter topic.", counters.dead_letters),
+        ("dead_letters", "Records written to the dead-letter topic", counters.dead_letters),
         (
             "events_lost",
-            "Records the log no longer held when they were to be read.",
+            "Records the log no longer held when they were to be read",
             counters.events_lost,
         ),
-        ("commits", "Batches committed to Redis.", counters.commits),
+        ("commits", "Batches committed to Redis", counters.commits),
         (
             "fences",
-            "Commits refused because another owner had moved the offset.",
+            "Commits refused because another owner had moved the offset",
             counters.fences,
         ),
-        ("checkpoints", "Checkpoints written to Redis.", counters.checkpoints),
+        ("checkpoints", "Checkpoints written to Redis", counters.checkpoints),
     ):
         yield _counter(name, text, [], [((), count)])
-    yield _histogram("batch", "Time from a batch's first record to its commit.", counters)
-    yield _histogram("commit", "Time of a commit to Redis, tries included.", counters)
-    yield _histogram("checkpoint", "Time to encode and write a checkpoint.", counters)
+    yield _histogram("batch", "Time from a batch's first record to its commit", counters)
+    yield _histogram("commit", "Time of a commit to Redis, tries included", counters)
+    yield _histogram("checkpoint", "Time to encode and write a checkpoint", counters)
 
 
 def _histogram(step: str, text: str, counters: ProcessCounters) -> HistogramMetricFamily:
@@ -256,7 +254,7 @@ class _Grid:
 
     labels: tuple[str, ...]
     places: Sequence[Place]
-    rows: Mapping[Place, FigureRow]
+    rows: Mapping[Place, Row]
 
     def family(self, name: str, text: str, column: str, empty: int | None) -> Metric:
         """Build the gauge of `column`; `empty` stands where there is no row (None: no sample)."""
@@ -278,12 +276,10 @@ class _Grid:
         )
 
 
-def _grid(
-    status: ServiceStatus, label: str, rows: Sequence[FigureRow], keys: Sequence[Any]
-) -> _Grid:
+def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence[Any]) -> _Grid:
     dimensions = status.definition.dimensions
     windows = [window.name for window in status.definition.windows]
-    segments = sorted(_seen(status.figures or Figures(), dimensions))
+    segments = sorted(_seen(status.figures or _NO_FIGURES, dimensions))
     return _Grid(
         ("window", "basis", *dimensions, label),
         list(product(windows, BASES, segments, keys)),
@@ -296,24 +292,27 @@ def _seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
     return {_segment(row, dimensions) for row in (*figures.rates, *figures.ranking)}
 
 
-def _segment(row: FigureRow, dimensions: Sequence[str]) -> Segment:
+def _segment(row: Row, dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
 
 
 def _figures(status: ServiceStatus) -> Iterator[Metric]:
-    figures = status.figures or Figures()
+    figures = status.figures or _NO_FIGURES
     rates = _grid(status, "feedback", figures.rates, status.definition.kinds)
     users = rates.weights()
-    yield users.family("window_users", "Users with an impression in the window.", "users", 0)
-    yield users.family("window_impressions", "Impressions in the window.", "impressions", 0)
-    yield rates.family("window_positives", "Positives in the window.", "positives", 0)
+    yield users.family("window_users", "Users with an impression in the window", "users", 0)
+    yield users.family("window_impressions", "Impressions in the window", "impressions", 0)
+    yield rates.family("window_positives", "Positives in the window", "positives", 0)
     for rate in RATES:
         yield from _mean(rates, rate.name, rate.formula)
     ranking = _grid(status, "k", figures.ranking, status.definition.ks)
     slates = ranking.weights()
-    yield slates.family("window_slates", "Slates with a request_id in the window.", "slates", 0)
+    yield slates.family("window_slates", "Slates with a request_id in the window", "slates", 0)
     yield slates.family(
-        "window_slates_with_positive", "Those with a positive.", "slates_with_positive", 0
+        "window_slates_with_positive",
+        "Slates with a request_id in the window that have a positive",
+        "slates_with_positive",
+        0,
     )
     for metric in RANKING:
         yield from _mean(ranking, metric.name, metric.formula)
@@ -323,11 +322,11 @@ def _figures(status: ServiceStatus) -> Iterator[Metric]:
 def _mean(grid: _Grid, name: str, formula: str) -> Iterator[Metric]:
     yield grid.family(name, formula, name, None)
     stderr = f"{name}_stderr"
-    yield grid.family(stderr, f"Standard error of {name}, clustered by user.", stderr, None)
+    yield grid.family(stderr, f"Standard error of {name}, clustered by user", stderr, None)
 
 
-def _maturity(rows: Sequence[FigureRow], dimensions: Sequence[str]) -> Metric:
-    text = "Share of the live impressions whose figures can no longer change."
+def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
+    text = "Share of the live impressions whose figures can no longer change"
     family = _gauge("maturity_ratio", text, ["window", *dimensions])
     for row in rows:
         if row["maturity"] is not None:

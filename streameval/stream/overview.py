@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from streameval.core.figures import Figures, Row, Segment
 from streameval.core.metrics import RANKING
-from streameval.stream.status import FigureRow, Figures, PartitionStatus, ServiceStatus
+from streameval.stream.status import PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
 
@@ -145,9 +146,9 @@ def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
 
 
 def _rates(
-    rows: Sequence[FigureRow],
+    rows: Sequence[Row],
     dimensions: Sequence[str],
-    maturity: dict[tuple[str, ...], float | None],
+    maturity: dict[Segment, float | None],
 ) -> str:
     heads = (*dimensions, "feedback", "basis")
     columns = ("positive rate", "per impression", "users", "impressions", "positives", "matured")
@@ -169,7 +170,7 @@ def _rates(
     return _table(heads, columns, body)
 
 
-def _ranking(rows: Sequence[FigureRow], dimensions: Sequence[str]) -> str:
+def _ranking(rows: Sequence[Row], dimensions: Sequence[str]) -> str:
     names = [metric.name for metric in RANKING]
     body = (
         _row(
@@ -237,7 +238,7 @@ def _row(kind: str, names: Sequence[str], cells: Sequence[str]) -> str:
     return f"<tr class={escape(kind)}>{left}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _mean(row: FigureRow, name: str) -> str:
+def _mean(row: Row, name: str) -> str:
     value, error = row[name], row[f"{name}_stderr"]
     if value is None:
         return _NOTHING
@@ -250,7 +251,7 @@ def _meter(share: float | None) -> str:
     return f"<meter min=0 max=1 value={share:.3f}></meter> {share:.0%}"
 
 
-def _segment(row: FigureRow, dimensions: Sequence[str]) -> tuple[str, ...]:
+def _segment(row: Row, dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
 
 

@@ -16,18 +16,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS
 
+if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
+    from streameval.core.figures import Figures, Segment
+
 Key = TypeVar("Key", bound=Hashable)
-
-Segment = tuple[str, ...]
-"""One value per configured dimension, in their order; "" where an event has none."""
-
-FigureRow = Mapping[str, Any]
-"""A row of `replay`'s document: dimensions, counts and figures by name; None is undefined."""
 
 OTHER: Final = "__other__"
 """The label value of everything that came after a bound was reached."""
@@ -40,18 +37,6 @@ MAX_FEEDBACK_KINDS: Final = 50
 
 # Seconds. The last bound is near the shutdown deadline: a slower step is as good as stuck.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures over all partitions of a worker, as the rows that `replay` prints.
-
-    A row of `maturity` has `window`, the dimensions and `maturity`.
-    """
-
-    rates: Sequence[FigureRow] = ()
-    ranking: Sequence[FigureRow] = ()
-    maturity: Sequence[FigureRow] = ()
 
 
 class Counts(dict[Key, int]):
@@ -124,7 +109,7 @@ class ProcessCounters:
     def __post_init__(self) -> None:
         """Size the counts by segment and kind, which depend on the definition."""
         kinds, segments = self.definition.kinds, self.definition.max_segments
-        rest: Segment = (OTHER,) * len(self.definition.dimensions)
+        rest = (OTHER,) * len(self.definition.dimensions)
         self.feedback = Counts(len(kinds) + MAX_FEEDBACK_KINDS, OTHER, kinds)
         self.impressions = Counts(segments, rest)
         self.impressions_taken_back = Counts(segments, rest)

@@ -1,0 +1,403 @@
+"""The `/metrics` page: golden text, what is absent, bounded series, exact sums of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from streameval.core.definition import DEFAULT_WINDOWS, Definition
+from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
+from streameval.core.limits import CLUSTERS, NANO
+from streameval.core.metrics import CATALOGUE, RANKING
+from streameval.stream.exposition import Exposition, page, registry
+from streameval.stream.overview import MAX_SEGMENTS_SHOWN, render
+from streameval.stream.status import BUCKETS, PartitionStatus, ProcessCounters, ServiceStatus
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden" / "metrics.prom"
+RULES = HERE.parent / "deploy" / "prometheus" / "rules.yml"
+DOCUMENTATION = HERE.parent / "docs" / "metrics.md"
+
+ONE_WINDOW = Definition(ks=(10,), windows=DEFAULT_WINDOWS[1:2])
+
+
+def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, **given):
+    """A worker that runs well."""
+    defaults = {
+        "version": "1.0",
+        "topic": "recsys-events",
+        "group": "streameval",
+        "started_at": 1_700_000_000.0,
+        "definition": definition,
+        "counters": ProcessCounters(definition),
+        "store_up": True,
+        "broker_up": True,
+        "ready": True,
+        "figures": shown,
+    }
+    return ServiceStatus(**(defaults | given))
+
+
+def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]):
+    """Random but possible sums of one worker, for every window and basis."""
+    chance = np.random.default_rng(seed)
+    kinds = len(definition.kinds)
+    columns = 1 + len(RANKING) * len(definition.ks)
+
+    def of_segment() -> SegmentSums:
+        impressions = chance.integers(1, 50, CLUSTERS)
+        slates = chance.integers(0, impressions + 1)
+        positives = chance.integers(0, impressions + 1, (kinds, CLUSTERS))
+        scores = chance.integers(0, slates * NANO + 1, (columns, CLUSTERS))
+        scores[0] = chance.integers(0, slates + 1)
+        mature = int(chance.integers(0, impressions.sum() + 1))
+        means, squares = chance.random(kinds).tolist(), chance.random(kinds).tolist()
+        users = int(chance.integers(2, 5_000))
+        return SegmentSums(users, means, squares, impressions, slates, positives, scores, mature)
+
+    return {
+        (index, basis): {segment: of_segment() for segment in segments}
+        for index in range(len(definition.windows))
+        for basis in BASES
+    }
+
+
+def text_of(status: ServiceStatus) -> str:
+    return page(only_ours(status), "")[0].decode()
+
+
+def only_ours(status: ServiceStatus) -> CollectorRegistry:
+    """The page without the figures of the process, which no test can know."""
+    made = CollectorRegistry()
+    made.register(Exposition(lambda: status))
+    return made
+
+
+def samples(text: str) -> dict[tuple[str, frozenset], float]:
+    """Every sample of a page by name and labels; a series that stands there twice fails."""
+    found = {}
+    for family in parse(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def value(found, name: str, **labels: str) -> float | None:
+    return found.get((f"streameval_{name}", frozenset(labels.items())))
+
+
+def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess:
+    """Run promtool; without it skip, and fail in CI."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        assert "CI" not in os.environ, "promtool is missing: apt-get install prometheus"
+        pytest.skip("promtool is missing: apt-get install prometheus")
+    return subprocess.run(
+        [tool, *arguments], input=given, capture_output=True, text=True, check=False
+    )
+
+
+def golden_status() -> ServiceStatus:
+    """One of everything."""
+    rate = {"users": 2, "impressions": 4, "positives": 1, "positive_rate": 0.25}
+    rate |= {"positive_rate_stderr": 0.25, "positives_per_impression": 0.25}
+    rate |= {"positives_per_impression_stderr": None}
+    names = [metric.name for metric in RANKING]
+    scores = dict.fromkeys(names, 0.5) | {f"{name}_stderr": 0.125 for name in names}
+    empty = dict.fromkeys(scores)
+    shown = Figures(
+        [
+            {"window": "1h", "basis": "live", "variant": variant, "feedback": kind} | rate
+            for variant in ("", 'quote " backslash \\ newline \n')
+            for kind in ("click", "like")
+        ],
+        [
+            {"window": "1h", "basis": "live", "variant": variant, "k": 10, **counts, **means}
+            for variant, counts, means in (
+                ("", {"slates": 0, "slates_with_positive": 0}, empty),
+                (
+                    'quote " backslash \\ newline \n',
+                    {"slates": 2, "slates_with_positive": 1},
+                    scores,
+                ),
+            )
+        ],
+        [{"window": "1h", "variant": "", "maturity": 0.75}],
+    )
+    counters = ProcessCounters(ONE_WINDOW)
+    counters.events.add("impression", 4)
+    counters.rejected.add("late", 1)
+    counters.feedback.add("dislike", 2)
+    counters.impressions.add(("",), 4)
+    counters.impressions_taken_back.add(("",), 1)
+    counters.positives.add((("",), "click"), 2)
+    counters.positives_taken_back.add((("",), "click"), 1)
+    counters.unattributed.add("expired", 3)
+    counters.overflow.add("segments", 1)
+    counters.commits = 2
+    counters.batch_seconds.observe(0.2)
+    counters.batch_seconds.observe(99.0)
+    partitions = [
+        PartitionStatus(
+            partition=0,
+            watermark=1_700_000_000_500,
+            lag=12,
+            committed_offset=100,
+            open_slates=3,
+            users=2,
+            checkpoint_age_seconds=1.5,
+            checkpoint_bytes=2048,
+        ),
+        PartitionStatus(partition=3, restoring=True),
+    ]
+    return a_status(
+        shown=shown, counters=counters, partitions=partitions, leader=True, fencing_token=7
+    )
+
+
+def test_the_page_is_the_golden_one():
+    """A change of the page is a change people's dashboards see: STREAMEVAL_GOLDEN=1 accepts it."""
+    text = text_of(golden_status())
+    if os.environ.get("STREAMEVAL_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_promtool_finds_nothing_to_improve():
+    """Names, help and types follow Prometheus' conventions."""
+    result = promtool("check", "metrics", given=GOLDEN.read_text(encoding="utf-8"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_no_family_breaks_our_own_conventions():
+    """Only counters end in _total, no label is called type, help is a sentence."""
+    for family in Exposition(golden_status).collect():
+        assert family.name.startswith("streameval")
+        assert family.documentation[0].isupper() or family.documentation[0].isdigit()
+        for sample in family.samples:
+            assert "type" not in sample.labels
+            assert sample.name.endswith("_total") == (family.type == "counter")
+
+
+def test_help_of_a_figure_is_its_formula():
+    """What a figure means is said once, in the catalogue."""
+    said = {family.name: family.documentation for family in Exposition(golden_status).collect()}
+    for figure in CATALOGUE:
+        assert said[f"streameval_{figure.name}"] == figure.formula
+
+
+def test_every_family_is_documented():
+    """docs/metrics.md names each family, and no other."""
+    endings = {"counter": "_total", "info": "_info"}
+    exported = {
+        family.name + endings.get(family.type, "") for family in Exposition(golden_status).collect()
+    }
+    named = set(re.findall(r"`(streameval_[a-z_]+)`", DOCUMENTATION.read_text(encoding="utf-8")))
+    assert named == exported
+
+
+def test_openmetrics_page_parses_too():
+    """The negotiated format is valid as well."""
+    body, content_type = page(
+        registry(golden_status), "application/openmetrics-text; version=1.0.0"
+    )
+    assert content_type.startswith("application/openmetrics-text")
+    names = {family.name for family in parse_openmetrics(body.decode())}
+    assert {"streameval_events", "streameval_positive_rate", "process_cpu_seconds"} <= names
+
+
+def test_empty_is_not_zero():
+    """A segment seen in one window has counts of 0 and no means in the others."""
+    definition = Definition()
+    sums = some_sums(definition, 1, [("A",)])
+    only_last_live = {(2, "live"): sums[2, "live"]}
+    found = samples(text_of(a_status(definition, figures(definition, only_last_live))))
+    full = {"window": "24h", "basis": "live", "variant": "A"}
+    empty = {"window": "5m", "basis": "live", "variant": "A"}
+    assert value(found, "window_users", **full) > 0
+    assert value(found, "positive_rate", **full, feedback="click") is not None
+    for count in ("users", "impressions", "slates", "slates_with_positive"):
+        assert value(found, f"window_{count}", **empty) == 0
+    assert value(found, "window_positives", **empty, feedback="click") == 0
+    for name in ("positive_rate", "positive_rate_stderr", "positives_per_impression"):
+        assert value(found, name, **empty, feedback="click") is None
+    for metric in RANKING:
+        assert value(found, metric.name, **empty, k="5") is None
+
+
+@pytest.mark.parametrize("shown", [None, Figures([], [], [])])
+def test_a_segment_that_no_window_holds_is_gone(shown):
+    """Without an impression anywhere there is no series of a figure, and the page still parses."""
+    found = samples(text_of(a_status(shown=shown)))
+    names = {name for name, _ in found}
+    assert "streameval_ready" in names
+    assert not [name for name in names if "window" in name or "rate" in name]
+
+
+def test_rows_without_dimensions():
+    """With no dimension configured a window and basis has one series."""
+    definition = Definition(dimensions=(), windows=DEFAULT_WINDOWS[:1], ks=(5,))
+    sums = some_sums(definition, 2, [()])
+    found = samples(text_of(a_status(definition, figures(definition, sums))))
+    assert value(found, "window_users", window="5m", basis="live") > 0
+    assert value(found, "ndcg", window="5m", basis="matured", k="5") is not None
+
+
+def hostile_segments(count: int, seed: int) -> list[tuple[str, str]]:
+    """Labels with everything an attacker would try, a lone surrogate too."""
+    chance = random.Random(seed)
+    hostile = 'a"\\\n{},= #\té漢🎉\ud800'
+    return [(f"{number}" + "".join(chance.choices(hostile, k=60)), "") for number in range(count)]
+
+
+def test_the_worst_page_parses_and_is_bounded():
+    """200 segments of hostile labels in all windows: every series once, and no more than that."""
+    definition = Definition(dimensions=("variant", "surface"))
+    segments = hostile_segments(definition.max_segments, 3)
+    shown = figures(definition, some_sums(definition, 3, segments))
+    status = a_status(definition, shown)
+    text = text_of(status)
+    found = samples(text)
+    per_place = 4 + 5 * len(definition.kinds) + 2 * len(RANKING) * len(definition.ks)
+    places = len(segments) * len(definition.windows) * len(BASES)
+    maturity = len(segments) * len(definition.windows)
+    rest = len(samples(text_of(a_status(definition))))
+    assert len(found) == places * per_place + maturity + rest
+    variants = {dict(labels).get("variant") for _, labels in found} - {None}
+    assert variants == {variant.replace("\ud800", "?") for variant, _ in segments}
+    result = promtool("check", "metrics", given=text)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_counts_by_what_producers_write_are_bounded():
+    """100,000 kinds of feedback and variants make a bounded number of series, and lose no count."""
+    definition = Definition(max_segments=5)
+    counters = ProcessCounters(definition)
+    for number in range(100_000):
+        counters.feedback.add(f"kind {number}", 1)
+        counters.impressions.add((f"variant {number}",), 1)
+    found = samples(text_of(a_status(definition, counters=counters)))
+    for name, most in (("feedback_total", 60), ("impressions_total", 6)):
+        counts = [count for (each, _), count in found.items() if each == f"streameval_{name}"]
+        assert len(counts) <= most
+        assert sum(counts) == 100_000
+    assert value(found, "impressions_total", variant="__other__") == 100_000 - 5
+
+
+def test_histograms_count_by_upper_bounds():
+    """A bucket holds what is at most its bound, and the last one everything."""
+    counters = ProcessCounters(ONE_WINDOW)
+    for seconds in (0.0, BUCKETS[0], BUCKETS[0] * 1.01, 1e9):
+        counters.commit_seconds.observe(seconds)
+    found = samples(text_of(a_status(counters=counters)))
+    name = "commit_duration_seconds"
+    assert value(found, f"{name}_bucket", le=str(BUCKETS[0])) == 2
+    assert value(found, f"{name}_bucket", le=str(BUCKETS[1])) == 3
+    assert value(found, f"{name}_bucket", le="+Inf") == 4
+    assert value(found, f"{name}_count") == 4
+    assert value(found, f"{name}_sum") == pytest.approx(1e9)
+
+
+def test_the_rules_combine_workers_exactly(tmp_path):
+    """Two workers' pages through the recording rules are the figures of one that has it all."""
+    definition = Definition(ks=(5,), windows=DEFAULT_WINDOWS[:1])
+    workers = [
+        some_sums(definition, 10, [("A",), ("B",)]),
+        some_sums(definition, 11, [("A",), ("only here",)]),
+    ]
+    series = [
+        {
+            "series": selector(name, labels | {"job": "j", "instance": str(instance)}),
+            "values": number,
+        }
+        for instance, sums in enumerate(workers)
+        for (name, labels), number in printed(definition, figures(definition, sums))
+    ]
+    together = figures(definition, merge(workers))
+    checks = [check(name, labels, number) for name, labels, number in expected(together)]
+    assert len(checks) > 100
+    document = {
+        "rule_files": [str(RULES)],
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": checks}],
+    }
+    path = tmp_path / "rules_test.yml"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    result = promtool("test", "rules", str(path))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def printed(definition: Definition, shown: Figures):
+    """Every sample of a worker's page as text, as a scrape would read it."""
+    pattern = re.compile(r"(streameval_\w+)\{(.*)\} (\S+)")
+    for line in text_of(a_status(definition, shown)).splitlines():
+        if (found := pattern.fullmatch(line)) and "window=" in line:
+            yield (found[1], dict(re.findall(r'(\w+)="([^"]*)"', found[2]))), found[3]
+
+
+def expected(shown: Figures):
+    """What the rules must say: every mean and count of the combined figures."""
+    for row in shown.rates:
+        place = {name: row[name] for name in ("window", "basis", "variant")}
+        kind = place | {"feedback": row["feedback"]}
+        yield "window_users:sum", place, row["users"]
+        yield "window_impressions:sum", place, row["impressions"]
+        yield "window_positives:sum", kind, row["positives"]
+        yield "positive_rate:mean", kind, row["positive_rate"]
+        yield "positives_per_impression:mean", kind, row["positives_per_impression"]
+    for row in shown.ranking:
+        place = {name: row[name] for name in ("window", "basis", "variant")}
+        yield "window_slates:sum", place, row["slates"]
+        yield "window_slates_with_positive:sum", place, row["slates_with_positive"]
+        for metric in RANKING:
+            yield f"{metric.name}:mean", place | {"k": str(row["k"])}, row[metric.name]
+    for row in shown.maturity:
+        labels = {"window": row["window"], "variant": row["variant"]}
+        yield "maturity_ratio:mean", labels, row["maturity"]
+
+
+def check(name: str, labels: dict[str, str], number: float) -> dict:
+    """A test of promtool: the rule's value lies within rounding of `number`."""
+    rule = selector(f"job:streameval_{name}", labels | {"job": "j"})
+    return {
+        "expr": f"abs({rule} - {number!r}) <= bool 1e-12 * {max(1.0, number)!r}",
+        "eval_time": "0m",
+        "exp_samples": [{"labels": selector("", labels | {"job": "j"}), "value": 1}],
+    }
+
+
+def selector(name: str, labels: dict[str, str]) -> str:
+    return name + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
+
+
+def test_the_overview_escapes_everything_and_is_bounded():
+    """The page for people shows hostile labels as text, and only so many segments."""
+    definition = Definition()
+    segments = [(f"<script>{number}</script>",) for number in range(50)]
+    shown = figures(definition, some_sums(definition, 5, segments))
+    topic = "<img src=x onerror=alert(1)>"
+    html = render(a_status(definition, shown, topic=topic), now=1_700_000_100.0)
+    assert "<script" not in html
+    assert "<img" not in html
+    assert html.count("&lt;script&gt;") == MAX_SEGMENTS_SHOWN * len(definition.windows) * 8
+    assert f"{50 - MAX_SEGMENTS_SHOWN} more segments" in html
+
+
+def test_the_overview_shows_a_worker_that_has_nothing_yet():
+    """Before the first event the page says so instead of showing zeros as figures."""
+    html = render(a_status(partitions=[PartitionStatus(0)], broker_up=False), now=1_700_000_100.0)
+    assert "No impression in any window yet" in html
+    assert "Kafka does not answer" in html
+    assert "up 1 min 40 s" in html
