@@ -12,8 +12,9 @@ class Proxy:
     """A context manager; `port` is where it listens.
 
     `delay` (seconds) holds each chunk of the target's answers back. `silent` holds all bytes of
-    both directions until it is unset. `drop_replies(n)` lets the next n chunks of the target's
-    answers vanish and cuts the connection: the request was carried out, its answer is lost.
+    both directions until it is unset. `drop_replies(n, after=m)` lets m chunks of the target's
+    answers pass and the next n vanish, each with its connection: the request was carried out,
+    its answer is lost.
     """
 
     def __init__(self, target_port, port=0):
@@ -21,7 +22,7 @@ class Proxy:
         self.delay = 0.0
         self.silent = False
         self.refuse = False
-        self._drop = 0
+        self._drop = self._pass_first = 0
         self._writers = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -57,9 +58,9 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    def drop_replies(self, count=1):
-        """Lose the next `count` chunks of answers, each with its connection."""
-        self._drop = count
+    def drop_replies(self, count=1, after=0):
+        """Lose `count` chunks of answers, each with its connection, once `after` have passed."""
+        self._pass_first, self._drop = after, count
 
     @property
     def dropped(self):
@@ -90,11 +91,13 @@ class Proxy:
     async def _pass(self, reader, writer, *, answers):
         while data := await reader.read(1 << 16):
             if answers and self._drop:
-                self._drop -= 1
-                raise ConnectionError
+                if not self._pass_first:
+                    self._drop -= 1
+                    raise ConnectionError
+                self._pass_first -= 1
             if answers and self.delay:
                 await asyncio.sleep(self.delay)
-            while self.silent:
+            while self.silent:  # noqa: ASYNC110 - a plain flag, which any thread may set
                 await asyncio.sleep(0.02)
             writer.write(data)
             await writer.drain()

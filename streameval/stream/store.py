@@ -1,0 +1,490 @@
+"""The store: counters, offsets and checkpoints of partitions in Redis, exactly once.
+
+The only file that knows Redis. Keys and the commit script are described in `commit.lua`.
+
+A commit carries the offset its batch was read from. The script applies it only if that is the
+stored offset, so the client may send it again after a lost reply, and a worker that lost its
+partition without noticing changes nothing. That is why redis-py's own retries are off (a retried
+increment counts twice) and why the loop here retries the script as a whole.
+
+A checkpoint goes in three steps, safe to stop between any two:
+
+1. its chunk is written under a new random name, with a time to live: unlisted, it goes by itself;
+2. the commit script lists it, makes it last and stores header and offset: the pointer flips;
+3. in the same script the chunks no longer listed are unlinked; who is reading them reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import importlib.resources
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.partition import UserDelta
+from streameval.stream.lease import Lease
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# One connection is busy for a commit of one partition; more wait for a free one.
+CONNECTIONS: Final = 8
+# Redis that is silent for longer is asked again, which the comparison of offsets makes safe.
+REPLY_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 3.0
+# A chunk that no checkpoint lists goes after an hour; a commit takes seconds.
+CHUNK_TTL_MS: Final = 3_600_000
+# A value of Redis blocks it while it is copied: larger chunks are cut into pieces of this size.
+PIECE_BYTES: Final = 8 << 20
+# While the store is away: how often it is tried, and how often the log says so.
+RETRY_SECONDS: Final = (0.05, 1.0)
+COMPLAINT_SECONDS: Final = 3.0
+
+# Answers that stand for a state of the server that passes, so the same command may work later.
+_PASSING: Final = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
+
+
+class CheckpointWrite(NamedTuple):
+    """A checkpoint to store: what changed since the last one, and which chunks still count."""
+
+    header: bytes
+    chunk: bytes
+    keep: Sequence[str]  # names of stored chunks that are still needed, oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one batch of a partition changes; offsets count records, times are ms."""
+
+    partition: int
+    start: int | None  # the stored offset the batch was read from, None before the first commit
+    end: int
+    users: Sequence[UserDelta]
+    cluster_id: str
+    topic_id: str
+    fingerprint: str
+    definition: str
+    now: int
+    checkpoint: CheckpointWrite | None = None
+
+
+class Applied(NamedTuple):
+    """The commit is stored; `chunk` is the name its checkpoint's chunk was given."""
+
+    chunk: str | None
+
+
+class Fenced(NamedTuple):
+    """The commit changed nothing: the partition is at `offset`, stored by another writer."""
+
+    offset: int | None
+
+
+class Stored(NamedTuple):
+    """What the store holds of a partition; all None and empty before the first commit."""
+
+    offset: int | None
+    cluster_id: str | None
+    topic_id: str | None
+    fingerprint: str | None
+    header: bytes | None
+    chunks: list[bytes]
+    chunk_names: list[str]
+    checkpoint_offset: int | None
+    committed_at: int | None
+    definition: str | None
+
+
+class UserCounters(NamedTuple):
+    """Lifetime counters of one user, summed over the partitions that know the user."""
+
+    partitions: list[int]
+    impressions: int
+    slates: int
+    positives: dict[str, int]
+    first_ts: int
+    last_ts: int
+
+
+class Facts(NamedTuple):
+    """What the server says about itself."""
+
+    version: str
+    policy: str  # maxmemory-policy
+    persistent: bool  # an append-only file or snapshots are on
+    now: int  # the server's clock (ms)
+
+
+class Store:
+    """Redis, for one consumer group and topic.
+
+    `url` is redis://, rediss:// or unix://; `kinds` are the kinds of positives in the order of
+    the deltas; `user_ttl` (ms) lets counters of silent users go. Redis Cluster is not spoken,
+    though the keys are made for it. Every call raises `UnreachableError` where the server does
+    not answer and `RefusedError` where it holds or is something we must not work with.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        group: str,
+        topic: str,
+        kinds: Sequence[str],
+        *,
+        user_ttl: int | None = None,
+    ) -> None:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=REPLY_SECONDS,
+            socket_timeout=REPLY_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._redis: Redis = Redis.from_pool(pool)  # closes the pool with itself
+        options = pool.connection_kwargs
+        self.address = options.get("path") or f"{options['host']}:{options['port']}"
+        self._scope = f"{group}:{topic}"
+        self._kinds = tuple(kinds)
+        self._packed_kinds = msgspec.msgpack.encode(self._kinds)
+        self._user_ttl = user_ttl or 0
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._complained = -COMPLAINT_SECONDS
+
+    # --- Before work --------------------------------------------------------------------------
+
+    async def facts(self) -> Facts:
+        """Ask the server about itself."""
+        info: dict[str, Any] = await self._once(self._redis.info)
+        policy, saves = str(info["maxmemory_policy"]), ""
+        with contextlib.suppress(RefusedError):  # CONFIG is often forbidden: INFO will do
+            saves = str((await self._once(lambda: self._redis.config_get("save")))["save"])
+        seconds, microseconds = await self._once(self._redis.time)
+        return Facts(
+            version=str(info["redis_version"]),
+            policy=policy,
+            persistent=bool(info["aof_enabled"]) or bool(saves),
+            now=seconds * 1000 + microseconds // 1000,
+        )
+
+    async def check(self) -> None:
+        """Refuse a server that may forget keys on its own."""
+        facts = await self.facts()
+        if facts.policy != "noeviction":
+            raise RefusedError(
+                f"Redis at {self.address} evicts keys (maxmemory-policy {facts.policy}), which"
+                " would lose counters: run `redis-cli CONFIG SET maxmemory-policy noeviction`"
+                " and set it in redis.conf"
+            )
+
+    # --- Partitions ---------------------------------------------------------------------------
+
+    async def load(self, partition: int) -> Stored:
+        """Read what is stored of `partition`, its checkpoint included."""
+        key = self._key(partition, "partition")
+        names: list[str] = []
+        while True:
+            before = names
+            fields: dict[bytes, bytes] = await self._once(lambda: self._raw("HGETALL", key))
+            names = fields.get(b"chunks", b"").decode().split()
+            chunks = [await self._chunk(partition, name) for name in names]
+            if None not in chunks:
+                return _stored(fields, [chunk for chunk in chunks if chunk is not None], names)
+            if names == before:
+                raise RefusedError(
+                    f"a chunk of the checkpoint of partition {partition} is missing in Redis at"
+                    f" {self.address}: restore it, or start with `worker --reset-windows`"
+                )
+            # Another writer moved the pointer on while we read: read what it points to now.
+
+    async def commit(
+        self, commit: Commit, *, give_up_after: float | None = None
+    ) -> Applied | Fenced:
+        """Apply `commit` whole or not at all, however often replies are lost.
+
+        Tries until it went through or, with `give_up_after` (seconds), raises
+        `UnreachableError`: it may have been applied then. Cancelling leaves the same doubt, and
+        `load` answers it.
+        """
+        assert commit.start is None or commit.end >= commit.start, "offsets only grow"
+        assert commit.end != commit.start or not commit.users, "a retry could count them twice"
+        # Tells this commit, whose reply was lost, from a twin's that ends at the same offset.
+        identity = secrets.token_hex(8)
+        name, pieces = _cut(commit, identity)
+        arguments = self._arguments(commit, identity, name)
+        key = self._key(commit.partition, "partition")
+        upload = bool(pieces)
+
+        async def attempt() -> list[bytes]:
+            nonlocal upload
+            if upload:
+                await self._upload(commit.partition, name, pieces)
+            upload = False  # on a further try only if the script misses it: it may be listed now
+            answer: list[bytes] = await self._script(_commit_script(), key, arguments)
+            upload = answer[0] == b"missing"
+            return answer
+
+        while True:
+            answer = await self._persistently("commit", attempt, give_up_after)
+            if answer[0] == b"applied" or answer[2:] == [identity.encode()]:
+                return Applied(name or None)
+            if answer[0] == b"fenced":
+                return Fenced(int(answer[1]) if answer[1] else None)
+
+    def _arguments(self, commit: Commit, identity: str, name: str) -> list[str | bytes | int]:
+        flat: list[str | int] = []
+        for user, impressions, slates, first_ts, last_ts, positives in commit.users:
+            flat += (user, impressions, slates, first_ts, last_ts, *positives)
+        header, chunks = b"", [name]
+        if commit.checkpoint is not None:
+            header, chunks = commit.checkpoint.header, [*commit.checkpoint.keep, name]
+            assert header, "an empty header stands for no checkpoint"
+        return [
+            "" if commit.start is None else commit.start,
+            commit.end,
+            commit.now,
+            identity,
+            commit.cluster_id,
+            commit.topic_id,
+            commit.fingerprint,
+            commit.definition,
+            self._user_ttl,
+            self._packed_kinds,
+            msgspec.msgpack.encode(flat),
+            header,
+            msgspec.msgpack.encode(chunks),
+        ]
+
+    async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
+        """Forget the windows of `partition`, keep its counters and offset, take on a definition."""
+        key = self._key(partition, "partition")
+        chunks = self._key(partition, "chunk:")
+        await self._run_once(_RESET, key, [chunks, fingerprint, definition])
+
+    async def _chunk(self, partition: int, name: str) -> bytes | None:
+        pieces = []
+        for key in self._pieces(partition, name):
+            piece: bytes | None = await self._once(functools.partial(self._raw, "GET", key))
+            if piece is None:
+                return None
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _upload(self, partition: int, name: str, pieces: list[bytes]) -> None:
+        for key, piece in zip(self._pieces(partition, name), pieces, strict=True):
+            await self._redis.set(key, piece, px=CHUNK_TTL_MS)
+
+    def _pieces(self, partition: int, name: str) -> list[str]:
+        """The keys of a chunk; the number of its pieces ends its name."""
+        stem = self._key(partition, f"chunk:{name}")
+        return [f"{stem}:{index}" for index in range(int(name.rpartition(".")[2]))]
+
+    def _key(self, partition: int, rest: str) -> str:
+        return f"streameval:{{{self._scope}:{partition}}}:{rest}"
+
+    # --- Users --------------------------------------------------------------------------------
+
+    async def user(self, user_id: str, partitions: int) -> UserCounters | None:
+        """Counters of one user, looked up in `partitions` partitions; None if unknown."""
+        keys = [self._key(partition, f"user:{user_id}") for partition in range(partitions)]
+
+        async def look_up() -> list[dict[bytes, bytes]]:
+            pipeline = self._redis.pipeline(transaction=False)
+            for key in keys:
+                pipeline.hgetall(key)
+            rows: list[dict[bytes, bytes]] = await pipeline.execute()
+            return rows
+
+        found = await self._once(look_up)
+        rows = [
+            (partition, {name.decode(): int(value) for name, value in row.items()})
+            for partition, row in enumerate(found)
+            if row
+        ]
+        if not rows:
+            return None
+        kinds = dict.fromkeys(self._kinds)
+        for _, row in rows:
+            kinds |= {name[10:]: None for name in row if name.startswith("positives:")}
+        total = functools.partial(_total, [row for _, row in rows])
+        return UserCounters(
+            partitions=[partition for partition, _ in rows],
+            impressions=total("impressions"),
+            slates=total("slates"),
+            positives={kind: total(f"positives:{kind}") for kind in kinds},
+            first_ts=min(row["first_ts"] for _, row in rows),
+            last_ts=max(row["last_ts"] for _, row in rows),
+        )
+
+    # --- Leases -------------------------------------------------------------------------------
+
+    def lease(self, owner: str, ttl: int, name: str = "leader") -> Lease:
+        """A lease of this group and topic for `owner`, which lapses after `ttl` ms."""
+        return Lease(self._run_once, f"streameval:{{{self._scope}}}:{name}", owner, ttl)
+
+    # --- Calls --------------------------------------------------------------------------------
+
+    async def _script(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
+        """Run a script by its digest; a server that does not know it is sent the script."""
+        try:
+            return await self._redis.evalsha(_sha(script), 1, key, *arguments)
+        except exceptions.NoScriptError:
+            return await self._redis.eval(script, 1, key, *arguments)
+
+    async def _raw(self, *command: str) -> Any:
+        return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    async def _run_once(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
+        return await self._once(functools.partial(self._script, script, key, arguments))
+
+    async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
+        """One try of `call`, never cut off half-way; errors as our own."""
+        try:
+            return await self._shielded(call)
+        except (exceptions.RedisError, OSError) as error:
+            raise self._ours(error) from error
+
+    async def _persistently(
+        self, doing: str, call: Callable[[], Awaitable[T]], give_up_after: float | None
+    ) -> T:
+        """Try `call` until it goes through; what cannot pass by itself is raised."""
+        end = None if give_up_after is None else time.monotonic() + give_up_after
+        pause = RETRY_SECONDS[0]
+        while True:
+            try:
+                return await self._shielded(call)
+            except (exceptions.RedisError, OSError) as error:
+                if not _passes(error) or (end is not None and time.monotonic() + pause > end):
+                    raise self._ours(error) from error
+                self._complain(doing, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RETRY_SECONDS[1])
+
+    async def _shielded(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Await `call` so that a cancelled caller does not cut it off.
+
+        A call cut off half-way could leave its answer to the next one on the connection; it
+        runs on to its own end or time limit, and `close` waits for it.
+        """
+
+        async def run() -> T:
+            return await call()
+
+        task = asyncio.create_task(run())
+        self._in_flight.add(task)
+        task.add_done_callback(self._landed)
+        return await asyncio.shield(task)
+
+    def _landed(self, task: asyncio.Task[Any]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may be gone: nobody else would look at it
+
+    def _complain(self, doing: str, error: Exception) -> None:
+        if time.monotonic() - self._complained >= COMPLAINT_SECONDS:
+            self._complained = time.monotonic()
+            logger.warning(
+                "Redis at %s: %s not possible, trying on: %s", self.address, doing, error
+            )
+
+    def _ours(self, error: Exception) -> RefusedError | UnreachableError:
+        """The error of our own tree that `error` of redis-py or of the network means."""
+        where = f"Redis at {self.address}"
+        if isinstance(error, exceptions.AuthenticationError):
+            return RefusedError(f"{where} refuses the password or user ({error}): set it in redis")
+        if isinstance(error, exceptions.NoPermissionError):
+            return RefusedError(f"{where}: {error}: extend the rights of the user (ACL SETUSER)")
+        if _passes(error):
+            return UnreachableError(f"{where} cannot be used now ({error}): is it running?")
+        return RefusedError(f"{where} answers: {error}")
+
+    async def close(self, deadline: float = 1.0) -> None:
+        """Wait up to `deadline` seconds for calls under way, then close the connections."""
+        if self._in_flight:
+            await asyncio.wait(set(self._in_flight), timeout=deadline)
+        for task in self._in_flight:
+            task.cancel()
+        closing = asyncio.ensure_future(self._redis.aclose())
+        await asyncio.wait({closing}, timeout=deadline)
+
+
+_RESET: Final = """
+for name in string.gmatch(redis.call('HGET', KEYS[1], 'chunks') or '', '%S+') do
+  for index = 0, tonumber(string.match(name, '%.(%d+)$')) - 1 do
+    redis.call('UNLINK', ARGV[1] .. name .. ':' .. index)
+  end
+end
+redis.call('HDEL', KEYS[1], 'checkpoint_offset', 'header', 'chunks')
+if redis.call('HEXISTS', KEYS[1], 'offset') == 1 then
+  redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'definition', ARGV[3])
+end
+return false
+"""
+
+
+@functools.cache
+def _commit_script() -> str:
+    return importlib.resources.files(__package__).joinpath("commit.lua").read_text()
+
+
+@functools.cache
+def _sha(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+def _cut(commit: Commit, identity: str) -> tuple[str, list[bytes]]:
+    """The name of the chunk of `commit`, and its pieces; "" and none without a checkpoint."""
+    if commit.checkpoint is None:
+        return "", []
+    chunk = commit.checkpoint.chunk
+    pieces = [chunk[at : at + PIECE_BYTES] for at in range(0, max(len(chunk), 1), PIECE_BYTES)]
+    return f"{commit.end}-{identity}.{len(pieces)}", pieces
+
+
+def _stored(fields: dict[bytes, bytes], chunks: list[bytes], names: list[str]) -> Stored:
+    def text(name: bytes) -> str | None:
+        return fields[name].decode() if name in fields else None
+
+    def number(name: bytes) -> int | None:
+        return int(fields[name]) if name in fields else None
+
+    return Stored(
+        offset=number(b"offset"),
+        cluster_id=text(b"cluster_id"),
+        topic_id=text(b"topic_id"),
+        fingerprint=text(b"fingerprint"),
+        header=fields.get(b"header"),
+        chunks=chunks,
+        chunk_names=names,
+        checkpoint_offset=number(b"checkpoint_offset"),
+        committed_at=number(b"committed_at"),
+        definition=text(b"definition"),
+    )
+
+
+def _total(rows: list[dict[str, int]], field: str) -> int:
+    return sum(row.get(field, 0) for row in rows)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the same call may work later without anybody changing it."""
+    if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):
+        return False
+    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
+        return True
+    kinds = exceptions.BusyLoadingError | exceptions.OutOfMemoryError | exceptions.ReadOnlyError
+    return isinstance(error, kinds) or str(error).startswith(_PASSING)

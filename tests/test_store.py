@@ -1,0 +1,577 @@
+"""The store on real Redis: each commit counts once, whatever is lost, killed or late."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+import redis
+import servers
+from proxy import Proxy
+
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.stream import store as store_module
+from streameval.stream.store import Applied, CheckpointWrite, Commit, Fenced, Store
+
+pytestmark = pytest.mark.servers
+NOW = 1_700_000_000_000
+
+
+def delta(user="u1", impressions=10, slates=1, first=NOW, last=NOW + 5, positives=(1, 0)):
+    return (user, impressions, slates, first, last, positives)
+
+
+def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition=0):
+    return Commit(
+        partition=partition,
+        start=start,
+        end=end,
+        users=list(users),
+        cluster_id="cluster",
+        topic_id="topic-id",
+        fingerprint=fingerprint,
+        definition='{"ks":[5]}',
+        now=NOW,
+        checkpoint=checkpoint,
+    )
+
+
+@contextlib.asynccontextmanager
+async def opened(url, topic=None, **options):
+    store = Store(url, "group", topic or servers.unique(), ["click", "like"], **options)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def url():
+    return servers.shared_redis().url
+
+
+def test_a_partition_never_committed_is_empty(url):
+    async def scenario():
+        async with opened(url) as store:
+            stored = await store.load(3)
+            assert stored.offset is None
+            assert stored.chunks == []
+            assert stored.header is None
+            assert await store.user("u1", 4) is None
+
+    asyncio.run(scenario())
+
+
+def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):
+    async def scenario():
+        async with opened(url) as store:
+            assert await store.commit(commit_of(None, 10, [delta()])) == Applied(None)
+            later = delta(impressions=3, slates=0, first=NOW - 7, last=NOW + 1, positives=(-1, 2))
+            assert await store.commit(commit_of(10, 20, [later, delta("u2")])) == Applied(None)
+            user = await store.user("u1", 4)
+            assert user == ([0], 13, 1, {"click": 0, "like": 2}, NOW - 7, NOW + 5)
+            stored = await store.load(0)
+            assert (stored.offset, stored.committed_at) == (20, NOW)
+            assert (stored.cluster_id, stored.topic_id) == ("cluster", "topic-id")
+            assert (stored.fingerprint, stored.definition) == ("f1", '{"ks":[5]}')
+
+    asyncio.run(scenario())
+
+
+def test_a_user_is_one_readable_hash(url):
+    """The documented key, with plain integers, also for large ones."""
+
+    async def scenario():
+        async with opened(url, topic="readable") as store:
+            large = delta("ü\u2028{x}", impressions=2**40, last=4_102_444_799_999)
+            await store.commit(commit_of(None, 10, [large], partition=7))
+
+    asyncio.run(scenario())
+    client = redis.Redis.from_url(url, decode_responses=True)
+    with contextlib.closing(client):
+        assert client.hgetall("streameval:{group:readable:7}:user:ü\u2028{x}") == {
+            "impressions": str(2**40),
+            "slates": "1",
+            "first_ts": str(NOW),
+            "last_ts": "4102444799999",
+            "positives:click": "1",
+        }
+
+
+def test_a_user_known_in_two_partitions_is_summed(url):
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [delta()], partition=0))
+            await store.commit(commit_of(None, 9, [delta(last=NOW + 9)], partition=3))
+            user = await store.user("u1", 4)
+            assert user == ([0, 3], 20, 2, {"click": 2, "like": 0}, NOW, NOW + 9)
+
+    asyncio.run(scenario())
+
+
+def test_counters_of_a_silent_user_go_after_the_ttl(url):
+    async def scenario():
+        async with opened(url, topic="with-ttl", user_ttl=60_000) as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+
+    asyncio.run(scenario())
+    with contextlib.closing(redis.Redis.from_url(url)) as client:
+        assert 0 < client.pttl("streameval:{group:with-ttl:0}:user:u1") <= 60_000
+        assert client.pttl("streameval:{group:with-ttl:0}:partition") == -1
+
+
+@pytest.mark.parametrize("start", [None, 5, 20])
+def test_a_commit_from_another_offset_changes_nothing(url, start):
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            assert await store.commit(commit_of(start, 30, [delta()])) == Fenced(10)
+            assert (await store.user("u1", 1)).impressions == 10
+            assert (await store.load(0)).offset == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_after_the_store_was_emptied_changes_nothing(url):
+    async def scenario():
+        async with opened(url) as store:
+            assert await store.commit(commit_of(10, 20, [delta()])) == Fenced(None)
+            assert await store.user("u1", 1) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_twin_that_ends_at_the_same_offset_is_told_from_an_own_earlier_try(url):
+    """The zombie's batch ends where the new owner's did: its write is refused all the same."""
+
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as zombie, opened(url, topic) as owner:
+            await zombie.commit(commit_of(None, 10, [delta()]))
+            assert await owner.commit(commit_of(10, 20, [delta()])) == Applied(None)
+            assert await zombie.commit(commit_of(10, 20, [delta()])) == Fenced(20)
+            assert (await owner.user("u1", 1)).impressions == 20
+
+    asyncio.run(scenario())
+
+
+def test_another_definition_is_fenced(url):
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            assert await store.commit(commit_of(10, 20, [], fingerprint="f2")) == Fenced(10)
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_one(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            first = CheckpointWrite(b"h1", b"\x00\xffone", [])
+            one = (await store.commit(commit_of(None, 10, [delta()], first))).chunk
+            await store.commit(commit_of(10, 15, [delta()]))
+            second = CheckpointWrite(b"h2", b"two", [one])
+            two = (await store.commit(commit_of(15, 20, [], second))).chunk
+            stored = await store.load(0)
+            assert (stored.header, stored.chunks) == (b"h2", [b"\x00\xffone", b"two"])
+            assert stored.chunk_names == [one, two]
+            assert (stored.checkpoint_offset, stored.offset) == (20, 20)
+            third = CheckpointWrite(b"h3", b"three", [two])
+            await store.commit(commit_of(20, 30, [], third))
+            await store.commit(commit_of(30, 40))
+            stored = await store.load(0)
+            assert (stored.header, stored.chunks) == (b"h3", [b"two", b"three"])
+            assert (stored.checkpoint_offset, stored.offset) == (30, 40)
+        with contextlib.closing(redis.Redis.from_url(url)) as client:
+            keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+            assert len(keys) == 2, "the chunk no longer listed is unlinked"
+            assert {client.pttl(key) for key in keys} == {-1}, "listed chunks stay"
+
+    asyncio.run(scenario())
+
+
+def test_a_large_chunk_is_cut_into_pieces(url, monkeypatch):
+    monkeypatch.setattr(store_module, "PIECE_BYTES", 1000)
+    chunk = random.Random(1).randbytes(3500)
+
+    async def scenario():
+        async with opened(url) as store:
+            name = (
+                await store.commit(commit_of(None, 10, [], CheckpointWrite(b"h", chunk, [])))
+            ).chunk
+            assert name.endswith(".4")
+            assert (await store.load(0)).chunks == [chunk]
+
+    asyncio.run(scenario())
+
+
+def test_a_fenced_checkpoint_leaves_the_pointer_and_its_chunk_goes_by_itself(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            good = CheckpointWrite(b"h1", b"one", [])
+            one = (await store.commit(commit_of(None, 10, [], good))).chunk
+            late = CheckpointWrite(b"h2", b"two", [one])
+            assert await store.commit(commit_of(5, 20, [], late)) == Fenced(10)
+            stored = await store.load(0)
+            assert (stored.header, stored.chunk_names) == (b"h1", [one])
+        with contextlib.closing(redis.Redis.from_url(url)) as client:
+            keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+            ttls = sorted(client.pttl(key) for key in keys)
+            assert ttls[0] == -1
+            assert 0 < ttls[1] <= store_module.CHUNK_TTL_MS
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_that_builds_on_a_chunk_of_nobody_is_fenced(url):
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10))
+            wrong = CheckpointWrite(b"h", b"two", ["7-abc.1"])
+            assert await store.commit(commit_of(10, 20, [], wrong)) == Fenced(10)
+
+    asyncio.run(scenario())
+
+
+def test_a_chunk_that_vanished_before_the_flip_is_written_again(url, monkeypatch):
+    upload, uploads = Store._upload, []
+
+    async def forgetful(self, partition, name, pieces):
+        uploads.append(name)
+        if len(uploads) > 1:
+            await upload(self, partition, name, pieces)
+
+    monkeypatch.setattr(Store, "_upload", forgetful)
+
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [delta()], CheckpointWrite(b"h", b"one", [])))
+            assert (await store.load(0)).chunks == [b"one"]
+            assert (await store.user("u1", 1)).impressions == 10
+
+    asyncio.run(scenario())
+    assert len(uploads) == 2
+
+
+def test_a_missing_chunk_is_refused_with_a_cure(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            await store.commit(commit_of(None, 10, [], CheckpointWrite(b"h", b"one", [])))
+            with contextlib.closing(redis.Redis.from_url(url)) as client:
+                client.delete(*client.keys(f"streameval:{{group:{topic}:0}}:chunk:*"))
+            with pytest.raises(RefusedError, match="--reset-windows"):
+                await store.load(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, monkeypatch):
+    read, raced = Store._chunk, []
+
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as writer, opened(url, topic) as reader:
+            await writer.commit(commit_of(None, 10, [], CheckpointWrite(b"h1", b"one", [])))
+
+            async def racing(self, partition, name):
+                if not raced:
+                    raced.append(name)
+                    await writer.commit(commit_of(10, 20, [], CheckpointWrite(b"h2", b"two", [])))
+                return await read(self, partition, name)
+
+            monkeypatch.setattr(Store, "_chunk", racing)
+            stored = await reader.load(0)
+            assert (stored.header, stored.chunks) == (b"h2", [b"two"])
+
+    asyncio.run(scenario())
+    assert raced
+
+
+def test_reset_windows_keeps_counters_and_offset(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            await store.commit(commit_of(None, 10, [delta()], CheckpointWrite(b"h", b"one", [])))
+            await store.reset_windows(0, "f2", "{}")
+            stored = await store.load(0)
+            assert (stored.offset, stored.fingerprint, stored.definition) == (10, "f2", "{}")
+            assert (stored.header, stored.checkpoint_offset, stored.chunks) == (None, None, [])
+            assert await store.commit(commit_of(10, 20)) == Fenced(10), "the old definition"
+            applied = await store.commit(commit_of(10, 20, [delta()], fingerprint="f2"))
+            assert applied == Applied(None)
+            assert (await store.user("u1", 1)).impressions == 20
+        with contextlib.closing(redis.Redis.from_url(url)) as client:
+            assert not client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+
+    asyncio.run(scenario())
+
+
+def test_a_key_of_a_wrong_type_ends_the_commit_with_nothing_changed(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            with contextlib.closing(redis.Redis.from_url(url)) as client:
+                client.set(f"streameval:{{group:{topic}:0}}:user:u2", "a string")
+            with pytest.raises(RefusedError, match="WRONGTYPE"):
+                await store.commit(commit_of(None, 10, [delta("u1"), delta("u2"), delta("u3")]))
+            assert (await store.load(0)).offset is None
+            with contextlib.closing(redis.Redis.from_url(url)) as client:
+                assert not client.exists(f"streameval:{{group:{topic}:0}}:user:u1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+@pytest.mark.parametrize(("chunk", "after"), [(None, 0), (b"one", 0), (b"one", 1)])
+def test_a_commit_whose_replies_are_lost_counts_once(chunk, after, lost):
+    """The reply to the script, or to the chunk before it, and those of the tries that follow."""
+
+    async def scenario(proxy):
+        async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            proxy.drop_replies(lost, after)
+            checkpoint = CheckpointWrite(b"h", chunk, []) if chunk else None
+            applied = await store.commit(commit_of(10, 20, [delta()], checkpoint))
+            assert proxy.dropped
+            stored = await store.load(0)
+            assert stored.offset == 20
+            assert stored.chunk_names == ([applied.chunk] if chunk else [])
+            assert (await store.user("u1", 1)).impressions == 20
+        if chunk:
+            with contextlib.closing(redis.Redis(port=proxy.target_port)) as client:
+                keys = client.keys(f"*{applied.chunk}*")
+                assert [client.pttl(key) for key in keys] == [-1]
+
+    with Proxy(servers.shared_redis().port) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+def test_a_silent_store_gets_each_commit_once(monkeypatch):
+    """No answer within the time limit: the script is sent again, and the old one may run too."""
+    monkeypatch.setattr(store_module, "REPLY_SECONDS", 0.2)
+
+    async def scenario(proxy):
+        async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            proxy.silent = True
+            committing = asyncio.create_task(store.commit(commit_of(10, 20, [delta()])))
+            await asyncio.sleep(0.7)
+            assert not committing.done()
+            proxy.silent = False
+            assert await committing == Applied(None)
+            assert (await store.user("u1", 1)).impressions == 20
+
+    with Proxy(servers.shared_redis().port) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+@pytest.mark.parametrize("chance", range(20))
+def test_calls_cancelled_anywhere_leave_answers_to_nobody_else(url, chance):
+    """Seeded: cancelled loads and commits, then every answer still fits its question."""
+    rng = random.Random(chance)
+
+    async def scenario():
+        async with opened(url) as store:
+            stored = None
+            for number in range(1, 11):
+                commit = commit_of(stored, number * 10, [delta(f"u{number}")])
+                task = asyncio.create_task(store.commit(commit))
+                for _ in range(rng.randrange(12)):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                found = await store.load(0)
+                if found.offset != number * 10:
+                    # It may still be under way: the comparison decides which of the two counts.
+                    answer = await store.commit(commit)
+                    assert answer in (Applied(None), Fenced(number * 10))
+                stored = number * 10
+            for number in range(1, 11):
+                assert (await store.user(f"u{number}", 1)).impressions == 10
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("aof", ["always", "everysec", None])
+def test_counters_and_offset_agree_after_the_store_was_killed(aof):
+    """kill -9 while commits run: what the offset says is exactly what was counted."""
+
+    async def scenario(server):
+        async with opened(server.url, topic="killed") as store:
+            committed = 0
+
+            async def work():
+                nonlocal committed
+                for number in range(1, 100_000):
+                    start = None if number == 1 else number - 1
+                    await store.commit(commit_of(start, number, [delta(impressions=1)]))
+                    committed = number
+
+            working = asyncio.create_task(work())
+            while committed < 50:  # noqa: ASYNC110 - the other side counts
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(server.kill)
+            working.cancel()
+            await asyncio.wait({working})
+        await asyncio.to_thread(server.start)
+        async with opened(server.url, topic="killed") as store:
+            offset = (await store.load(0)).offset
+            user = await store.user("u1", 1)
+            assert (offset or 0) == (user.impressions if user else 0)
+            if aof == "always":
+                assert offset >= committed
+            again = await store.commit(commit_of(offset, (offset or 0) + 1, [delta()]))
+            assert again == Applied(None)
+
+    with servers.redis(aof=aof) as server:
+        asyncio.run(scenario(server))
+
+
+def test_a_commit_waits_for_a_store_that_is_away_and_goes_through():
+    async def scenario(server):
+        async with opened(server.url) as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            await asyncio.to_thread(server.kill)
+            committing = asyncio.create_task(store.commit(commit_of(10, 20, [delta()])))
+            await asyncio.sleep(0.3)
+            assert not committing.done()
+            await asyncio.to_thread(server.start)
+            assert await committing == Applied(None)
+            assert (await store.user("u1", 1)).impressions == 20
+
+    with servers.redis(aof="always") as server:
+        asyncio.run(scenario(server))
+
+
+def test_a_commit_gives_up_where_it_is_told_to():
+    async def scenario(port):
+        async with opened(f"redis://127.0.0.1:{port}") as store:
+            with pytest.raises(UnreachableError, match=str(port)):
+                await store.commit(commit_of(None, 10), give_up_after=0.2)
+            with pytest.raises(UnreachableError):
+                await store.load(0)
+            with pytest.raises(UnreachableError):
+                await store.check()
+
+    asyncio.run(scenario(servers.free_port()))
+
+
+def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
+    async def scenario(server):
+        async with opened(server.url) as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+                client.config_set("maxmemory", "1mb")
+                users = [delta(f"u{number}") for number in range(500)]
+                committing = asyncio.create_task(store.commit(commit_of(10, 20, users)))
+                await asyncio.sleep(0.3)
+                assert not committing.done()
+                assert client.dbsize() == 2
+                client.config_set("maxmemory", 0)
+            assert await committing == Applied(None)
+            assert (await store.user("u1", 1)).impressions == 20
+            assert (await store.user("u499", 1)).impressions == 10
+
+    with servers.redis() as server:
+        asyncio.run(scenario(server))
+
+
+def test_a_store_that_evicts_is_refused_and_the_cure_named():
+    async def scenario(server):
+        async with opened(server.url) as store:
+            with pytest.raises(RefusedError, match="maxmemory-policy noeviction"):
+                await store.check()
+
+    with servers.redis(policy="allkeys-lru") as server:
+        asyncio.run(scenario(server))
+
+
+def test_the_policy_is_found_out_also_where_config_is_forbidden():
+    async def scenario(server):
+        with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+            client.acl_setuser(
+                "limited",
+                enabled=True,
+                passwords=["+secret"],
+                commands=["+@all", "-config"],
+                keys=["streameval:*"],
+            )
+        async with opened(f"redis://limited:secret@{server.address}") as store:
+            with pytest.raises(RefusedError, match="evicts"):
+                await store.check()
+            await store.commit(commit_of(None, 10, [delta()]))
+
+    with servers.redis(policy="allkeys-lru") as server:
+        asyncio.run(scenario(server))
+
+
+def test_a_wrong_password_is_refused_without_showing_it():
+    async def scenario(server):
+        async with opened(f"redis://:hunter2@{server.address}") as store:
+            with pytest.raises(RefusedError, match="password") as caught:
+                await store.check()
+            assert "hunter2" not in str(caught.value)
+
+    with servers.redis(password="right") as server:
+        asyncio.run(scenario(server))
+
+
+def test_facts_tell_version_policy_persistence_and_clock():
+    async def facts(server):
+        async with opened(server.url) as store:
+            await store.check()
+            return await store.facts()
+
+    with servers.redis() as server:
+        found = asyncio.run(facts(server))
+        assert found.policy == "noeviction"
+        assert not found.persistent
+        assert found.now > NOW
+    with servers.redis(aof="everysec") as server:
+        assert asyncio.run(facts(server)).persistent
+
+
+def test_the_embedded_store_runs_the_same_script():
+    async def scenario(server):
+        async with opened(server.url) as store:
+            await store.check()
+            checkpoint = CheckpointWrite(b"h", b"one", [])
+            await store.commit(commit_of(None, 10, [delta()], checkpoint))
+            assert await store.commit(commit_of(5, 10, [delta()])) == Fenced(10)
+            assert (await store.load(0)).chunks == [b"one"]
+            assert (await store.user("u1", 1)).first_ts == NOW
+
+    with servers.valkey() as server:
+        asyncio.run(scenario(server))
+
+
+def test_a_lease_has_one_holder_and_a_growing_token(url):
+    async def scenario():
+        async with opened(url) as store:
+            one, two = store.lease("one", 60_000), store.lease("two", 60_000)
+            assert await one.acquire() == 1
+            assert await two.acquire() is None
+            assert await one.acquire() == 1, "renewing keeps the token"
+            await two.release()
+            assert await two.acquire() is None, "only the holder gives it back"
+            await one.release()
+            assert await two.acquire() == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_not_renewed_goes_to_the_next(url):
+    async def scenario():
+        async with opened(url) as store:
+            one, two = store.lease("one", 100), store.lease("two", 60_000)
+            assert await one.acquire() == 1
+            while (token := await two.acquire()) is None:  # noqa: ASYNC110 - Redis lets it go
+                await asyncio.sleep(0.02)
+            assert token == 2
+            assert await one.acquire() is None
+
+    asyncio.run(scenario())
