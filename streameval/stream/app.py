@@ -11,9 +11,9 @@ switched off (they reach a fraction of what `ingest` does). In the tree:
 
 The steps of a stop, under one deadline (see `shutdown`):
 
-1. `Ingest` stops reading, flushes, commits, commits offsets to Kafka, closes its connections,
-   while all else still stands. From here on the exit code is settled.
-2. The lease is given up.
+1. The lease is given up, while Redis is still connected.
+2. `Ingest` stops reading, flushes, commits, commits offsets to Kafka, closes its connections.
+   From here on the exit code is settled.
 3. Faust stops the tree; the pages go last, so that a scrape sees the final counts.
 """
 
@@ -22,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,8 +52,9 @@ log = logging.getLogger(__name__)
 # What Faust's services say of themselves is Faust's, also where the class is ours.
 FAUST: Final = logging.getLogger("faust")
 
-# Seconds of the deadline kept for what comes after the flush: the lease, the pages.
-RESERVE: Final = 2.0
+# Seconds of the deadline: at most so much for the lease, so much kept for the pages.
+LEASE_SHARE: Final = 1.0
+RESERVE: Final = 1.5
 
 # The state of millions of slates makes no cycles; walking it would cost a tenth of the throughput.
 GC_THRESHOLDS: Final = (100_000, 50, 100)
@@ -104,7 +107,8 @@ def run_worker(settings: Settings) -> int:
         from streameval.stream.ingest import Ingest  # imports numpy, which starts threads
 
         ingest = Ingest(settings)
-        return ingest, ingest.lease(LEASE_SECONDS)
+        owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
+        return ingest, ingest.store.lease(owner, round(LEASE_SECONDS * 1000))
 
     return run(options, build)
 
@@ -210,16 +214,17 @@ class Frame:
     async def _close(self, worker: Worker) -> None:
         shutdown = self._shutdown
         shutdown.begin()
-        # 1. Everything read becomes committed.
-        stopping = self.ingest.stop(shutdown.deadline(RESERVE))
-        if await shutdown.bounded(stopping, RESERVE) and self._failure is None:
+        # 1. The next leader need not wait.
+        leaving = self.leadership.step_down("stopping")
+        await shutdown.bounded(leaving, time.monotonic() + LEASE_SHARE)
+        # 2. Everything read becomes committed.
+        until = shutdown.deadline(RESERVE)
+        if await shutdown.bounded(self.ingest.stop(until), until) and self._failure is None:
             shutdown.exit_code = 0
         with suppress(Exception):
             self.describe()
-        # 2. The next leader need not wait.
-        await shutdown.bounded(self.leadership.step_down("stopping"))
         # 3. The tree, pages last.
-        await shutdown.bounded(worker.stop())
+        await shutdown.bounded(worker.stop(), shutdown.deadline())
         log.info("stopped")
 
 

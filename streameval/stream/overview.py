@@ -34,7 +34,7 @@ body { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1.25rem 3rem; backgroun
 header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .25rem 1rem; }
 h1 { font-size: 1.4rem; margin: 0; letter-spacing: -.01em; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
-h2 small, .dim { color: var(--dim); font-weight: 400; }
+.dim { color: var(--dim); }
 a { color: var(--accent); }
 .state { padding: .05rem .6rem; border-radius: 1rem; border: 1px solid currentColor;
   font-size: .85rem; font-weight: 600; }
@@ -120,27 +120,36 @@ def _windows(status: ServiceStatus) -> str:
     figures = status.figures
     if figures is None or not figures.rates:
         return "<h2>Figures</h2><p class=dim>No impression in any window yet.</p>"
-    return "".join(_window(status, figures, window.name) for window in status.definition.windows)
+    return (
+        "<p class=dim>Matured figures no longer change: compare variants by them. Live ones are "
+        "fresh, and low while feedback is still coming in.</p>"
+        + "".join(_window(status, figures, window.name) for window in status.definition.windows)
+    )
 
 
 def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
     dimensions = status.definition.dimensions
-    rates = [row for row in figures.rates if row["window"] == window]
-    shown = list(dict.fromkeys(_segment(row, dimensions) for row in rates))
-    kept = set(shown[:MAX_SEGMENTS_SHOWN])
-    ranking = [row for row in figures.ranking if row["window"] == window]
+    seen = {_segment(row, dimensions) for row in figures.rates if row["window"] == window}
+    if not seen:
+        return f"<h2>{escape(window)}</h2><p class=dim>No impression in this window.</p>"
+    kept = set(sorted(seen)[:MAX_SEGMENTS_SHOWN])
+
+    def shown(rows: Sequence[Row]) -> list[Row]:
+        mine = (row for row in rows if row["window"] == window)
+        kept_rows = [row for row in mine if _segment(row, dimensions) in kept]
+        return sorted(kept_rows, key=lambda row: row["basis"] == "live")
+
     maturity = {
         _segment(row, dimensions): row["maturity"]
         for row in figures.maturity
         if row["window"] == window
     }
-    rest = len(shown) - len(kept)
+    rest = len(seen) - len(kept)
     more = f"<p class=dim>{rest} more segments are on <a href=/metrics>/metrics</a>.</p>"
     return (
-        f"<h2>{escape(window)} <small>matured figures no longer change, live ones are fresh and "
-        "biased low</small></h2>"
-        + _rates([row for row in rates if _segment(row, dimensions) in kept], dimensions, maturity)
-        + _ranking([row for row in ranking if _segment(row, dimensions) in kept], dimensions)
+        f"<h2>{escape(window)}</h2>"
+        + _rates(shown(figures.rates), dimensions, maturity)
+        + _ranking(shown(figures.ranking), dimensions)
         + (more if rest else "")
     )
 
@@ -189,6 +198,8 @@ def _ranking(rows: Sequence[Row], dimensions: Sequence[str]) -> str:
 
 
 def _partitions(partitions: Sequence[PartitionStatus], now: float) -> str:
+    if not partitions:
+        return "<h2>Partitions</h2><p class=dim>None is assigned to this worker.</p>"
     columns = ("lag", "offset", "watermark", "behind", "open slates", "users", "checkpoint")
     body = (
         _row(

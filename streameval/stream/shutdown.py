@@ -63,14 +63,14 @@ class Shutdown:
             _say("streameval: stopped before everything was committed; it will be read again")
         os._exit(self.exit_code)
 
-    async def bounded(self, step: Awaitable[Result], reserve: float = 0.0) -> Result | None:
-        """Wait for a step of the stop; None when it failed or the time (less `reserve`) was up.
+    async def bounded(self, step: Awaitable[Result], until: float) -> Result | None:
+        """Wait for a step of the stop `until` a `time.monotonic()` time; None when it failed.
 
         `asyncio.wait` and not `wait_for`: aiokafka leaks `CancelledError` when Kafka is away, and
         a step that swallows its cancellation must not hold the others up.
         """
         task = asyncio.ensure_future(step)
-        left = max(0.0, self.deadline(reserve) - time.monotonic())
+        left = max(0.0, until - time.monotonic())
         done, _ = await asyncio.wait([task], timeout=left)
         if not done:
             task.cancel()
