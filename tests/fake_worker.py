@@ -53,6 +53,8 @@ class FakeIngest:
         return self.behaviour != "unflushed"
 
     async def tick(self) -> None:
+        if self.behaviour == "bug in tick":
+            raise ZeroDivisionError
         self.counters.commits += 1
 
     def status(self) -> ServiceStatus:
@@ -73,7 +75,12 @@ class FakeIngest:
 class FakeLease:
     """A lease that is always free; says on standard output what happens to it."""
 
+    def __init__(self, behaviour: str) -> None:
+        self.behaviour = behaviour
+
     async def acquire(self) -> int | None:
+        if self.behaviour == "bug in lease":
+            raise ZeroDivisionError
         return 7
 
     async def release(self) -> None:
@@ -85,7 +92,7 @@ def main(port: int, behaviour: str, seconds: float) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 
     async def build() -> tuple[FakeIngest, FakeLease]:
-        return FakeIngest(behaviour), FakeLease()
+        return FakeIngest(behaviour), FakeLease(behaviour)
 
     options = FrameOptions("fake", "127.0.0.1", port, 0.1, seconds)
     try:

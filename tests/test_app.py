@@ -21,7 +21,8 @@ import pytest
 
 import streameval
 from streameval.core.definition import Definition
-from streameval.core.errors import UnreachableError
+from streameval.core.errors import InputError, UnreachableError
+from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
 from streameval.stream.pages import STUCK_AFTER, Pages
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
@@ -153,15 +154,13 @@ def test_an_error_of_ingest_ends_the_worker_with_its_code_in_one_line():
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "said"), [("bug", "ZeroDivisionError"), ("ends", "by itself")]
-)
-def test_a_bug_of_ingest_ends_the_worker_with_1(behaviour, said):
-    """A bug ends the worker with exit code 1 and says where it is."""
+@pytest.mark.parametrize("behaviour", ["bug", "bug in tick", "bug in lease", "ends"])
+def test_a_bug_ends_the_worker_with_1(behaviour):
+    """A bug anywhere in the tree ends the worker with exit code 1 and says where it is."""
     with worker(behaviour) as running:
         code, _, err = running.end()
     assert code == 1
-    assert said in err
+    assert ("ingest ended by itself" if behaviour == "ends" else "ZeroDivisionError") in err
 
 
 def test_a_port_that_is_taken_is_one_clear_line():
@@ -173,6 +172,12 @@ def test_a_port_that_is_taken_is_one_clear_line():
     assert code == 2
     assert err.count("\n") == 1
     assert err.startswith(f"listen: cannot listen on 127.0.0.1:{port}")
+
+
+def test_an_address_of_another_machine_is_refused():
+    """`listen` must be an address of this machine."""
+    with pytest.raises(InputError, match=r"listen: cannot listen on 192\.0\.2\.1:0"):
+        run(FrameOptions("fake", "192.0.2.1", 0), build=None)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +226,10 @@ def test_nothing_starts_a_thread_before_signals_are_taken():
     )
     package = str(Path(streameval.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": package}
-    run = [sys.executable, "-c", code]
-    out = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert out == "1 False\n"
 
 
@@ -240,14 +247,15 @@ def status(**given) -> ServiceStatus:
 
 
 def test_unready_names_the_first_thing_to_repair():
-    """Kafka, then Redis, then partitions, then the service's own reason."""
+    """The service's own reason while it starts, then Kafka, Redis, and partitions."""
     partitions = [PartitionStatus(partition, restoring=True) for partition in (3, 1)]
-    assert status().unready() == "Kafka does not answer"
-    assert status(broker_up=True).unready() == "Redis does not answer"
-    both = {"broker_up": True, "store_up": True}
-    assert status(**both, partitions=partitions).unready() == "restoring partitions 1, 3"
-    assert status(**both, reason="two\nlines").unready() == "two lines"
-    assert status(**both, ready=True).unready() is None
+    assert status().unready() == "starting"
+    assert status(reason="two\nlines").unready() == "two lines"
+    assert status(ready=True).unready() == "Kafka does not answer"
+    assert status(ready=True, broker_up=True).unready() == "Redis does not answer"
+    good = {"ready": True, "broker_up": True, "store_up": True}
+    assert status(**good, partitions=partitions).unready() == "restoring partitions 1, 3"
+    assert status(**good).unready() is None
 
 
 class Lease:
@@ -304,8 +312,10 @@ def test_a_json_log_is_one_object_a_line(capsys):
     )
     package = str(Path(streameval.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": package}
-    run = [sys.executable, "-c", code]
-    err = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stderr
+    command = [sys.executable, "-c", code]
+    err = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stderr
     (line,) = err.splitlines()
     said = json.loads(line)
     assert (said["level"], said["logger"], said["message"]) == ("info", "streameval", "a\nb")

@@ -41,7 +41,7 @@ from mode import Service
 from streameval.core.errors import InputError, StreamevalError
 from streameval.stream import logs
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
-from streameval.stream.shutdown import Shutdown, take_signals
+from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.stream.status import IngestLike, LeaseLike, ServiceStatus
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ FAUST: Final = logging.getLogger("faust")
 
 # Seconds of the deadline: at most so much for the lease, so much kept for the pages.
 LEASE_SHARE: Final = 1.0
-RESERVE: Final = 1.5
+RESERVE: Final = 1.0
+# A flush that ends at its very deadline is not cut off before it could say so.
+GRACE: Final = 0.5
 
 # The state of millions of slates makes no cycles; walking it would cost a tenth of the throughput.
 GC_THRESHOLDS: Final = (100_000, 50, 100)
@@ -94,11 +96,10 @@ def run(options: FrameOptions, build: Build) -> int:
 def run_worker(settings: Settings) -> int:
     """Run the worker that `settings` describe until it is told to stop; returns the exit code."""
     logs.configure(settings.log_level, settings.log_format)
-    host, _, port = settings.listen.rpartition(":")
     options = FrameOptions(
         name=settings.group,
-        host=host.strip("[]"),
-        port=int(port),
+        host=settings.listen_host,
+        port=settings.listen_port,
         tick_seconds=settings.tick / 1000,
         shutdown_seconds=settings.shutdown_deadline / 1000,
     )
@@ -121,19 +122,14 @@ def _tell(loop: asyncio.AbstractEventLoop, frame: Frame, why: str) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Bind before anything starts: a port that is taken is one clear line, not a crash."""
-    where = f"{host}:{port}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(128)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         cause = error.strerror or str(error)
-        raise InputError(f"listen: cannot listen on {where} ({cause}); choose another") from error
-    return listening
+        raise InputError(
+            f"listen: cannot listen on {host}:{port} ({cause}); choose another"
+        ) from error
 
 
 class Frame:
@@ -207,9 +203,8 @@ class Frame:
     async def lead(self) -> None:
         """Take or renew the lease, where this worker could do the leader's work."""
         if not self.stopping:
-            status = self.ingest.status()
-            servers = status.broker_up and status.store_up
-            await self.leadership.renew(None if servers else status.unready())
+            servers = self.status.broker_up and self.status.store_up
+            await self.leadership.renew(None if servers else self.status.unready())
 
     async def _close(self, worker: Worker) -> None:
         shutdown = self._shutdown
@@ -219,10 +214,10 @@ class Frame:
         await shutdown.bounded(leaving, time.monotonic() + LEASE_SHARE)
         # 2. Everything read becomes committed.
         until = shutdown.deadline(RESERVE)
-        if await shutdown.bounded(self.ingest.stop(until), until) and self._failure is None:
-            shutdown.exit_code = 0
-        with suppress(Exception):
-            self.describe()
+        flushing = self.ingest.stop(until - GRACE)
+        if await shutdown.bounded(flushing, until) and self._failure is None:
+            shutdown.exit_code = EXIT_FLUSHED
+        self.describe()
         # 3. The tree, pages last.
         await shutdown.bounded(worker.stop(), shutdown.deadline())
         log.info("stopped")

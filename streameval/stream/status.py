@@ -164,6 +164,8 @@ class ServiceStatus:
 
     def unready(self) -> str | None:
         """Why no traffic or trust should go here, in one line; None when all is well."""
+        if not self.ready:
+            return " ".join(self.reason.split()) or "starting"
         if not self.broker_up:
             return "Kafka does not answer"
         if not self.store_up:
@@ -171,7 +173,7 @@ class ServiceStatus:
         restoring = [each.partition for each in self.partitions if each.restoring]
         if restoring:
             return f"restoring partitions {', '.join(map(str, sorted(restoring)))}"
-        return None if self.ready else " ".join(self.reason.split()) or "starting"
+        return None
 
 
 class IngestLike(Protocol):
