@@ -93,7 +93,7 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        typer.echo(context.get_help())
         raise typer.Exit(InputError.exit_code)
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from streameval.doctor import Finding
+    from streameval.diagnosis import Finding
     from streameval.replay import Progress
 
 Row = Mapping[str, Any]

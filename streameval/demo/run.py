@@ -98,12 +98,16 @@ def _topics(kafka: str, topic: str, *, keep: bool) -> Iterator[None]:
     """The run's topic and its dead-letter topic; `keep` them where the broker ends with us."""
     from streameval.stream.tools import create_topics, delete_topics
 
-    asyncio.run(create_topics(kafka, {topic: PARTITIONS, f"{topic}.dead-letter": 1}))
+    asyncio.run(create_topics(_client(kafka), {topic: PARTITIONS, f"{topic}.dead-letter": 1}))
     try:
         yield
     finally:
         if not keep:
-            asyncio.run(delete_topics(kafka, [topic, f"{topic}.dead-letter"]))
+            asyncio.run(delete_topics(_client(kafka), [topic, f"{topic}.dead-letter"]))
+
+
+def _client(kafka: str) -> dict[str, str]:
+    return {"bootstrap_servers": kafka}
 
 
 class _Demo:
@@ -143,7 +147,7 @@ class _Demo:
         """Send what is due, until it is time to stop; afterwards all of it is acknowledged."""
         from streameval.stream.tools import sender
 
-        async with sender(self._kafka, self._topic) as send:
+        async with sender(_client(self._kafka), self._topic) as send:
             while not self._stop.is_set():
                 for message in self._recommender.until(_now()):
                     await send(message.key, message.value)

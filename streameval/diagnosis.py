@@ -1,0 +1,260 @@
+"""What the doctor makes of facts: pure judgements, each a finding with its cure.
+
+Nothing here visits a server; `doctor` does, and hands over what it saw.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from streameval.core.errors import InputError, StreamevalError
+from streameval.core.events import Event, Rejection, decode_batch
+from streameval.durations import UNITS, format_duration
+
+if TYPE_CHECKING:
+    from streameval.config import Settings
+    from streameval.stream.store import Facts, Stored
+    from streameval.stream.tools import Cluster, Extent, Sampled
+
+# Clocks that differ by less are as good as equal: a tick, a round trip, a leap second.
+CLOCK_TOLERANCE: Final = 2_000
+
+# A larger share of records that are no events is not a few broken producers but the wrong topic.
+MANY: Final = 0.01
+
+# Kafka's way to say that a timestamp may lie any time ahead.
+FOREVER: Final = 2**63 - 1
+
+Level = Literal["ok", "warn", "fail"]
+
+
+class Finding(NamedTuple):
+    """The outcome of one check; `code` is the exit code it asks for, 0 unless it failed."""
+
+    check: str
+    level: Level
+    message: str
+    cure: str = ""
+    code: int = 0
+
+
+class Log(NamedTuple):
+    """What Kafka holds of the topic, for comparison with what Redis has stored."""
+
+    cluster_id: str
+    extents: Mapping[int, Extent]
+
+
+def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
+    """Whether the topics exist."""
+    findings = [Finding("kafka", "ok", f"{settings.kafka} answers (cluster {cluster.cluster_id})")]
+    for check, topic, partitions, consequence in (
+        ("topic", settings.topic, 4, "there is nothing to read"),
+        ("dead letters", settings.dead_letter_topic, 1, "rejected events have nowhere to go"),
+    ):
+        if topic in cluster.topics:
+            findings.append(Finding(check, "ok", f"{topic} exists"))
+            continue
+        cure = (
+            f"kafka-topics.sh --bootstrap-server {settings.kafka} --create --topic {topic}"
+            f" --partitions {partitions} --config message.timestamp.type=LogAppendTime"
+        )
+        message = f"{topic} does not exist: {consequence}"
+        findings.append(failed(check, message, cure, InputError.exit_code))
+    return findings
+
+
+def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Finding]:
+    """Who stamps the records' time: one producer with a wrong clock must not move it far."""
+    check, kind = "timestamps", stamps.get("message.timestamp.type")
+    if kind is None:
+        return [Finding(check, "warn", "the broker does not tell who stamps records")]
+    if kind == "LogAppendTime":
+        return [Finding(check, "ok", "the broker stamps records (LogAppendTime)")]
+    ahead = stamps.get("message.timestamp.after.max.ms", "")
+    far = format_duration(int(ahead)) if ahead.isdecimal() and int(ahead) < FOREVER else "any time"
+    cure = (
+        f"kafka-configs.sh --bootstrap-server {settings.kafka} --alter --entity-type topics"
+        f" --entity-name {settings.topic} --add-config message.timestamp.type=LogAppendTime"
+    )
+    message = f"producers stamp records ({kind}): a wrong clock can move the watermark {far} ahead"
+    return [Finding(check, "warn", message, cure)]
+
+
+def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> list[Finding]:
+    """Whether a sample of records are events, keyed by their user, with clocks that agree."""
+    if not records:
+        return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
+    # Without the records' timestamps: a wrong clock is a finding of its own.
+    values = [record.value for record in records]
+    events, rejected = decode_batch(values, None, settings.max_clock_skew)
+    refused = {index for index, _ in rejected}
+    kept = [record for index, record in enumerate(records) if index not in refused]
+    newest = max(record.timestamp for record in records)
+    return [
+        _judge_decoding(len(records), [rejection for _, rejection in rejected]),
+        _judge_keys(kept, events),
+        _judge_event_clocks(settings, kept, events),
+        # A record from the future shows a clock that is wrong; one from the past, that it is old.
+        judge_clock(
+            "record clock", "the newest record", max(newest, now), now, settings.max_clock_skew
+        ),
+    ]
+
+
+def _judge_decoding(count: int, rejected: Sequence[Rejection]) -> Finding:
+    check = "events"
+    if not rejected:
+        return Finding(check, "ok", f"the last {count:,} records are events")
+    reasons = Counter(rejection.reason for rejection in rejected)
+    named = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
+    message = f"of the last {count:,} records {named} (the first: {rejected[0].detail})"
+    cure = "send what `streameval schema` prints; the dead-letter topic holds each with its reason"
+    if len(rejected) > count * MANY:
+        return failed(check, message, cure)
+    return Finding(check, "warn", message, cure)
+
+
+def _judge_keys(records: Sequence[Sampled], events: Sequence[Event]) -> Finding:
+    check = "keys"
+    wrong = sum(
+        record.key != event.user_id.encode() for record, event in zip(records, events, strict=True)
+    )
+    if not wrong:
+        return Finding(check, "ok", "records are keyed by their user_id")
+    homes: dict[str, set[int]] = {}
+    for record, event in zip(records, events, strict=True):
+        homes.setdefault(event.user_id, set()).add(record.partition)
+    scattered = sum(len(partitions) > 1 for partitions in homes.values())
+    message = (
+        f"{wrong:,} of {len(records):,} records are not keyed by their user_id, and {scattered:,}"
+        f" of {len(homes):,} users are in several partitions: their figures would be wrong"
+    )
+    return failed(check, message, "have producers send user_id, in UTF-8, as the record's key")
+
+
+def _judge_event_clocks(
+    settings: Settings, records: Sequence[Sampled], events: Sequence[Event]
+) -> Finding:
+    """Events' own times beside their records': both too early and too late is rejected."""
+    check = "event time"
+    ahead = [event.ts - record.timestamp for record, event in zip(records, events, strict=True)]
+    future = sum(gap > settings.max_clock_skew for gap in ahead)
+    late = sum(-gap > settings.allowed_lateness for gap in ahead)
+    if future:
+        message = (
+            f"{future:,} of {len(ahead):,} events are dated up to"
+            f" {_rounded(max(ahead))} after their record: they are rejected as `future`"
+        )
+        return failed(check, message, "set the clocks of these producers (NTP)")
+    if late:
+        message = (
+            f"{late:,} of {len(ahead):,} events are dated up to {_rounded(-min(ahead))} before"
+            f" their record, more than allowed_lateness: beside fresh events they are `late`"
+        )
+        cure = "set the clocks of these producers (NTP), or raise allowed_lateness"
+        return Finding(check, "warn", message, cure)
+    return Finding(check, "ok", "events and their records agree on the time")
+
+
+def judge_clock(check: str, whose: str, theirs: int, ours: int, max_clock_skew: int) -> Finding:
+    """The clock of this machine beside another (ms): ours moves an idle stream's figures on."""
+    gap = theirs - ours
+    if abs(gap) <= CLOCK_TOLERANCE:
+        return Finding(check, "ok", f"this machine and {whose} agree")
+    side = "ahead of" if gap > 0 else "behind"
+    message = f"the clock of {whose} is {_rounded(abs(gap))} {side} this machine's"
+    cure = "set both clocks (NTP)"
+    if abs(gap) > max_clock_skew:
+        return failed(check, message, cure)
+    return Finding(check, "warn", message, cure)
+
+
+def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> list[Finding]:
+    """Whether Redis keeps what it is given, and agrees on the time."""
+    findings = [Finding("redis", "ok", f"{address} answers (version {facts.version})")]
+    if facts.policy == "noeviction":
+        findings.append(Finding("eviction", "ok", "Redis forgets nothing by itself (noeviction)"))
+    else:
+        message = f"Redis evicts keys when memory is short ({facts.policy}): counters would be lost"
+        cure = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+        findings.append(failed("eviction", message, cure, InputError.exit_code))
+    if facts.persistent:
+        findings.append(Finding("persistence", "ok", "Redis keeps its data over a restart"))
+    else:
+        message = "Redis keeps nothing over a restart: all counters would be read from Kafka again"
+        cure = "redis-cli CONFIG SET appendonly yes, and the same in redis.conf"
+        findings.append(Finding("persistence", "warn", message, cure))
+    return [*findings, judge_clock("redis clock", "Redis", facts.now, now, max_clock_skew)]
+
+
+def judge_stored(
+    settings: Settings, log: Log, stored: Mapping[int, Stored], fingerprint: str
+) -> list[Finding]:
+    """Whether what is stored belongs to this log and definition, and how far behind it is."""
+    begun = {number: state for number, state in stored.items() if state.offset is not None}
+    if not begun:
+        return [Finding("offsets", "ok", f"group {settings.group} has not begun with this topic")]
+    return [
+        _judge_origin(settings, log, begun),
+        _judge_definition(settings, begun, fingerprint),
+        _judge_offsets(log, begun),
+    ]
+
+
+def _judge_origin(settings: Settings, log: Log, stored: Mapping[int, Stored]) -> Finding:
+    check = "origin"
+    known = {state.cluster_id for state in stored.values()} - {log.cluster_id}
+    if not known:
+        return Finding(check, "ok", "what is stored was read from this cluster")
+    message = (
+        f"Redis holds offsets of another cluster ({', '.join(map(str, sorted(known, key=str)))})"
+    )
+    cure = f"correct `kafka` or `redis`, or take another group than {settings.group}"
+    return failed(check, message, cure, InputError.exit_code)
+
+
+def _judge_definition(
+    settings: Settings, stored: Mapping[int, Stored], fingerprint: str
+) -> Finding:
+    check = "definition"
+    if all(state.fingerprint in {None, fingerprint} for state in stored.values()):
+        return Finding(check, "ok", "what is stored has the definition of this configuration")
+    message = "what is stored was counted under another definition: the worker refuses to start"
+    cure = (
+        "restore the configuration, take another group, or start with `worker --reset-windows`,"
+        f" which keeps the counters of {settings.group}"
+    )
+    return failed(check, message, cure, InputError.exit_code)
+
+
+def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:
+    check = "offsets"
+    offsets = {number: state.offset or 0 for number, state in stored.items()}
+    beyond = [number for number, offset in offsets.items() if offset > log.extents[number].end]
+    lost = sum(max(0, log.extents[number].start - offset) for number, offset in offsets.items())
+    lag = sum(
+        max(0, extent.end - offsets.get(number, extent.start))
+        for number, extent in log.extents.items()
+    )
+    if beyond:
+        message = f"stored offsets of partitions {beyond} lie beyond the log: it was made anew"
+        cure = "take another group, or delete its keys in Redis, to count the new log"
+        return failed(check, message, cure, InputError.exit_code)
+    if lost:
+        message = f"{lost:,} records were deleted before they were counted"
+        return failed(check, message, "raise the topic's retention, and keep workers running")
+    return Finding(check, "ok", f"{lag:,} records to read")
+
+
+def _rounded(duration: int) -> str:
+    """A duration (ms) in the largest unit that it holds twice."""
+    unit = next((unit for unit in reversed(UNITS) if duration >= 2 * UNITS[unit]), "ms")
+    return f"{duration // UNITS[unit]}{unit}"
+
+
+def failed(check: str, message: str, cure: str, code: int = StreamevalError.exit_code) -> Finding:
+    """A failed check, which asks for an exit code."""
+    return Finding(check, "fail", message, cure, code)

@@ -1,0 +1,103 @@
+"""`streameval doctor`: what commonly goes wrong, each with its name and its cure.
+
+1. The configuration is loaded; without it nothing else makes sense.
+2. Kafka: is it there, has it the topics, who stamps the records' time.
+3. The last records of the topic: are they events, keyed by their user, with clocks that agree.
+4. Redis: is it there, may it forget keys, does it keep them over a restart, its clock.
+5. What Redis has stored: of this log, this definition, and how far behind.
+
+Here servers are visited; `diagnosis` judges what was seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from streameval.core.errors import InputError, RefusedError, StreamevalError, UnreachableError
+from streameval.diagnosis import (
+    Finding,
+    Log,
+    failed,
+    judge_cluster,
+    judge_records,
+    judge_redis,
+    judge_stored,
+    judge_timestamps,
+)
+
+if TYPE_CHECKING:
+    from streameval.config import Settings
+
+SAMPLE: Final = 1_000
+"""Records looked at, of each partition."""
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """3 before 2 before 1: what cannot be reached may hide the rest."""
+    return max((finding.code for finding in findings), default=0)
+
+
+async def examine(config: Path | None) -> list[Finding]:
+    """All findings, in the order of the module's list."""
+    from streameval.config import load
+
+    try:
+        settings = load(config)
+    except InputError as error:
+        return [failed("config", str(error), "correct that key", InputError.exit_code)]
+    source = str(config) if config else "environment and defaults"
+    source = str(config) if config else "environment and defaults"
+    findings = [Finding("config", "ok", f"good ({source})")]
+    log = await _visit_kafka(settings, findings)
+    await _visit_redis(settings, log, findings)
+    return findings
+
+
+async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | None:
+    """Add what Kafka shows to `findings`, as far as it comes."""
+    from streameval.stream import tools
+
+    client = tools.client_of(settings)
+    try:
+        cluster = await tools.cluster(client)
+        findings += judge_cluster(settings, cluster)
+        if settings.topic not in cluster.topics:
+            return None
+        stamps = await tools.timestamp_settings(client, settings.topic)
+        findings += judge_timestamps(settings, stamps)
+        extents, records = await tools.sample(client, settings.topic, SAMPLE)
+        findings += judge_records(settings, records, _now())
+    except StreamevalError as error:
+        cure = "start Kafka, or correct `kafka` and its security keys"
+        findings.append(failed("kafka", str(error), cure, error.exit_code))
+        return None
+    return Log(cluster.cluster_id, extents)
+
+
+async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
+    """Add what Redis shows to `findings`, as far as it comes."""
+    from streameval.stream.store import Store
+
+    definition = settings.definition()
+    store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    try:
+        facts = await store.facts()
+        findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
+        if log is not None:
+            stored = {partition: await store.load(partition) for partition in log.extents}
+            findings += judge_stored(settings, log, stored, definition.fingerprint())
+    except UnreachableError as error:
+        cure = "start Redis, or correct `redis`"
+        findings.append(failed("redis", str(error), cure, error.exit_code))
+    except RefusedError as error:
+        cure = "correct `redis` and `redis_password` (or STREAMEVAL_REDIS_PASSWORD)"
+        findings.append(failed("redis", str(error), cure, error.exit_code))
+    finally:
+        await store.close()
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,36 @@
+"""One user's counters, as `streameval user` shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streameval.core.errors import InputError, StreamevalError
+
+if TYPE_CHECKING:
+    from streameval.config import Settings
+
+
+async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
+    """The lifetime counters of a user, of all partitions that know the id.
+
+    Kafka says how many partitions there are, Redis holds the counters. Raises `StreamevalError`
+    for a user without any, `InputError` for a topic that does not exist.
+    """
+    from streameval.stream.store import Store
+    from streameval.stream.tools import client_of, partitions
+
+    count = await partitions(client_of(settings), settings.topic)
+    if not count:
+        raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
+    kinds = settings.definition().kinds
+    store = Store(settings.redis_url, settings.group, settings.topic, kinds)
+    try:
+        counters = await store.user(user_id, count)
+    finally:
+        await store.close()
+    if counters is None:
+        raise StreamevalError(
+            f"nothing is stored of the user {user_id!r} in group {settings.group}: "
+            "check the id, or wait until a worker has committed"
+        )
+    return {"user_id": user_id, **counters._asdict()}

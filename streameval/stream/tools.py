@@ -1,0 +1,197 @@
+"""Short visits to Kafka: what `doctor`, `user` and `demo` need beside the worker's reader.
+
+`client` is always the keyword arguments of an aiokafka client: servers and security. Every call
+raises `UnreachableError` where no server answers and `RefusedError` where one refuses us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+
+from streameval.core.errors import RefusedError, UnreachableError
+
+if TYPE_CHECKING:
+    from streameval.config import Settings
+
+Client = Mapping[str, Any]
+Send = Callable[[bytes, bytes], Awaitable[object]]
+"""Hands over a key and a value; they are sent soon, and all of them before the sender ends."""
+
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
+# A consumer that has just started fetches nothing for a while.
+SAMPLE_SECONDS: Final = 5.0
+FETCH_MS: Final = 500
+
+# What goes wrong here is raised and reported as one line; aiokafka would print several.
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+
+
+class Cluster(NamedTuple):
+    """What a cluster says about itself."""
+
+    cluster_id: str
+    topics: frozenset[str]
+
+
+class Extent(NamedTuple):
+    """The offsets of a partition: its first record's, and the next one's."""
+
+    start: int
+    end: int
+
+
+class Sampled(NamedTuple):
+    """A record as it lies in the log; `timestamp` in ms."""
+
+    partition: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def client_of(settings: Settings) -> dict[str, Any]:
+    """The arguments of a client from the settings."""
+    return {
+        "bootstrap_servers": settings.kafka,
+        "security_protocol": settings.kafka_security_protocol,
+    }
+
+
+async def cluster(client: Client) -> Cluster:
+    """The cluster's id and its topics (asking for all creates none)."""
+    async with _admin(client) as admin:
+        about = await admin.describe_cluster()
+        return Cluster(str(about["cluster_id"]), frozenset(await admin.list_topics()))
+
+
+async def partitions(client: Client, topic: str) -> int:
+    """How many partitions a topic has, 0 where there is no such topic."""
+    async with _admin(client) as admin:
+        if topic not in await admin.list_topics():
+            return 0
+        described = await admin.describe_topics([topic])
+        return len(described[0]["partitions"])
+
+
+async def timestamp_settings(client: Client, topic: str) -> dict[str, str]:
+    """The topic's settings of record timestamps; empty where the broker does not tell."""
+    resource = ConfigResource(
+        ConfigResourceType.TOPIC, topic, {TIMESTAMP_TYPE: "", TIMESTAMP_AHEAD: ""}
+    )
+    async with _admin(client) as admin:
+        # The embedded broker closes the connection instead of an answer.
+        with contextlib.suppress(KafkaError):
+            answers = await admin.describe_configs([resource])
+            entries = answers[0].resources[0][-1]
+            return {entry[0]: entry[1] for entry in entries}
+    return {}
+
+
+async def create_topics(client: Client, topics: Mapping[str, int]) -> None:
+    """Create topics, each with its number of partitions."""
+    new = [NewTopic(name, count, replication_factor=1) for name, count in topics.items()]
+    async with _admin(client) as admin:
+        answer = await admin.create_topics(new)
+        for name, code, message in answer.topic_errors:
+            if code:
+                raise RefusedError(f"Kafka does not create the topic {name}: {message}")
+
+
+async def delete_topics(client: Client, topics: Sequence[str]) -> None:
+    """Delete topics."""
+    async with _admin(client) as admin:
+        await admin.delete_topics(list(topics))
+
+
+@asynccontextmanager
+async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
+    """A way to send records to a topic; at the end of the block all are acknowledged."""
+    with _our_errors(client):
+        # The embedded broker knows no idempotent producers, so none is asked for.
+        producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="lz4")
+        try:
+            await producer.start()
+
+            async def send(key: bytes, value: bytes) -> None:
+                await producer.send(topic, value, key)
+
+            yield send
+        finally:
+            await producer.stop()
+
+
+async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Extent], list[Sampled]]:
+    """The extent of each partition, and its last `count` records at most."""
+    places = [TopicPartition(topic, number) for number in range(await partitions(client, topic))]
+    with _our_errors(client):
+        consumer = AIOKafkaConsumer(
+            **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        try:
+            await consumer.start()
+            # A consumer stopped before its own tasks have begun raises their cancellation.
+            await asyncio.sleep(0)
+            starts = await consumer.beginning_offsets(places)
+            ends = await consumer.end_offsets(places)
+            extents = {place: Extent(starts[place], ends[place]) for place in places}
+            records = await _read(consumer, extents, count)
+        finally:
+            await consumer.stop()
+    return {place.partition: extent for place, extent in extents.items()}, records
+
+
+async def _read(
+    consumer: AIOKafkaConsumer, extents: Mapping[TopicPartition, Extent], count: int
+) -> list[Sampled]:
+    consumer.assign(list(extents))
+    for place, extent in extents.items():
+        consumer.seek(place, max(extent.start, extent.end - count))
+    missing = {place for place, extent in extents.items() if extent.end > extent.start}
+    found = []
+    give_up = time.monotonic() + SAMPLE_SECONDS
+    while missing and time.monotonic() < give_up:
+        for place, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
+            found += [_sampled(record) for record in records]
+            # The position counts what a compacted or transactional log has no record for, too.
+            if await consumer.position(place) >= extents[place].end:
+                missing.discard(place)
+    return found
+
+
+def _sampled(record: ConsumerRecord) -> Sampled:
+    return Sampled(record.partition, record.timestamp, record.key, record.value)
+
+
+@asynccontextmanager
+async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
+    with _our_errors(client):
+        admin = AIOKafkaAdminClient(**client, request_timeout_ms=10_000)
+        try:
+            await admin.start()
+            yield admin
+        finally:
+            await admin.close()
+
+
+@contextmanager
+def _our_errors(client: Client) -> Iterator[None]:
+    """What aiokafka raises, as our own."""
+    where = f"Kafka at {client['bootstrap_servers']}"
+    try:
+        yield
+    except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
+        raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
+    except KafkaError as error:
+        raise RefusedError(f"{where} refuses: {error!r}") from error

@@ -1,0 +1,326 @@
+"""The command line: what each command prints, how it ends, and what an error looks like."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import cramjam
+import pytest
+
+from streameval import __version__
+from streameval.core.events import REASONS
+from streameval.core.limits import MAX_EVENT_BYTES
+
+NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
+COMMANDS = ("demo", "worker", "replay", "user", "doctor", "schema")
+
+IMPRESSION = {
+    "type": "impression",
+    "ts": NOON,
+    "user_id": "u1",
+    "item_id": "a",
+    "request_id": "r1",
+    "position": 1,
+    "variant": "A",
+}
+CLICK = {
+    "type": "feedback",
+    "ts": NOON + 1_000,
+    "user_id": "u1",
+    "item_id": "a",
+    "request_id": "r1",
+    "feedback": "click",
+}
+
+
+def streameval(*arguments, stdin=None, **environment):
+    """Run the command line as a person would; gives the finished process."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "streameval.cli", *map(str, arguments)],
+        capture_output=True,
+        input=stdin,
+        env=clean | environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def lines(*events):
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def written(path, *events):
+    path.write_bytes(lines(*events))
+    return path
+
+
+def replayed(*arguments, **options):
+    done = streameval("replay", *arguments, "--json", **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_one_line(done, code, *parts):
+    """It ended with `code`, printed nothing, and said one line that has all `parts`."""
+    message = done.stderr.decode()
+    assert done.returncode == code, message
+    assert done.stdout == b""
+    assert message.startswith("streameval: ")
+    assert message.count("\n") == 1
+    for part in parts:
+        assert part in message
+
+
+def test_the_version_is_printed():
+    assert streameval("--version").stdout.decode() == f"streameval {__version__}\n"
+
+
+def test_help_names_every_command():
+    done = streameval("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert f" {command} " in done.stdout.decode()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_an_example(command):
+    done = streameval(command, "--help")
+    assert done.returncode == 0
+    assert "Example: " in done.stdout.decode()
+
+
+def test_help_loads_neither_servers_clients_nor_numpy():
+    """Help is instant because nothing heavy is imported for it."""
+    program = (
+        "import sys, streameval.cli; from contextlib import suppress\n"
+        "sys.argv = ['streameval', '--help']\n"
+        "with suppress(SystemExit): streameval.cli.main()\n"
+        "print(sorted({'numpy', 'pydantic', 'redis', 'aiokafka', 'faust'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+def test_no_command_shows_help_and_is_an_error():
+    done = streameval()
+    assert done.returncode == 2
+    assert b"Usage" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["replay"], ["demo", "--rate", "many"]])
+def test_a_wrong_command_line_is_one_line(arguments):
+    assert_one_line(streameval(*arguments), 2, "--help")
+
+
+def test_replay_prints_the_documented_document(tmp_path):
+    document = replayed(written(tmp_path / "e.jsonl", IMPRESSION, CLICK), "--users")
+    assert list(document) == ["watermark", "events", "rates", "ranking", "maturity", "users"]
+    assert document["watermark"] == NOON + 1_000
+    assert document["events"] == {
+        "accepted": {"impression": 1, "slate": 0, "feedback": 1},
+        "rejected": dict.fromkeys(REASONS, 0),
+        "duplicates": 0,
+        "unattributed": {"no_impression": 0, "expired": 0},
+        "waiting": 0,
+        "ignored": 0,
+    }
+    [click] = [
+        row for row in document["rates"] if row["feedback"] == "click" and row["window"] == "1h"
+    ]
+    assert click == {
+        "window": "1h",
+        "basis": "live",
+        "variant": "A",
+        "feedback": "click",
+        "users": 1,
+        "impressions": 1,
+        "positives": 1,
+        "positive_rate": 1.0,
+        "positive_rate_stderr": None,
+        "positives_per_impression": 1.0,
+        "positives_per_impression_stderr": None,
+    }
+    assert document["users"] == {
+        "u1": {
+            "impressions": 1,
+            "slates": 1,
+            "positives": {"click": 1, "like": 0},
+            "first_ts": NOON,
+            "last_ts": NOON + 1_000,
+        }
+    }
+
+
+def test_users_are_left_out_unless_asked_for(tmp_path):
+    assert "users" not in replayed(written(tmp_path / "e.jsonl", IMPRESSION))
+
+
+def test_a_users_counters_are_summed_over_many_flushes(tmp_path):
+    """25,000 events need two flushes; the users' counters span both."""
+    many = [
+        IMPRESSION | {"ts": NOON + n, "user_id": f"u{n % 3}", "request_id": f"r{n}"}
+        for n in range(25_000)
+    ]
+    users = replayed(written(tmp_path / "e.jsonl", *many), "--users")["users"]
+    assert {user: row["impressions"] for user, row in users.items()} == {
+        "u0": 8_334,
+        "u1": 8_333,
+        "u2": 8_333,
+    }
+    assert users["u1"]["first_ts"] == NOON + 1
+    assert users["u1"]["last_ts"] == NOON + 24_997
+
+
+def test_plain_gzip_zstd_and_standard_input_give_the_same(tmp_path):
+    content = lines(IMPRESSION, CLICK)
+    plain, packed, zstd = (tmp_path / f"e.jsonl{end}" for end in ("", ".gz", ".zst"))
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    zstd.write_bytes(bytes(cramjam.zstd.compress(content)))
+    expected = replayed(plain)
+    assert replayed(packed) == expected
+    assert replayed(zstd) == expected
+    assert replayed("-", stdin=content) == expected
+
+
+def test_several_files_are_one_stream_in_the_order_given(tmp_path):
+    """Read second, the impression is an hour behind the watermark: late."""
+    old = written(tmp_path / "old.jsonl", IMPRESSION)
+    new = written(tmp_path / "new.jsonl", CLICK | {"ts": NOON + 3_600_000})
+    assert replayed(old, new)["events"]["rejected"]["late"] == 0
+    assert replayed(new, old)["events"]["rejected"]["late"] == 1
+
+
+def test_blank_lines_are_skipped_and_broken_ones_counted(tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b"\n  \n{broken\n\r\n" + lines(IMPRESSION | {"position": 0}, IMPRESSION)[:-1])
+    events = replayed(path)["events"]
+    assert events["accepted"]["impression"] == 1
+    assert {reason: n for reason, n in events["rejected"].items() if n} == {
+        "malformed": 1,
+        "invalid": 1,
+    }
+
+
+def test_a_line_of_many_megabytes_is_one_event_that_is_too_large(tmp_path):
+    path = tmp_path / "e.jsonl"
+    huge = b'"' + b"x" * (3 * MAX_EVENT_BYTES) + b'"\n'
+    path.write_bytes(huge + lines(IMPRESSION))
+    events = replayed(path)["events"]
+    assert events["rejected"]["too_large"] == 1
+    assert events["accepted"]["impression"] == 1
+    assert sum(events["rejected"].values()) == 1
+
+
+def test_an_event_of_exactly_the_largest_size_is_taken(tmp_path):
+    path = tmp_path / "e.jsonl"
+    event = lines(IMPRESSION).rstrip()
+    padded = event[:-1] + b" " * (MAX_EVENT_BYTES - len(event)) + b"}\n"
+    path.write_bytes(padded)
+    assert replayed(path)["events"]["accepted"]["impression"] == 1
+
+
+def test_no_event_is_from_the_future_in_a_replay(tmp_path):
+    """There is no record whose timestamp could say so."""
+    path = written(tmp_path / "e.jsonl", IMPRESSION, IMPRESSION | {"ts": NOON + 10**10})
+    assert replayed(path)["events"]["rejected"]["future"] == 0
+
+
+@pytest.mark.parametrize("at", [str(NOON + 7_200_000), "2025-01-01T15:00:00+01:00"])
+def test_at_moves_an_idle_stream_on(tmp_path, at):
+    """Two hours later no live window but the longest holds the impression."""
+    path = written(tmp_path / "e.jsonl", IMPRESSION)
+    live = {row["window"] for row in replayed(path, "--at", at)["rates"] if row["basis"] == "live"}
+    assert live == {"24h"}
+
+
+@pytest.mark.parametrize("at", ["noon", "2025-01-01", "2025-01-01T12:00:00", "12", "9" * 30])
+def test_an_instant_that_cannot_be_meant_is_one_line(tmp_path, at):
+    path = written(tmp_path / "e.jsonl", IMPRESSION)
+    assert_one_line(streameval("replay", path, "--at", at), 2, "--at", at)
+
+
+def test_no_events_give_an_empty_document(tmp_path):
+    document = replayed(written(tmp_path / "e.jsonl"))
+    assert document["watermark"] is None
+    assert document["rates"] == document["ranking"] == []
+    assert b"No window holds an impression" in streameval("replay", tmp_path / "e.jsonl").stdout
+
+
+def test_people_get_tables(tmp_path):
+    path = written(tmp_path / "e.jsonl", IMPRESSION | {"variant": "[bold]A"}, CLICK)
+    output = streameval("replay", path, "--users").stdout.decode()
+    assert "2025-01-01 12:00:01" in output
+    assert "[bold]A" in output  # a name is text, never markup
+    assert "1h live" in output
+    assert "1.0000" in output
+    assert "u1" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("none.jsonl", None),
+        ("torn.gz", gzip.compress(b"{}\n" * 1000)[:-20]),
+        ("wrong.gz", b"no gzip at all"),
+        ("wrong.zst", b"no zstd at all"),
+        ("torn.zst", bytes(cramjam.zstd.compress(os.urandom(100_000)))[:-20]),
+        ("empty.zst", b""),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    assert_one_line(streameval("replay", path), 2, "cannot read", name)
+
+
+def test_a_folder_is_no_file(tmp_path):
+    assert_one_line(streameval("replay", tmp_path), 2, "cannot read", "directory")
+
+
+def test_the_definition_comes_from_the_configuration(tmp_path):
+    path = written(tmp_path / "e.jsonl", IMPRESSION, CLICK)
+    config = tmp_path / "streameval.yaml"
+    config.write_text("dimensions: []\nks: [3]\nwindows: [{size: 2h, slide: 1h}]\n")
+    for document in (
+        replayed(path, "--config", config),
+        replayed(path, STREAMEVAL_CONFIG=str(config)),
+    ):
+        assert {row["window"] for row in document["rates"]} == {"2h"}
+        assert [row["k"] for row in document["ranking"]] == [3]
+        assert "variant" not in document["rates"][0]
+
+
+@pytest.mark.parametrize("command", ["replay", "worker", "user"])
+def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path, command):
+    config = tmp_path / "streameval.yaml"
+    config.write_text("windoes: []\n")
+    arguments = {"replay": ["-"], "user": ["u1"]}.get(command, [])
+    done = streameval(command, *arguments, "--config", config, stdin=b"")
+    assert_one_line(done, 2, "windoes", "windows")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    path = written(tmp_path / "e.jsonl", IMPRESSION)
+    command = f"{sys.executable} -m streameval.cli replay {path} --json | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    assert done.stderr == b""
+
+
+def test_the_schema_is_one_json_document_that_knows_the_events():
+    schema = json.loads(streameval("schema").stdout)
+    assert schema["$schema"].startswith("https://json-schema.org/draft/2020-12")
+    text = json.dumps(schema)
+    for kind in ("impression", "slate", "feedback"):
+        assert f'"{kind}"' in text
+
+
+def test_a_server_that_is_away_is_one_line_and_code_3():
+    done = streameval("user", "u1", STREAMEVAL_KAFKA="127.0.0.1:1")
+    assert_one_line(done, 3, "Kafka at 127.0.0.1:1", "is it running?")

@@ -1,0 +1,376 @@
+"""The doctor names the fault and the cure: its judgements alone, then seven faults on servers."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import servers
+from aiokafka import AIOKafkaProducer
+
+from streameval.diagnosis import (
+    Finding,
+    Log,
+    judge_clock,
+    judge_cluster,
+    judge_records,
+    judge_redis,
+    judge_stored,
+    judge_timestamps,
+)
+from streameval.doctor import exit_code
+from streameval.settings import Settings
+from streameval.stream.store import Facts, Stored
+from streameval.stream.tools import Cluster, Extent, Sampled, create_topics
+
+NOON = 1_735_732_800_000
+MINUTE = 60_000
+SETTINGS = Settings(kafka="broker:9092")
+
+
+def event(ts=NOON, user_id="u1"):
+    return json.dumps({"type": "impression", "ts": ts, "user_id": user_id, "item_id": "a"}).encode()
+
+
+def record(*, partition=0, stamp=NOON, key=b"u1", value=None):
+    return Sampled(partition, stamp, key, event() if value is None else value)
+
+
+def by_check(findings):
+    return {finding.check: finding for finding in findings}
+
+
+def levels(findings):
+    return {finding.check: finding.level for finding in findings}
+
+
+def judged(*records, now=NOON):
+    return by_check(judge_records(SETTINGS, records, now))
+
+
+def test_the_worst_finding_decides_the_exit_code():
+    assert exit_code([]) == 0
+    warned = [Finding("a", "ok", ""), Finding("b", "warn", "")]
+    assert exit_code(warned) == 0
+    refused = [*warned, Finding("c", "fail", "", "", 1), Finding("d", "fail", "", "", 2)]
+    assert exit_code(refused) == 2
+    assert exit_code([*refused, Finding("e", "fail", "", "", 3)]) == 3
+
+
+def test_a_missing_topic_comes_with_the_command_that_creates_it():
+    findings = by_check(judge_cluster(SETTINGS, Cluster("c", frozenset({"other"}))))
+    topic = findings["topic"]
+    assert (topic.level, topic.code) == ("fail", 2)
+    assert topic.cure.startswith(
+        "kafka-topics.sh --bootstrap-server broker:9092 --create --topic recsys-events "
+    )
+    assert "--topic recsys-events.dead-letter " in findings["dead letters"].cure
+
+
+def test_topics_that_exist_are_good():
+    topics = frozenset({SETTINGS.topic, SETTINGS.dead_letter_topic})
+    findings = judge_cluster(SETTINGS, Cluster("c", topics))
+    assert set(levels(findings).values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "part"),
+    [
+        ({"message.timestamp.type": "LogAppendTime"}, "ok", "LogAppendTime"),
+        (
+            {
+                "message.timestamp.type": "CreateTime",
+                "message.timestamp.after.max.ms": "3600000",
+            },
+            "warn",
+            "1h ahead",
+        ),
+        (
+            {
+                "message.timestamp.type": "CreateTime",
+                "message.timestamp.after.max.ms": str(2**63 - 1),
+            },
+            "warn",
+            "any time ahead",
+        ),
+        ({}, "warn", "does not tell"),
+    ],
+)
+def test_who_stamps_records_is_said(settings, level, part):
+    [finding] = judge_timestamps(SETTINGS, settings)
+    assert finding.level == level
+    assert part in finding.message
+
+
+def test_a_good_topic_has_only_good_findings():
+    found = judged(record(), record(key=b"u2", value=event(user_id="u2"), partition=1))
+    assert set(levels(found.values()).values()) == {"ok"}
+
+
+def test_an_empty_topic_is_a_warning():
+    assert levels(judge_records(SETTINGS, [], NOON)) == {"events": "warn"}
+
+
+def test_a_few_broken_records_are_a_warning_and_many_a_failure():
+    good, broken = [record()] * 199, record(value=b"{")
+    few = judged(*good, broken)["events"]
+    assert few.level == "warn"
+    assert "1 malformed" in few.message
+    many = judged(*good[:50], broken)["events"]
+    assert (many.level, many.code) == ("fail", 1)
+
+
+def test_tombstones_are_judged_like_any_broken_record():
+    assert judged(Sampled(0, NOON, b"u1", None))["events"].level == "fail"
+
+
+def test_records_not_keyed_by_user_are_counted_with_the_users_they_scatter():
+    found = judged(record(key=None), record(key=b"x", partition=1), record())["keys"]
+    assert (found.level, found.code) == ("fail", 1)
+    assert "2 of 3 records" in found.message
+    assert "1 of 1 users" in found.message
+
+
+def test_an_event_dated_beyond_the_skew_after_its_record_is_a_failure():
+    """The limit itself is still fine, a millisecond more is not."""
+    assert judged(record(value=event(NOON + MINUTE)))["event time"].level == "ok"
+    found = judged(record(value=event(NOON + MINUTE + 1)))["event time"]
+    assert (found.level, found.code) == ("fail", 1)
+    assert "`future`" in found.message
+
+
+def test_an_event_dated_more_than_the_lateness_before_its_record_is_a_warning():
+    assert judged(record(value=event(NOON - MINUTE)))["event time"].level == "ok"
+    found = judged(record(value=event(NOON - MINUTE - 1)))["event time"]
+    assert found.level == "warn"
+    assert "60s before" in found.message
+
+
+def test_a_record_stamped_after_now_shows_a_wrong_clock_and_an_old_one_does_not():
+    late = NOON + 3_600_000
+    assert judged(record(), now=late)["record clock"].level == "ok"
+    assert judged(record(stamp=late, value=event(late)))["record clock"].level == "fail"
+
+
+@pytest.mark.parametrize(
+    ("gap", "level"),
+    [(2_000, "ok"), (-2_000, "ok"), (2_001, "warn"), (-60_000, "warn"), (60_001, "fail")],
+)
+def test_clocks_are_compared(gap, level):
+    found = judge_clock("redis clock", "Redis", NOON + gap, NOON, MINUTE)
+    assert found.level == level
+    if level != "ok":
+        assert ("ahead of" if gap > 0 else "behind") in found.message
+
+
+def test_redis_that_evicts_is_refused_and_redis_that_forgets_is_a_warning():
+    good = Facts("7.0.15", "noeviction", persistent=True, now=NOON)
+    assert set(levels(judge_redis("redis:6379", good, NOON, MINUTE)).values()) == {"ok"}
+    bad = Facts("7.0.15", "allkeys-lru", persistent=False, now=NOON)
+    findings = by_check(judge_redis("redis:6379", bad, NOON, MINUTE))
+    assert (findings["eviction"].level, findings["eviction"].code) == ("fail", 2)
+    assert "maxmemory-policy noeviction" in findings["eviction"].cure
+    assert findings["persistence"].level == "warn"
+
+
+def stored(offset, *, cluster="c", fingerprint="f"):
+    known = {"offset": offset, "cluster_id": cluster, "fingerprint": fingerprint}
+    return Stored(**dict.fromkeys(Stored._fields) | known)
+
+
+def stored_findings(*states, start=10, end=100):
+    log = Log("c", {number: Extent(start, end) for number in range(len(states))})
+    return by_check(judge_stored(SETTINGS, log, dict(enumerate(states)), "f"))
+
+
+def test_what_is_stored_tells_the_lag():
+    """Partition 0 has 60 to read, partition 1 (never begun) all of its 90."""
+    findings = stored_findings(stored(40), stored(None))
+    assert set(levels(findings.values()).values()) == {"ok"}
+    assert findings["offsets"].message == "150 records to read"
+
+
+def test_a_group_that_has_not_begun_is_good():
+    assert levels(stored_findings(stored(None)).values()) == {"offsets": "ok"}
+
+
+def test_offsets_of_another_cluster_are_refused():
+    found = stored_findings(stored(40, cluster="other"))["origin"]
+    assert (found.level, found.code) == ("fail", 2)
+    assert "other" in found.message
+
+
+def test_state_of_another_definition_is_refused():
+    found = stored_findings(stored(40, fingerprint="g"))["definition"]
+    assert (found.level, found.code) == ("fail", 2)
+    assert "--reset-windows" in found.cure
+
+
+def test_an_offset_beyond_the_log_is_refused_and_one_below_it_means_lost_records():
+    beyond = stored_findings(stored(101))["offsets"]
+    assert (beyond.level, beyond.code) == ("fail", 2)
+    below = stored_findings(stored(7))["offsets"]
+    assert (below.level, below.code) == ("fail", 1)
+    assert below.message.startswith("3 records")
+
+
+# --- On servers ---------------------------------------------------------------------------------
+
+
+def doctor(**settings):
+    """Run `streameval doctor --json`; gives its findings by check, and the exit code."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+    environment = {f"STREAMEVAL_{key.upper()}": value for key, value in settings.items()}
+    done = subprocess.run(
+        [sys.executable, "-m", "streameval.cli", "doctor", "--json"],
+        capture_output=True,
+        env=clean | environment,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == b""
+    findings = json.loads(done.stdout)["findings"]
+    return {finding["check"]: finding for finding in findings}, done.returncode
+
+
+def topic_with(address, *records, **configs):
+    """A topic and its dead-letter topic that hold (key, value, timestamp) records."""
+    topic = servers.unique("doctor")
+
+    async def fill():
+        client = {"bootstrap_servers": address}
+        await create_topics(client, {topic: 4, f"{topic}.dead-letter": 1})
+        producer = AIOKafkaProducer(**client)
+        await producer.start()
+        for key, value, stamp in records:
+            await producer.send_and_wait(topic, value, key, timestamp_ms=stamp)
+        await producer.stop()
+
+    asyncio.run(fill())
+    return topic
+
+
+def now():
+    return time.time_ns() // 1_000_000
+
+
+@pytest.mark.servers
+def test_everything_in_order_ends_with_0():
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = topic_with(
+        kafka.address, *((b"u%d" % n, event(now(), f"u{n}"), now()) for n in range(30))
+    )
+    findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic)
+    assert code == 0
+    assert {f["check"] for f in findings.values() if f["level"] == "warn"} == {
+        "timestamps",
+        "persistence",
+    }
+    assert findings["events"]["message"] == "the last 30 records are events"
+    assert "has not begun" in findings["offsets"]["message"]
+
+
+@pytest.mark.servers
+def test_kafka_absent():
+    redis = servers.shared_redis()
+    findings, code = doctor(kafka="127.0.0.1:1", redis=redis.url)
+    assert code == 3
+    assert findings["kafka"]["level"] == "fail"
+    assert "127.0.0.1:1 does not answer" in findings["kafka"]["message"]
+    assert "start Kafka" in findings["kafka"]["cure"]
+    assert findings["redis"]["level"] == "ok"
+
+
+@pytest.mark.servers
+def test_topic_absent():
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = servers.unique("nowhere")
+    findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic)
+    assert code == 2
+    assert f"{topic} does not exist" in findings["topic"]["message"]
+    assert "kafka-topics.sh" in findings["topic"]["cure"]
+    assert doctor(kafka=kafka.address, redis=redis.url, topic=topic)[1] == 2  # it made none
+
+
+@pytest.mark.servers
+def test_redis_absent():
+    kafka = servers.shared_kafka()
+    topic = topic_with(kafka.address)
+    findings, code = doctor(kafka=kafka.address, redis="redis://127.0.0.1:1/0", topic=topic)
+    assert code == 3
+    assert "127.0.0.1:1" in findings["redis"]["message"]
+    assert "start Redis" in findings["redis"]["cure"]
+    assert findings["kafka"]["level"] == "ok"
+
+
+@pytest.mark.servers
+def test_redis_with_an_eviction_policy():
+    kafka = servers.shared_kafka()
+    topic = topic_with(kafka.address)
+    with servers.redis(policy="allkeys-lru") as redis:
+        findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic)
+    assert code == 2
+    assert "allkeys-lru" in findings["eviction"]["message"]
+    assert "noeviction" in findings["eviction"]["cure"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("password", [None, "wrong"])
+def test_wrong_password(password):
+    kafka = servers.shared_kafka()
+    topic = topic_with(kafka.address)
+    given = {} if password is None else {"redis_password": password}
+    with servers.redis(password="right") as redis:
+        findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic, **given)
+        right, _ = doctor(kafka=kafka.address, redis=redis.url, topic=topic, redis_password="right")
+    assert code == 2
+    assert "password" in findings["redis"]["message"]
+    assert "redis_password" in findings["redis"]["cure"]
+    assert "wrong" not in findings["redis"]["message"]
+    assert right["redis"]["level"] == "ok"
+
+
+@pytest.mark.servers
+def test_clock_skew():
+    """One producer dates its events ten minutes ahead, another stamps records so, too."""
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    ahead = now() + 10 * MINUTE
+    events = topic_with(kafka.address, (b"u1", event(now()), now()), (b"u1", event(ahead), now()))
+    findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=events)
+    assert code == 1
+    assert "1 of 2 events" in findings["event time"]["message"]
+    assert "NTP" in findings["event time"]["cure"]
+    stamps = topic_with(kafka.address, (b"u1", event(ahead), ahead))
+    findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=stamps)
+    assert code == 1
+    assert "ahead of this machine's" in findings["record clock"]["message"]
+
+
+@pytest.mark.servers
+def test_a_topic_not_keyed_by_user():
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    records = [(b"item%d" % n, event(now(), f"u{n % 3}"), now()) for n in range(40)]
+    topic = topic_with(kafka.address, *records)
+    findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic)
+    assert code == 1
+    assert "40 of 40 records are not keyed by their user_id" in findings["keys"]["message"]
+    assert "3 of 3 users are in several partitions" in findings["keys"]["message"]
+    assert "user_id" in findings["keys"]["cure"]
+
+
+def test_the_doctor_speaks_in_lines_to_people():
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "streameval.cli", "doctor"],
+        capture_output=True,
+        env=clean | {"STREAMEVAL_KS": "[0]"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    [line] = done.stdout.decode().splitlines()
+    assert line.startswith("fail config: ")
+    assert "→" in line
