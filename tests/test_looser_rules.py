@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 from streams import accepted, hostile
 
-from streameval.core import oracle as rules
+from streameval.core import oracle as windows
+from streameval.core import oracle_slates as rules
 from streameval.core.events import FeedbackEvent
 from streameval.core.oracle import oracle
 
@@ -308,14 +309,14 @@ def an_event_just_l_behind_is_late(patch, events, definition):
 
 @looser
 def a_pane_is_matured_a_moment_later(patch, events, definition):
-    matured = rules._last_matured
-    patch.setattr(rules, "_last_matured", lambda window, time, h: matured(window, time, h + 1))
+    matured = windows._last_matured
+    patch.setattr(windows, "_last_matured", lambda window, time, h: matured(window, time, h + 1))
 
 
 @looser
 def the_live_window_ends_before_the_pane_of_t(patch, events, definition):
-    live = rules._last_live
-    patch.setattr(rules, "_last_live", lambda window, time: live(window, time) - 1)
+    live = windows._last_live
+    patch.setattr(windows, "_last_live", lambda window, time: live(window, time) - 1)
 
 
 LOOSER_NAMES += LOOSER

@@ -1,0 +1,303 @@
+"""Slates of a finite list of events, with the feedback attributed to them: half of the oracle.
+
+Rules 1 to 11 and 14 of `oracle`, which restates them all and turns these slates into figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streameval.core.definition import Definition
+from streameval.core.events import Event, FeedbackEvent, SlateEvent
+from streameval.core.limits import MAX_ITEMS
+
+Segment = tuple[str, ...]
+OTHER = "__other__"
+
+
+class _Impression(NamedTuple):
+    """One item shown; `arrival` numbers the accepted impressions in order of arrival."""
+
+    arrival: int
+    ts: int
+    user_id: str
+    item_id: str
+    request_id: str | None
+    position: int | None
+    segment: Segment
+
+
+@dataclass(slots=True)
+class Showing:
+    """One item of one slate, duplicates merged, with the feedback attributed to it by kind."""
+
+    ts: int
+    position: int | None
+    feedback: dict[str, list[FeedbackEvent]] = field(default_factory=dict)
+
+    def positives(self) -> list[str]:
+        """Return the kinds that count (rule 10)."""
+        return [kind for kind, events in self.feedback.items() if not _deciding(events).retract]
+
+
+@dataclass(slots=True)
+class Slate:
+    """A slate of `records` impressions; `scores` (nano-units) are empty without a request."""
+
+    user_id: str
+    request_id: str | None
+    time: int
+    segment: Segment
+    arrival: int
+    records: int
+    showings: dict[str, Showing]
+    scores: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Attribution:
+    """What became of the feedback, in numbers of events."""
+
+    attributed: int = 0
+    no_impression: int = 0
+    expired: int = 0
+    waiting: int = 0
+    ignored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the events come to: the accepted ones, how many were late, and the slates."""
+
+    accepted: list[Event]
+    late: int
+    watermark: int | None
+    slates: list[Slate]
+    attribution: Attribution
+    duplicates: int
+
+
+def history(definition: Definition, events: Iterable[Event]) -> History:
+    """Form the slates of `events`, given in order of arrival, and attribute the feedback."""
+    accepted, late, watermark = _sift(events, definition.allowed_lateness)
+    impressions = _impressions(accepted, definition.dimensions)
+    slates = [_slate(group) for group in _form_slates(impressions, definition.attribution_window)]
+    _limit_segments(slates, definition.max_segments)
+    feedback = [event for event in accepted if isinstance(event, FeedbackEvent)]
+    attribution = _attribute(slates, feedback, definition, watermark)
+    duplicates = _duplicates(slates, attribution.attributed)
+    return History(accepted, late, watermark, slates, attribution, duplicates)
+
+
+# --- rules 1 and 2: which events there are -------------------------------------------------------
+
+
+def _is_late(ts: int, watermark: int, allowed_lateness: int) -> bool:
+    return ts < watermark - allowed_lateness
+
+
+def _sift(events: Iterable[Event], allowed_lateness: int) -> tuple[list[Event], int, int | None]:
+    """Return the accepted events, the number of late ones, and the final watermark."""
+    accepted: list[Event] = []
+    late = 0
+    watermark: int | None = None
+    for event in events:
+        if watermark is not None and _is_late(event.ts, watermark, allowed_lateness):
+            late += 1
+            continue
+        accepted.append(event)
+        watermark = event.ts if watermark is None else max(watermark, event.ts)
+    return accepted, late, watermark
+
+
+def _impressions(accepted: Sequence[Event], dimensions: Sequence[str]) -> list[_Impression]:
+    """Every accepted impression, those of slate events included, in order of arrival."""
+    found: list[_Impression] = []
+    for event in accepted:
+        if isinstance(event, FeedbackEvent):
+            continue
+        segment = tuple(getattr(event, name) or "" for name in dimensions)
+        items: Iterable[tuple[str, int | None]] = (
+            event.items.items()
+            if isinstance(event, SlateEvent)
+            else [(event.item_id, event.position)]
+        )
+        for item_id, position in items:
+            found.append(
+                _Impression(
+                    len(found),
+                    event.ts,
+                    event.user_id,
+                    item_id,
+                    event.request_id,
+                    position,
+                    segment,
+                )
+            )
+    return found
+
+
+# --- rules 3, 4, 5 and 14: slates ----------------------------------------------------------------
+
+
+def _form_slates(
+    impressions: Iterable[_Impression], attribution_window: int
+) -> list[list[_Impression]]:
+    """Return the impressions of each slate, in `ts` order."""
+    by_request: dict[tuple[object, ...], list[_Impression]] = defaultdict(list)
+    for one in impressions:
+        if one.request_id is None:
+            by_request[one.user_id, None, one.item_id, one.ts].append(one)
+        else:
+            by_request[one.user_id, one.request_id].append(one)
+    groups: list[list[_Impression]] = []
+    for members in by_request.values():
+        current: list[_Impression] = []
+        for one in sorted(members, key=lambda one: one.ts):
+            if not current or one.ts > current[0].ts + attribution_window:
+                current = []
+                groups.append(current)
+            current.append(one)
+    return groups
+
+
+def _slate(group: Sequence[_Impression]) -> Slate:
+    """Merge the impressions of one slate, given in `ts` order."""
+    time = group[0].ts
+    first_items = dict.fromkeys(one.item_id for one in sorted(group))  # by arrival
+    kept = set(list(first_items)[:MAX_ITEMS])
+    showings: dict[str, Showing] = {}
+    within = [one for one in group if one.item_id in kept]
+    for one in within:
+        showing = showings.setdefault(one.item_id, Showing(one.ts, one.position))
+        showing.position = _lower(showing.position, one.position)
+    return Slate(
+        user_id=group[0].user_id,
+        request_id=group[0].request_id,
+        time=time,
+        segment=_segment(group),
+        arrival=min(one.arrival for one in group),
+        records=len(within),
+        showings=showings,
+    )
+
+
+def _segment(group: Sequence[_Impression]) -> Segment:
+    return min(one.segment for one in group if one.ts == group[0].ts)
+
+
+def _lower(position: int | None, other: int | None) -> int | None:
+    given = [one for one in (position, other) if one is not None]
+    return min(given) if given else None
+
+
+def _limit_segments(slates: Iterable[Slate], max_segments: int) -> None:
+    """Give the slates of segments beyond the bound the segment `__other__`."""
+    by_arrival = sorted(slates, key=lambda slate: slate.arrival)
+    segments = list(dict.fromkeys(slate.segment for slate in by_arrival))
+    beyond = set(segments[max_segments:])
+    for slate in by_arrival:
+        if slate.segment in beyond:
+            slate.segment = (OTHER,) * len(slate.segment)
+
+
+# --- rules 6 to 11: feedback ---------------------------------------------------------------------
+
+
+def _counts(event: FeedbackEvent, definition: Definition) -> bool:
+    """Whether the feedback is a positive or takes one back (rule 6)."""
+    for positive in definition.positives:
+        if positive.kind == event.feedback:
+            return event.retract or positive.threshold is None or event.value >= positive.threshold
+    return False
+
+
+def _in_time(ts: int, slate: Slate, attribution_window: int) -> bool:
+    return ts - slate.time <= attribution_window
+
+
+def _named(
+    slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
+) -> tuple[Showing | None, bool]:
+    """Rule 7 among the slates of (user, request): the showing, and whether it came too late."""
+    begun = [slate for slate in slates if slate.time <= event.ts]
+    if not begun:
+        return None, False
+    latest = max(begun, key=lambda slate: slate.time)
+    if not _in_time(event.ts, latest, attribution_window):
+        return None, True
+    showing = latest.showings.get(event.item_id)
+    return (showing if showing is not None and showing.ts <= event.ts else None), False
+
+
+def _nearest(
+    slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
+) -> tuple[Showing | None, bool]:
+    """Rule 8 among the slates of the user that hold the item: as `_named`."""
+    item_id = event.item_id
+    shown = [slate for slate in slates if slate.showings[item_id].ts <= event.ts]
+    fresh = [slate for slate in shown if _in_time(event.ts, slate, attribution_window)]
+    if not fresh:
+        return None, bool(shown)
+    return min(fresh, key=lambda slate: _nearness(slate, item_id)).showings[item_id], False
+
+
+def _nearness(slate: Slate, item_id: str) -> tuple[int, bool, str]:
+    """Sorts the latest showing first, then the slate without a request, then the smaller one."""
+    return -slate.showings[item_id].ts, slate.request_id is not None, slate.request_id or ""
+
+
+def _attribute(
+    slates: Iterable[Slate],
+    feedback: Iterable[FeedbackEvent],
+    definition: Definition,
+    watermark: int | None,
+) -> Attribution:
+    """Put every event that counts on the showing it belongs to."""
+    by_request: dict[tuple[str, str], list[Slate]] = defaultdict(list)
+    by_item: dict[tuple[str, str], list[Slate]] = defaultdict(list)
+    for slate in slates:
+        if slate.request_id is not None:
+            by_request[slate.user_id, slate.request_id].append(slate)
+        for item_id in slate.showings:
+            by_item[slate.user_id, item_id].append(slate)
+    result = Attribution()
+    for event in feedback:
+        if not _counts(event, definition):
+            result.ignored += 1
+            continue
+        if event.request_id is not None:
+            candidates = by_request.get((event.user_id, event.request_id), [])
+            showing, too_old = _named(candidates, event, definition.attribution_window)
+        else:
+            candidates = by_item.get((event.user_id, event.item_id), [])
+            showing, too_old = _nearest(candidates, event, definition.attribution_window)
+        if showing is not None:
+            showing.feedback.setdefault(event.feedback, []).append(event)
+            result.attributed += 1
+        elif _waits(event.ts, watermark, definition.allowed_lateness):
+            result.waiting += 1
+        elif too_old:
+            result.expired += 1
+        else:
+            result.no_impression += 1
+    return result
+
+
+def _waits(ts: int, watermark: int | None, allowed_lateness: int) -> bool:
+    return watermark is None or watermark <= ts + allowed_lateness
+
+
+def _deciding(events: Iterable[FeedbackEvent]) -> FeedbackEvent:
+    """Return the event that decides for one impression and kind."""
+    return max(events, key=lambda event: (event.ts, event.retract))
+
+
+def _duplicates(slates: Iterable[Slate], attributed: int) -> int:
+    """Log records that added nothing; items beyond the bound of a slate are not among them."""
+    repeated = sum(slate.records - len(slate.showings) for slate in slates)
+    pairs = sum(len(showing.feedback) for slate in slates for showing in slate.showings.values())
+    return repeated + attributed - pairs
