@@ -55,7 +55,7 @@ def test_a_partition_never_committed_is_empty(url):
         async with opened(url) as store:
             stored = await store.load(3)
             assert stored.offset is None
-            assert stored.chunks == []
+            assert stored.chunks == {}
             assert stored.header is None
             assert await store.user("u1", 4) is None
 
@@ -164,44 +164,45 @@ def test_another_definition_is_fenced(url):
     asyncio.run(scenario())
 
 
-def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_one(url):
+def saved(header, *names, keep=()):
+    """A checkpoint whose new chunks `names` hold their own names."""
+    return CheckpointWrite(header, {name: name.encode() for name in names}, [*keep, *names])
+
+
+def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_ones(url):
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as store:
-            first = CheckpointWrite(b"h1", b"\x00\xffone", [])
-            one = (await store.commit(commit_of(None, 10, [delta()], first))).chunk
+            first = CheckpointWrite(b"h1", {"one": b"\x00\xffone", "pane": b"p"}, ["one", "pane"])
+            await store.commit(commit_of(None, 10, [delta()], first))
             await store.commit(commit_of(10, 15, [delta()]))
-            second = CheckpointWrite(b"h2", b"two", [one])
-            two = (await store.commit(commit_of(15, 20, [], second))).chunk
+            second = saved(b"h2", "two", keep=["one", "pane"])
+            await store.commit(commit_of(15, 20, [], second))
             stored = await store.load(0)
-            assert (stored.header, stored.chunks) == (b"h2", [b"\x00\xffone", b"two"])
-            assert stored.chunk_names == [one, two]
+            assert stored.header == b"h2"
+            assert stored.chunks == {"one": b"\x00\xffone", "pane": b"p", "two": b"two"}
             assert (stored.checkpoint_offset, stored.offset) == (20, 20)
-            third = CheckpointWrite(b"h3", b"three", [two])
-            await store.commit(commit_of(20, 30, [], third))
+            await store.commit(commit_of(20, 30, [], saved(b"h3", "three", keep=["pane", "two"])))
             await store.commit(commit_of(30, 40))
             stored = await store.load(0)
-            assert (stored.header, stored.chunks) == (b"h3", [b"two", b"three"])
+            assert stored.header == b"h3"
+            assert list(stored.chunks) == ["pane", "two", "three"]
             assert (stored.checkpoint_offset, stored.offset) == (30, 40)
         with contextlib.closing(redis.Redis.from_url(url)) as client:
             keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
-            assert len(keys) == 2, "the chunk no longer listed is unlinked"
+            assert len(keys) == 3, "the chunk no longer listed is unlinked"
             assert {client.pttl(key) for key in keys} == {-1}, "listed chunks stay"
 
     asyncio.run(scenario())
 
 
-def test_a_large_chunk_is_cut_into_pieces(url, monkeypatch):
-    monkeypatch.setattr(store_module, "PIECE_BYTES", 1000)
-    chunk = random.Random(1).randbytes(3500)
-
+def test_a_checkpoint_without_new_chunks_keeps_the_old_ones(url):
     async def scenario():
         async with opened(url) as store:
-            name = (
-                await store.commit(commit_of(None, 10, [], CheckpointWrite(b"h", chunk, [])))
-            ).chunk
-            assert name.endswith(".4")
-            assert (await store.load(0)).chunks == [chunk]
+            await store.commit(commit_of(None, 10, [], saved(b"h1", "one")))
+            await store.commit(commit_of(10, 20, [], saved(b"h2", keep=["one"])))
+            stored = await store.load(0)
+            assert (stored.header, stored.chunks) == (b"h2", {"one": b"one"})
 
     asyncio.run(scenario())
 
@@ -210,12 +211,11 @@ def test_a_fenced_checkpoint_leaves_the_pointer_and_its_chunk_goes_by_itself(url
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as store:
-            good = CheckpointWrite(b"h1", b"one", [])
-            one = (await store.commit(commit_of(None, 10, [], good))).chunk
-            late = CheckpointWrite(b"h2", b"two", [one])
+            await store.commit(commit_of(None, 10, [], saved(b"h1", "one")))
+            late = saved(b"h2", "two", keep=["one"])
             assert await store.commit(commit_of(5, 20, [], late)) == Fenced(10)
             stored = await store.load(0)
-            assert (stored.header, stored.chunk_names) == (b"h1", [one])
+            assert (stored.header, list(stored.chunks)) == (b"h1", ["one"])
         with contextlib.closing(redis.Redis.from_url(url)) as client:
             keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
             ttls = sorted(client.pttl(key) for key in keys)
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_builds_on_a_chunk_of_nobody_is_fenced(url):
     async def scenario():
         async with opened(url) as store:
             await store.commit(commit_of(None, 10))
-            wrong = CheckpointWrite(b"h", b"two", ["7-abc.1"])
+            wrong = saved(b"h", "two", keep=["of nobody"])
             assert await store.commit(commit_of(10, 20, [], wrong)) == Fenced(10)
 
     asyncio.run(scenario())
@@ -238,17 +238,17 @@ def test_a_checkpoint_that_builds_on_a_chunk_of_nobody_is_fenced(url):
 def test_a_chunk_that_vanished_before_the_flip_is_written_again(url, monkeypatch):
     upload, uploads = Store._upload, []
 
-    async def forgetful(self, partition, name, pieces):
-        uploads.append(name)
+    async def forgetful(self, partition, chunks):
+        uploads.append(chunks)
         if len(uploads) > 1:
-            await upload(self, partition, name, pieces)
+            await upload(self, partition, chunks)
 
     monkeypatch.setattr(Store, "_upload", forgetful)
 
     async def scenario():
         async with opened(url) as store:
-            await store.commit(commit_of(None, 10, [delta()], CheckpointWrite(b"h", b"one", [])))
-            assert (await store.load(0)).chunks == [b"one"]
+            await store.commit(commit_of(None, 10, [delta()], saved(b"h", "one")))
+            assert (await store.load(0)).chunks == {"one": b"one"}
             assert (await store.user("u1", 1)).impressions == 10
 
     asyncio.run(scenario())
@@ -259,7 +259,7 @@ def test_a_missing_chunk_is_refused_with_a_cure(url):
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as store:
-            await store.commit(commit_of(None, 10, [], CheckpointWrite(b"h", b"one", [])))
+            await store.commit(commit_of(None, 10, [], saved(b"h", "one")))
             with contextlib.closing(redis.Redis.from_url(url)) as client:
                 client.delete(*client.keys(f"streameval:{{group:{topic}:0}}:chunk:*"))
             with pytest.raises(RefusedError, match="--reset-windows"):
@@ -274,17 +274,17 @@ def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, 
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as writer, opened(url, topic) as reader:
-            await writer.commit(commit_of(None, 10, [], CheckpointWrite(b"h1", b"one", [])))
+            await writer.commit(commit_of(None, 10, [], saved(b"h1", "one")))
 
             async def racing(self, partition, name):
                 if not raced:
                     raced.append(name)
-                    await writer.commit(commit_of(10, 20, [], CheckpointWrite(b"h2", b"two", [])))
+                    await writer.commit(commit_of(10, 20, [], saved(b"h2", "two")))
                 return await read(self, partition, name)
 
             monkeypatch.setattr(Store, "_chunk", racing)
             stored = await reader.load(0)
-            assert (stored.header, stored.chunks) == (b"h2", [b"two"])
+            assert (stored.header, stored.chunks) == (b"h2", {"two": b"two"})
 
     asyncio.run(scenario())
     assert raced
@@ -294,14 +294,14 @@ def test_reset_windows_keeps_counters_and_offset(url):
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as store:
-            await store.commit(commit_of(None, 10, [delta()], CheckpointWrite(b"h", b"one", [])))
+            await store.commit(commit_of(None, 10, [delta()], saved(b"h", "one")))
             await store.reset_windows(0, "f2", "{}")
             stored = await store.load(0)
             assert (stored.offset, stored.fingerprint, stored.definition) == (10, "f2", "{}")
-            assert (stored.header, stored.checkpoint_offset, stored.chunks) == (None, None, [])
+            assert (stored.header, stored.checkpoint_offset, stored.chunks) == (None, None, {})
             assert await store.commit(commit_of(10, 20)) == Fenced(10), "the old definition"
             applied = await store.commit(commit_of(10, 20, [delta()], fingerprint="f2"))
-            assert applied == Applied(None)
+            assert applied == Applied()
             assert (await store.user("u1", 1)).impressions == 20
         with contextlib.closing(redis.Redis.from_url(url)) as client:
             assert not client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
@@ -325,24 +325,26 @@ def test_a_key_of_a_wrong_type_ends_the_commit_with_nothing_changed(url):
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-@pytest.mark.parametrize(("chunk", "after"), [(None, 0), (b"one", 0), (b"one", 1)])
+@pytest.mark.parametrize(("chunk", "after"), [(None, 0), ("one", 0), ("one", 1)])
 def test_a_commit_whose_replies_are_lost_counts_once(chunk, after, lost):
     """The reply to the script, or to the chunk before it, and those of the tries that follow."""
 
+    topic = servers.unique()
+
     async def scenario(proxy):
-        async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
+        async with opened(f"redis://127.0.0.1:{proxy.port}", topic) as store:
             await store.commit(commit_of(None, 10, [delta()]))
             proxy.drop_replies(lost, after)
-            checkpoint = CheckpointWrite(b"h", chunk, []) if chunk else None
-            applied = await store.commit(commit_of(10, 20, [delta()], checkpoint))
+            checkpoint = saved(b"h", chunk) if chunk else None
+            await store.commit(commit_of(10, 20, [delta()], checkpoint))
             assert proxy.dropped
             stored = await store.load(0)
             assert stored.offset == 20
-            assert stored.chunk_names == ([applied.chunk] if chunk else [])
+            assert list(stored.chunks) == ([chunk] if chunk else [])
             assert (await store.user("u1", 1)).impressions == 20
         if chunk:
             with contextlib.closing(redis.Redis(port=proxy.target_port)) as client:
-                keys = client.keys(f"*{applied.chunk}*")
+                keys = client.keys(f"*{topic}*:chunk:{chunk}")
                 assert [client.pttl(key) for key in keys] == [-1]
 
     with Proxy(servers.shared_redis().port) as proxy:
@@ -539,10 +541,10 @@ def test_the_embedded_store_runs_the_same_script():
     async def scenario(server):
         async with opened(server.url) as store:
             await store.check()
-            checkpoint = CheckpointWrite(b"h", b"one", [])
+            checkpoint = saved(b"h", "one")
             await store.commit(commit_of(None, 10, [delta()], checkpoint))
             assert await store.commit(commit_of(5, 10, [delta()])) == Fenced(10)
-            assert (await store.load(0)).chunks == [b"one"]
+            assert (await store.load(0)).chunks == {"one": b"one"}
             assert (await store.user("u1", 1)).first_ts == NOW
 
     with servers.valkey() as server:

@@ -28,7 +28,7 @@ import numpy as np
 from streameval.core.attribution import NEVER, Attribution, Pending, Slate, User
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
-from streameval.core.limits import CHUNK_SLATES
+from streameval.core.limits import CHUNK_ITEMS
 from streameval.core.partition import Partition
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
@@ -106,8 +106,8 @@ def _unpack(data: bytes, type_: Any) -> Any:
 # ------------------------------------------------------------------------------------- writing
 
 
-def checkpoint(partition: Partition, offset: int) -> Checkpoint:
-    """What changed since the last checkpoint; `offset` (of the commit it goes with) names it.
+def checkpoint(partition: Partition, stem: str) -> Checkpoint:
+    """What changed since the last checkpoint; names of chunks begin with `stem`, which is new.
 
     Call it right after a flush. The partition takes the checkpoint for written: if it was not,
     drop the state and restore.
@@ -116,7 +116,7 @@ def checkpoint(partition: Partition, offset: int) -> Checkpoint:
     assert not partition.attribution.dirty, "flush first"
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)
-    for info, data in _new_chunks(partition, offset):
+    for info, data in _new_chunks(partition, stem):
         chunks[info.name] = data
         infos.append(info)
     partition.unsaved.clear()
@@ -144,23 +144,34 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
     return kept
 
 
-def _new_chunks(partition: Partition, offset: int) -> Iterable[tuple[ChunkInfo, bytes]]:
-    unsaved = partition.unsaved
-    for start in range(0, len(unsaved), CHUNK_SLATES):
-        slates = unsaved[start : start + CHUNK_SLATES]
+def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, bytes]]:
+    for number, slates in enumerate(_portions(partition.unsaved)):
         newest = max(slate.time for slate in slates)
-        name = f"{offset}.slates.{start // CHUNK_SLATES}"
-        yield ChunkInfo(name, NEVER, newest), _pack([_slate_record(slate) for slate in slates])
+        records = [_slate_record(slate) for slate in slates]
+        yield ChunkInfo(f"{stem}.slates.{number}", NEVER, newest), _pack(records)
         for slate in slates:
             slate.unsaved = False
     for index, state in enumerate(partition.windows):
         numbers = [number for window, number in partition.unsaved_panes if window == index]
         written = [number for number in numbers if number in state.panes]
         if written:
-            records = [
+            panes = [
                 _pane_record(number, state.panes[number], partition.cells) for number in written
             ]
-            yield ChunkInfo(f"{offset}.panes.{index}", index, max(written)), _pack(records)
+            yield ChunkInfo(f"{stem}.panes.{index}", index, max(written)), _pack(panes)
+
+
+def _portions(slates: list[Slate]) -> Iterable[list[Slate]]:
+    portion: list[Slate] = []
+    items = 0
+    for slate in slates:
+        portion.append(slate)
+        items += len(slate.items)
+        if items >= CHUNK_ITEMS:
+            yield portion
+            portion, items = [], 0
+    if portion:
+        yield portion
 
 
 def _slate_record(slate: Slate) -> SlateRecord:

@@ -68,9 +68,9 @@ MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 5_000
 # Events applied in one go: more falls out of the cache (2.4 us an event, 3.2 at 10,000).
 APPLY_SLICE: Final = 1_000
-# Slates in one chunk of a checkpoint: about 10 MB before compression, so that no value of Redis
-# blocks the server for long.
-CHUNK_SLATES: Final = 50_000
+# Impressions in one chunk of a checkpoint: about 10 MB before compression, so that no value of
+# Redis blocks the server for long.
+CHUNK_ITEMS: Final = 500_000
 # Slates scored in one go: bounds the padding that one slate with many positives causes.
 SCORE_SLICE: Final = 1_000
 

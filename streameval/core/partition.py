@@ -15,7 +15,7 @@ Everything is a function of the log: where a batch or a flush ends changes no fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,16 @@ UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
 """User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
 
 SMALLEST_RENUMBERING = 4096
+
+Added = tuple[int, int]
+"""What a flush added and what it took back (both not negative)."""
+
+
+class SegmentChanges(NamedTuple):
+    """What one flush booked: impressions by segment, positives by segment and index of the kind."""
+
+    impressions: dict[tuple[str, ...], Added]
+    positives: dict[tuple[tuple[str, ...], int], Added]
 
 
 class Partition:
@@ -61,6 +71,7 @@ class Partition:
         self.unsaved: list[Slate] = []
         self.unsaved_panes: list[tuple[int, int]] = []
         self.chunks: list[Any] = []
+        self.changes = SegmentChanges({}, {})
         self._renumber_at = SMALLEST_RENUMBERING
 
     # ---------------------------------------------------------------- reading
@@ -117,6 +128,7 @@ class Partition:
         self.attribution.resolve()
         rows = self._book()
         self._spread(rows)
+        self.changes = self._changes(rows)
         deltas = [_delta(user, len(self.gains)) for user in self.attribution.touched]
         self.attribution.close()
         if self.watermark is not None:
@@ -190,6 +202,26 @@ class Partition:
         self._score(rows, rankings)
         return rows
 
+    def _changes(self, rows: Rows) -> SegmentChanges:
+        values = self.attribution.segments.values
+        segment_of = self.cells.segments
+        impressions = {
+            values[segment]: added
+            for segment, added in _by_key(
+                [segment_of[cell] for cell in rows.cells], rows.impressions
+            ).items()
+        }
+        kinds = len(self.gains)
+        keys = [
+            segment_of[cell] * kinds + kind
+            for cell, kind in zip(rows.positive_cells, rows.positive_kinds, strict=True)
+        ]
+        positives = {
+            (values[key // kinds], key % kinds): added
+            for key, added in _by_key(keys, rows.positives).items()
+        }
+        return SegmentChanges(impressions, positives)
+
     def _take_back(
         self, slate: Slate, user: User, rows: Rows, rankings: list[tuple[Ranking, int]]
     ) -> None:
@@ -258,6 +290,15 @@ class Partition:
         scores = self.scorer.score([ranking for ranking, _ in rankings])
         signs = np.array([sign for _, sign in rankings], np.int64)[:, np.newaxis]
         rows.score_values = np.concatenate((signs, signs * scores), axis=1)
+
+
+def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:
+    if not keys:
+        return {}
+    index, changes = np.array(keys, np.int64), np.array(values, np.int64)
+    added = np.bincount(index, weights=np.maximum(changes, 0)).astype(np.int64).tolist()
+    taken = np.bincount(index, weights=np.maximum(-changes, 0)).astype(np.int64).tolist()
+    return {key: pair for key, pair in enumerate(zip(added, taken, strict=True)) if pair != (0, 0)}
 
 
 def _delta(user: User, kinds: int) -> UserDelta:

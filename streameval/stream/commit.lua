@@ -8,8 +8,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t:p}:user:<id>      hash    user_ttl,     this file   lifetime counters of a user: impressions,
                                             else none                 slates, first_ts, last_ts (ms) and
                                                                       positives:<kind>; a field of 0 is absent
-  streameval:{g:t:p}:chunk:<name>:i string  1 h until     store.py    piece i (from 0) of a checkpoint's chunk;
-                                            listed, then  writes,     <name> is <offset>-<commit>.<pieces>
+  streameval:{g:t:p}:chunk:<name>   string  1 h until     store.py    a chunk of a checkpoint, never changed;
+                                            listed, then  writes,     <name> is new each time
                                             none          this file
                                                           lists and
                                                           unlinks
@@ -28,10 +28,9 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         10 MessagePack: kinds of positives
         11 MessagePack: users, flat: id, impressions, slates, first_ts, last_ts, then positives by kind
         12 header of the checkpoint, "" for none
-        13 MessagePack: chunks to keep, oldest first, the new one last
+        13 MessagePack: chunks to keep, the new ones among them   14 MessagePack: the new ones
 
-Answers {"applied"}; {"missing"} when a piece of the new chunk is not there (it is to be written
-again); or {"fenced", stored offset or "", stored commit}, where the stored commit is this one if
+Answers {"applied"}; {"missing"} when a new chunk is not there (it is to be written again); or {"fenced", stored offset or "", stored commit}, where the stored commit is this one if
 an earlier try went through. Everything is read before anything is written: a key of a wrong type
 ends the script with nothing changed, and Redis checks memory and disk before the first write only.
 ]]
@@ -47,31 +46,24 @@ end
 if (stored[1] or '') ~= ARGV[1] then return fenced() end
 if stored[3] and stored[3] ~= ARGV[7] then return fenced() end
 
--- 1. The checkpoint: chunks that are kept must be listed, the new one must be there.
-local function pieces(name)
-  local keys = {}
-  for index = 0, tonumber(string.match(name, '%.(%d+)$')) - 1 do
-    keys[#keys + 1] = prefix .. 'chunk:' .. name .. ':' .. index
-  end
-  return keys
+-- 1. The checkpoint: chunks that are kept must be listed or new, and the new ones there.
+local function chunk_key(name)
+  return prefix .. 'chunk:' .. name
 end
 
 local checkpoint = ARGV[12] ~= ''
-local chunks, kept, added = {}, {}, {}
+local chunks, added, kept = {}, {}, {}
 if checkpoint then
   local known = {}
   for name in string.gmatch(listed, '%S+') do known[name] = true end
-  chunks = cmsgpack.unpack(ARGV[13])
-  for index, name in ipairs(chunks) do
-    kept[name] = true
-    if index == #chunks then
-      added = pieces(name)
-    elseif not known[name] then
-      return fenced()
-    end
+  chunks, added = cmsgpack.unpack(ARGV[13]), cmsgpack.unpack(ARGV[14])
+  for _, name in ipairs(added) do
+    if redis.call('EXISTS', chunk_key(name)) == 0 then return {'missing'} end
+    known[name] = true
   end
-  for _, key in ipairs(added) do
-    if redis.call('EXISTS', key) == 0 then return {'missing'} end
+  for _, name in ipairs(chunks) do
+    if not known[name] then return fenced() end
+    kept[name] = true
   end
 end
 
@@ -132,11 +124,11 @@ if not stored[3] then
     'fingerprint', ARGV[7], 'definition', ARGV[8])
 end
 if checkpoint then
-  for _, key in ipairs(added) do call('PERSIST', key) end
+  for _, name in ipairs(added) do call('PERSIST', chunk_key(name)) end
   call('HSET', partition, 'checkpoint_offset', ARGV[2], 'header', ARGV[12],
     'chunks', table.concat(chunks, ' '))
   for name in string.gmatch(listed, '%S+') do
-    if not kept[name] then call('UNLINK', unpack(pieces(name))) end
+    if not kept[name] then call('UNLINK', chunk_key(name)) end
   end
 end
 return {'applied'}

@@ -9,8 +9,8 @@ increment counts twice) and why the loop here retries the script as a whole.
 
 A checkpoint goes in three steps, safe to stop between any two:
 
-1. its chunk is written under a new random name, with a time to live: unlisted, it goes by itself;
-2. the commit script lists it, makes it last and stores header and offset: the pointer flips;
+1. its chunks are written under new names, with a time to live: unlisted, they go by themselves;
+2. the commit script lists them, makes them last and stores header and offset: the pointer flips;
 3. in the same script the chunks no longer listed are unlinked; who is reading them reads again.
 """
 
@@ -24,7 +24,7 @@ import importlib.resources
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -48,8 +48,6 @@ REPLY_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 3.0
 # A chunk that no checkpoint lists goes after an hour; a commit takes seconds.
 CHUNK_TTL_MS: Final = 3_600_000
-# A value of Redis blocks it while it is copied: larger chunks are cut into pieces of this size.
-PIECE_BYTES: Final = 8 << 20
 # While the store is away: how often it is tried, and how often the log says so.
 RETRY_SECONDS: Final = (0.05, 1.0)
 COMPLAINT_SECONDS: Final = 3.0
@@ -62,8 +60,8 @@ class CheckpointWrite(NamedTuple):
     """A checkpoint to store: what changed since the last one, and which chunks still count."""
 
     header: bytes
-    chunk: bytes
-    keep: Sequence[str]  # names of stored chunks that are still needed, oldest first
+    chunks: Mapping[str, bytes]  # new ones, by a name that nobody has used or will use
+    keep: Sequence[str]  # names of all chunks that the header refers to, the new ones among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,7 @@ class Commit:
 
 
 class Applied(NamedTuple):
-    """The commit is stored; `chunk` is the name its checkpoint's chunk was given."""
-
-    chunk: str | None
+    """The commit is stored, by this try or by an earlier one whose reply was lost."""
 
 
 class Fenced(NamedTuple):
@@ -102,8 +98,7 @@ class Stored(NamedTuple):
     topic_id: str | None
     fingerprint: str | None
     header: bytes | None
-    chunks: list[bytes]
-    chunk_names: list[str]
+    chunks: dict[str, bytes]
     checkpoint_offset: int | None
     committed_at: int | None
     definition: str | None
@@ -202,8 +197,11 @@ class Store:
             fields: dict[bytes, bytes] = await self._once(lambda: self._raw("HGETALL", key))
             names = fields.get(b"chunks", b"").decode().split()
             chunks = [await self._chunk(partition, name) for name in names]
-            if None not in chunks:
-                return _stored(fields, [chunk for chunk in chunks if chunk is not None], names)
+            found = {
+                name: chunk for name, chunk in zip(names, chunks, strict=True) if chunk is not None
+            }
+            if len(found) == len(names):
+                return _stored(fields, found)
             if names == before:
                 raise RefusedError(
                     f"a chunk of the checkpoint of partition {partition} is missing in Redis at"
@@ -224,15 +222,15 @@ class Store:
         assert commit.end != commit.start or not commit.users, "a retry could count them twice"
         # Tells this commit, whose reply was lost, from a twin's that ends at the same offset.
         identity = secrets.token_hex(8)
-        name, pieces = _cut(commit, identity)
-        arguments = self._arguments(commit, identity, name)
+        new = commit.checkpoint.chunks if commit.checkpoint is not None else {}
+        arguments = self._arguments(commit, identity)
         key = self._key(commit.partition, "partition")
-        upload = bool(pieces)
+        upload = bool(new)
 
         async def attempt() -> list[bytes]:
             nonlocal upload
             if upload:
-                await self._upload(commit.partition, name, pieces)
+                await self._upload(commit.partition, new)
             upload = False  # on a further try only if the script misses it: it may be listed now
             answer: list[bytes] = await self._script(_commit_script(), key, arguments)
             upload = answer[0] == b"missing"
@@ -241,18 +239,16 @@ class Store:
         while True:
             answer = await self._persistently("commit", attempt, give_up_after)
             if answer[0] == b"applied" or answer[2:] == [identity.encode()]:
-                return Applied(name or None)
+                return Applied()
             if answer[0] == b"fenced":
                 return Fenced(int(answer[1]) if answer[1] else None)
 
-    def _arguments(self, commit: Commit, identity: str, name: str) -> list[str | bytes | int]:
+    def _arguments(self, commit: Commit, identity: str) -> list[str | bytes | int]:
         flat: list[str | int] = []
         for user, impressions, slates, first_ts, last_ts, positives in commit.users:
             flat += (user, impressions, slates, first_ts, last_ts, *positives)
-        header, chunks = b"", [name]
-        if commit.checkpoint is not None:
-            header, chunks = commit.checkpoint.header, [*commit.checkpoint.keep, name]
-            assert header, "an empty header stands for no checkpoint"
+        saved = commit.checkpoint or CheckpointWrite(b"", {}, ())
+        assert saved.header or commit.checkpoint is None, "an empty header stands for none"
         return [
             "" if commit.start is None else commit.start,
             commit.end,
@@ -265,8 +261,9 @@ class Store:
             self._user_ttl,
             self._packed_kinds,
             msgspec.msgpack.encode(flat),
-            header,
-            msgspec.msgpack.encode(chunks),
+            saved.header,
+            msgspec.msgpack.encode(list(saved.keep)),
+            msgspec.msgpack.encode(list(saved.chunks)),
         ]
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
@@ -275,23 +272,21 @@ class Store:
         chunks = self._key(partition, "chunk:")
         await self._run_once(_RESET, key, [chunks, fingerprint, definition])
 
+    async def offset(self, partition: int) -> int | None:
+        """The stored offset of `partition` alone."""
+        key = self._key(partition, "partition")
+        offset: bytes | None = await self._once(lambda: self._raw("HGET", key, "offset"))
+        return None if offset is None else int(offset)
+
     async def _chunk(self, partition: int, name: str) -> bytes | None:
-        pieces = []
-        for key in self._pieces(partition, name):
-            piece: bytes | None = await self._once(functools.partial(self._raw, "GET", key))
-            if piece is None:
-                return None
-            pieces.append(piece)
-        return b"".join(pieces)
+        key = self._key(partition, f"chunk:{name}")
+        chunk: bytes | None = await self._once(lambda: self._raw("GET", key))
+        return chunk
 
-    async def _upload(self, partition: int, name: str, pieces: list[bytes]) -> None:
-        for key, piece in zip(self._pieces(partition, name), pieces, strict=True):
-            await self._redis.set(key, piece, px=CHUNK_TTL_MS)
-
-    def _pieces(self, partition: int, name: str) -> list[str]:
-        """The keys of a chunk; the number of its pieces ends its name."""
-        stem = self._key(partition, f"chunk:{name}")
-        return [f"{stem}:{index}" for index in range(int(name.rpartition(".")[2]))]
+    async def _upload(self, partition: int, chunks: Mapping[str, bytes]) -> None:
+        for name, chunk in chunks.items():
+            key = self._key(partition, f"chunk:{name}")
+            await self._redis.set(key, chunk, px=CHUNK_TTL_MS)
 
     def _key(self, partition: int, rest: str) -> str:
         return f"streameval:{{{self._scope}:{partition}}}:{rest}"
@@ -424,9 +419,7 @@ class Store:
 
 _RESET: Final = """
 for name in string.gmatch(redis.call('HGET', KEYS[1], 'chunks') or '', '%S+') do
-  for index = 0, tonumber(string.match(name, '%.(%d+)$')) - 1 do
-    redis.call('UNLINK', ARGV[1] .. name .. ':' .. index)
-  end
+  redis.call('UNLINK', ARGV[1] .. name)
 end
 redis.call('HDEL', KEYS[1], 'checkpoint_offset', 'header', 'chunks')
 if redis.call('HEXISTS', KEYS[1], 'offset') == 1 then
@@ -446,16 +439,7 @@ def _sha(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
-def _cut(commit: Commit, identity: str) -> tuple[str, list[bytes]]:
-    """The name of the chunk of `commit`, and its pieces; "" and none without a checkpoint."""
-    if commit.checkpoint is None:
-        return "", []
-    chunk = commit.checkpoint.chunk
-    pieces = [chunk[at : at + PIECE_BYTES] for at in range(0, max(len(chunk), 1), PIECE_BYTES)]
-    return f"{commit.end}-{identity}.{len(pieces)}", pieces
-
-
-def _stored(fields: dict[bytes, bytes], chunks: list[bytes], names: list[str]) -> Stored:
+def _stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:
     def text(name: bytes) -> str | None:
         return fields[name].decode() if name in fields else None
 
@@ -469,7 +453,6 @@ def _stored(fields: dict[bytes, bytes], chunks: list[bytes], names: list[str]) -
         fingerprint=text(b"fingerprint"),
         header=fields.get(b"header"),
         chunks=chunks,
-        chunk_names=names,
         checkpoint_offset=number(b"checkpoint_offset"),
         committed_at=number(b"committed_at"),
         definition=text(b"definition"),

@@ -1,0 +1,565 @@
+"""The running service: partitions come and go, records become commits and checkpoints.
+
+The steps of one batch of one partition (numbers stand in the code):
+
+1. *read* what the log has (`_turn`); a partition whose store is behind is paused, so memory is
+   bounded and the group's membership is kept up.
+2. *decode and apply*, a slice at a time (`Owned.work`).
+3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`).
+4. *bury* what was rejected in the dead-letter topic, acknowledged.
+5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
+   the stored offset is still the one the batch began at. The next batch is applied meanwhile.
+6. *count* it in the process' counters.
+7. tell Kafka's group the offset, for tools; nothing depends on it.
+
+A death between any two steps: before 5 the batch is read again (dead letters may repeat, with the
+same source offset), after 5 it is not. A refused commit (5) means another owner went on, or Redis
+lost its data: the partition's state is dropped and restored from what is stored.
+
+Restore: checkpoint at X, read again from X up to the committed offset without counting, go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, Final
+
+from streameval import __version__
+from streameval.core.checkpoint import refuse_other_definition, restore
+from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
+from streameval.core.figures import Figures, figures, merge
+from streameval.core.partition import Partition
+from streameval.stream.owned import Cut, Limits, Owned, settle
+from streameval.stream.ports import Keeper, Log
+from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.stream.store import CheckpointWrite, Commit, Fenced, Stored
+
+log = logging.getLogger(__name__)
+
+# Records of one read: some slices of each partition, so that commits and pages get their turn.
+POLL_RECORDS: Final = 20_000
+# Seconds of a read that finds nothing; a batch that is due waits no longer than this.
+POLL_SECONDS: Final = 0.1
+# Slices applied of one partition before the others get their turn.
+TURN_SLICES: Final = 5
+PROBE_SECONDS: Final = 2.0
+PROBE_TIMEOUT: Final = 5.0
+GROUP_COMMIT_SECONDS: Final = 5.0
+# What a rebalance waits for the last commit of a partition that goes; beyond, the fence decides.
+REVOKE_SECONDS: Final = 8.0
+# After a fence: time for the group to say who owns the partition now.
+FENCE_SECONDS: Final = 3.0
+# A figure is computed anew at most this share of the time (a tick gets rarer with many users).
+TICK_SHARE: Final = 0.05
+# Without end offsets of the broker: this long without records counts as caught up.
+IDLE_SECONDS: Final = 2.0
+
+
+class Ingest:
+    """The loop around one `Log` and one `Keeper`; `IngestLike` says how the frame uses it."""
+
+    def __init__(
+        self,
+        settings: Any,
+        reader: Log,
+        store: Keeper,
+        *,
+        reset_windows: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.definition = settings.definition()
+        self.reader = reader
+        self.store = store
+        self.counters = ProcessCounters(self.definition)
+        self.owned: dict[int, Owned] = {}
+        self._limits = Limits(
+            events=settings.batch_events,
+            users=settings.batch_users,
+            seconds=settings.batch_interval / 1000,
+            checkpoint_seconds=settings.checkpoint_interval / 1000,
+            max_clock_skew=self.definition.max_clock_skew,
+        )
+        self._described = json.dumps(self.definition.described(), sort_keys=True)
+        self._fingerprint = self.definition.fingerprint()
+        self._reset = reset_windows
+        self._was_reset: set[int] = set()
+        self._assigned: set[int] = set()
+        self._parked: dict[int, Owned] = {}
+        self._paused: set[int] = set()
+        self._commits: dict[int, asyncio.Task[None]] = {}
+        self._restores: dict[int, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._failure: BaseException | None = None
+        self._stopping = asyncio.Event()
+        self._left = asyncio.Event()
+        self._joined = False
+        self._store_up = False
+        self._broker_up = False
+        self._reason = "starting"
+        self._figures: Figures | None = None
+        self._tick_at = 0.0
+        self._started_at = time.time()
+
+    # ---------------------------------------------------------------------- run
+
+    async def run(self) -> None:
+        """Work until stopped; raises the `StreamevalError` that ends the worker."""
+        try:
+            await self._wait_for_store()
+            if not self._stopping.is_set():
+                self._reason = "waiting for Kafka"
+                await self._unless_stopping(self.reader.start(self))
+            self._joined = not self._stopping.is_set()
+            self._broker_up = self._joined
+            self._reason = "joining the group"
+            self._spawn(self._probe())
+            self._spawn(self._tell_group())
+            while not self._stopping.is_set():
+                await self._turn()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            self._left.set()
+
+    async def _wait_for_store(self) -> None:
+        self._reason = "waiting for Redis"
+        said = 0.0
+        while not self._stopping.is_set():
+            try:
+                await self.store.check()
+            except UnreachableError as error:
+                if time.monotonic() - said >= 3:
+                    said = time.monotonic()
+                    log.warning("%s Waiting for it.", error)
+            else:
+                self._store_up = True
+                return
+            await self._unless_stopping(asyncio.sleep(0.5))
+
+    async def _unless_stopping(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Await `work`, but no longer than until the worker is told to stop."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            await task
+        else:
+            task.cancel()
+
+    async def _turn(self) -> None:
+        """One round: read, apply, commit what is due."""
+        waiting = any(
+            owned.backlog and number not in self._paused for number, owned in self.owned.items()
+        )
+        # 1. read
+        for records in await self.reader.poll(0.0 if waiting else POLL_SECONDS, POLL_RECORDS):
+            owned = self.owned.get(records.partition)
+            if owned is not None:
+                owned.take(records)
+        for owned in list(self.owned.values()):
+            await self._work(owned)
+
+    async def _work(self, owned: Owned) -> None:
+        blocked = False
+        for _ in range(TURN_SLICES):
+            if not owned.backlog or self.owned.get(owned.number) is not owned:
+                break
+            if owned.due(time.monotonic()) and not self._begin_commit(owned):
+                blocked = True
+                break
+            owned.work(time.monotonic())  # 2. decode and apply
+            await asyncio.sleep(0)
+        if self.owned.get(owned.number) is not owned:
+            return
+        if owned.due(time.monotonic()):
+            self._begin_commit(owned)
+        self._regulate(owned, blocked)
+
+    def _regulate(self, owned: Owned, blocked: bool) -> None:
+        """Pause a partition that waits for the store, resume it when its backlog is gone."""
+        number = owned.number
+        if blocked and number not in self._paused:
+            self._paused.add(number)
+            self.reader.pause(number)
+        elif number in self._paused and number not in self._commits:
+            self._paused.discard(number)
+            self.reader.resume(number)
+
+    # ------------------------------------------------------------------ commits
+
+    def _begin_commit(self, owned: Owned, *, with_checkpoint: bool = False) -> bool:
+        """Cut the batch and commit it in the background; False while another is under way."""
+        if owned.number in self._commits:
+            return False
+        began = time.monotonic()
+        cut = owned.cut(began, with_checkpoint=with_checkpoint)  # 3. cut
+        if cut.checkpoint is not None:
+            self.counters.checkpoint_seconds.observe(time.monotonic() - began)
+        task = asyncio.create_task(self._commit(owned, cut))
+        self._commits[owned.number] = task
+        return True
+
+    async def _commit(self, owned: Owned, cut: Cut) -> None:
+        try:
+            if cut.letters:
+                await self.reader.bury(cut.letters)  # 4. bury
+            began = time.monotonic()
+            answer = await self.store.commit(self._written(cut))  # 5. commit
+            self.counters.commit_seconds.observe(time.monotonic() - began)
+            if isinstance(answer, Fenced):
+                self._drop(owned, answer.offset)
+                return
+            settle(cut, self.counters, self.definition.kinds)  # 6. count
+            if cut.checkpoint is not None:
+                owned.checkpointed_at = time.monotonic()
+                owned.checkpoint_bytes = len(cut.checkpoint.header) + sum(
+                    len(chunk) for chunk in cut.checkpoint.chunks.values()
+                )
+        except StreamevalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task
+            self._fail(error)
+        finally:
+            self._commits.pop(owned.number, None)
+
+    def _written(self, cut: Cut) -> Commit:
+        saved = cut.checkpoint
+        return Commit(
+            partition=cut.partition,
+            start=cut.start,
+            end=cut.end,
+            users=cut.users,
+            cluster_id=self.reader.cluster_id,
+            topic_id=self.reader.topic_id,
+            fingerprint=self._fingerprint,
+            definition=self._described,
+            now=int(time.time() * 1000),
+            checkpoint=None
+            if saved is None
+            else CheckpointWrite(saved.header, saved.chunks, saved.keep),
+        )
+
+    def _drop(self, owned: Owned, stored: int | None) -> None:
+        """Another owner moved on, or the store lost data: start again from what is stored."""
+        self.counters.fences += 1
+        log.warning(
+            "partition %d: fenced at offset %s, Redis is at %s: another worker (or a second"
+            " deployment named %s) went on, or Redis lost data; reading again from what is stored",
+            owned.number,
+            owned.committed,
+            stored,
+            self.settings.group,
+        )
+        if self.owned.get(owned.number) is owned:
+            del self.owned[owned.number]
+            self._begin_restore(owned.number, 0.0 if stored is None else FENCE_SECONDS)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    # ------------------------------------------------------- partitions come and go
+
+    async def assigned(self, partitions: Sequence[int]) -> None:
+        """Restore the partitions; nothing is read of them before that."""
+        for number in partitions:
+            self._assigned.add(number)
+            self._begin_restore(number, 0.0)
+        # What went to another worker is gone for good.
+        self._parked = {n: owned for n, owned in self._parked.items() if n in self._assigned}
+        if partitions:
+            log.info("assigned partitions %s", ", ".join(map(str, sorted(partitions))))
+        self._reason = ""
+
+    async def revoked(self, partitions: Sequence[int]) -> None:
+        """Commit what was applied, then let go; the state is kept in case it comes back."""
+        for number in partitions:
+            self._assigned.discard(number)
+            restoring = self._restores.pop(number, None)
+            if restoring is not None:
+                restoring.cancel()
+        going = [self.owned[number] for number in partitions if number in self.owned]
+        await self._finish(going, REVOKE_SECONDS)
+        for owned in going:
+            if self.owned.pop(owned.number, None) is owned and not owned.uncommitted:
+                self._parked[owned.number] = owned
+            self._paused.discard(owned.number)
+
+    async def _finish(self, going: Sequence[Owned], seconds: float) -> bool:
+        """Commit all that is applied of `going`; False where the time was too short."""
+        end = time.monotonic() + seconds
+        for owned in going:
+            owned.drop_backlog()
+        while time.monotonic() < end:
+            for owned in going:
+                if self.owned.get(owned.number) is owned and owned.uncommitted:
+                    self._begin_commit(owned, with_checkpoint=True)
+            running = {
+                self._commits[owned.number] for owned in going if owned.number in self._commits
+            }
+            if not running:
+                return self._failure is None
+            await asyncio.wait(running, timeout=max(0.0, end - time.monotonic()))
+        return False
+
+    def _begin_restore(self, number: int, delay: float) -> None:
+        self.reader.pause(number)
+        self._paused.discard(number)
+        before = self._restores.pop(number, None)
+        if before is not None:
+            before.cancel()
+        self._restores[number] = asyncio.create_task(self._restore(number, delay))
+
+    async def _restore(self, number: int, delay: float) -> None:
+        try:
+            await asyncio.sleep(delay)
+            owned = await self._take_over(number)
+        except Exception as error:  # noqa: BLE001  whatever ends a restore ends the worker
+            self._fail(error)
+            return
+        if number not in self._assigned:
+            return
+        self.owned[number] = owned
+        self.reader.seek(number, owned.next_offset)
+        self.reader.resume(number)
+        self._restores.pop(number, None)
+
+    async def _take_over(self, number: int) -> Owned:
+        """The state of a partition as stored, ready to read on from `next_offset`."""
+        first, end = await self._persist(lambda: self.reader.bounds(number))
+        parked = self._parked.pop(number, None)
+        if parked is not None:
+            offset = await self._persist(lambda: self.store.offset(number))
+            if offset is not None and offset == parked.committed and offset >= first:
+                return parked
+        stored = await self._persist(lambda: self.store.load(number))
+        if self._reset and number not in self._was_reset:
+            await self.store.reset_windows(number, self._fingerprint, self._described)
+            self._was_reset.add(number)
+            stored = await self._persist(lambda: self.store.load(number))
+        self._refuse_strangers(number, stored, end)
+        if stored.header is None:
+            state = Partition(self.definition, journal=True)
+        else:
+            state = await asyncio.to_thread(restore, self.definition, stored.header, stored.chunks)
+        return self._opened(number, state, stored, first, end)
+
+    def _opened(
+        self, number: int, state: Partition, stored: Stored, first: int, end: int | None
+    ) -> Owned:
+        committed = stored.offset
+        if committed is None:
+            at = first if self.settings.start_from == "earliest" or end is None else end
+        else:
+            at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset
+            if committed < first:
+                self.counters.events_lost += first - committed
+                log.error(
+                    "partition %d: the log begins at %d, beyond the stored offset %d: %d events"
+                    " are lost; keep the topic longer than a worker can be away",
+                    number,
+                    first,
+                    committed,
+                    first - committed,
+                )
+            elif at < first:
+                log.error(
+                    "partition %d: the log begins at %d, beyond the checkpoint at %d: counters"
+                    " are whole, windows lack up to %d events until they have passed",
+                    number,
+                    first,
+                    at,
+                    first - at,
+                )
+        idle = 0.0
+        if stored.committed_at is not None:
+            idle = max(0.0, time.time() - stored.committed_at / 1000)
+        return Owned(
+            number,
+            self._limits,
+            state,
+            next_offset=max(at, first),
+            committed=committed,
+            idle_since=time.monotonic() - idle,
+        )
+
+    def _refuse_strangers(self, number: int, stored: Stored, end: int | None) -> None:
+        """Refuse state of another definition, cluster or topic: no figure of it would be right."""
+        if stored.offset is None:
+            return
+        if stored.fingerprint not in {None, self._fingerprint}:
+            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
+        for what, theirs, ours in (
+            ("cluster", stored.cluster_id, self.reader.cluster_id),
+            ("topic", stored.topic_id, self.reader.topic_id),
+        ):
+            if theirs and ours and theirs != ours:
+                raise RefusedError(
+                    f"Redis holds the state of partition {number} of another Kafka {what}"
+                    f" (id {theirs}, this one is {ours}): was it deleted and made anew? Choose"
+                    " another `group`, or delete the keys of this one in Redis to count from zero"
+                )
+        if end is not None and stored.offset > end:
+            raise RefusedError(
+                f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
+                f" end {end}: the topic was made anew or truncated. Choose another `group`, or"
+                " delete the keys of this one in Redis to count from zero"
+            )
+
+    async def _persist(self, call: Any) -> Any:
+        """Await `call()`, again while a server is away, with a line every few seconds."""
+        said = 0.0
+        while True:
+            try:
+                return await call()
+            except UnreachableError as error:
+                if time.monotonic() - said >= 3:
+                    said = time.monotonic()
+                    log.warning("%s Trying on.", error)
+            await asyncio.sleep(0.5)
+
+    # ------------------------------------------------------------- in the background
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _probe(self) -> None:
+        """Ask both servers every few seconds whether they are there."""
+        while True:
+            self._broker_up = bool(await _bounded(self.reader.probe(), PROBE_TIMEOUT))
+            facts = await _bounded(self.store.facts(), PROBE_TIMEOUT)
+            self._store_up = facts is not None
+            if facts is not None and facts.policy != "noeviction":
+                self._reason = f"Redis evicts keys (maxmemory-policy {facts.policy})"
+            for owned in list(self.owned.values()) if self._store_up else ():
+                await self._check_offset(owned)
+            await asyncio.sleep(PROBE_SECONDS)
+
+    async def _check_offset(self, owned: Owned) -> None:
+        """Notice a store that lost or rolled back its data, also while no events come."""
+        before = owned.committed
+        if before is None or owned.number in self._commits:
+            return
+
+        async def look() -> tuple[int | None]:
+            return (await self.store.offset(owned.number),)
+
+        answer = await _bounded(look(), PROBE_TIMEOUT)
+        if answer is None or answer[0] == before or owned.committed != before:
+            return
+        if owned.number not in self._commits and self.owned.get(owned.number) is owned:
+            self._drop(owned, answer[0])
+
+    async def _tell_group(self) -> None:
+        """Tell Kafka's group the committed offsets, for tools that show lag."""
+        told: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(GROUP_COMMIT_SECONDS)
+            offsets = self._committed()
+            if offsets and offsets != told:
+                await self.reader.commit(offsets)  # 7. tell the group
+                told = offsets
+
+    def _committed(self) -> dict[int, int]:
+        return {
+            number: owned.committed
+            for number, owned in self.owned.items()
+            if owned.committed is not None and number not in self._commits
+        }
+
+    # -------------------------------------------------------------------- figures
+
+    async def tick(self) -> None:
+        """Compute the figures of all partitions anew (rarer where that takes long)."""
+        began = time.monotonic()
+        if began < self._tick_at:
+            return
+        sums = []
+        for owned in list(self.owned.values()):
+            if not owned.restoring:
+                sums.append(owned.state.sums(self._reading_time(owned, began)))
+                await asyncio.sleep(0)
+        self._figures = figures(self.definition, merge(sums))
+        self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
+
+    def _reading_time(self, owned: Owned, now: float) -> int | None:
+        """T of a partition that is caught up and idle: the watermark and the time since."""
+        watermark = owned.state.watermark
+        idle = now - owned.idle_since
+        lag = self.reader.lag(owned.number, owned.next_offset)
+        caught_up = lag == 0 or (lag is None and idle >= IDLE_SECONDS)
+        if watermark is None or owned.backlog or not caught_up or not self._broker_up or idle < 1:
+            return None
+        return watermark + int(idle * 1000)
+
+    def status(self) -> ServiceStatus:
+        """What the pages and `/metrics` show."""
+        now = time.monotonic()
+        partitions = [
+            owned.status(now, self.reader.lag(number, owned.next_offset))
+            for number, owned in sorted(self.owned.items())
+        ]
+        partitions += [
+            PartitionStatus(number, restoring=True)
+            for number in sorted(self._assigned - self.owned.keys())
+        ]
+        return ServiceStatus(
+            version=__version__,
+            topic=self.settings.topic,
+            group=self.settings.group,
+            started_at=self._started_at,
+            definition=self.definition,
+            counters=self.counters,
+            store_up=self._store_up,
+            broker_up=self._broker_up,
+            ready=self._joined and not self._reason,
+            reason=self._reason,
+            partitions=partitions,
+            figures=self._figures,
+        )
+
+    # ----------------------------------------------------------------------- stop
+
+    async def stop(self, deadline: float) -> bool:
+        """Stop reading, flush and commit, tell the group, close; True if nothing is left over."""
+        self._stopping.set()
+        await _bounded(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
+        for task in (*self._restores.values(), *self._background):
+            task.cancel()
+        await self._finish(list(self.owned.values()), max(0.5, deadline - time.monotonic() - 3))
+        flushed = not self._commits and not any(owned.uncommitted for owned in self.owned.values())
+        for task in list(self._commits.values()):
+            task.cancel()
+        offsets = self._committed()
+        if self._joined and offsets:
+            await _bounded(self.reader.commit(offsets), 1.0)
+        left = max(0.2, (deadline - time.monotonic()) / 2)
+        await _bounded(self.reader.close(left), left)
+        await _bounded(self.store.close(left), left)
+        return flushed
+
+
+async def _bounded(work: Awaitable[Any], seconds: float) -> Any:
+    """The answer of `work`, or None when it takes longer or fails; it is not waited for then.
+
+    `asyncio.wait` and not `wait_for`: a task that swallows its cancellation must not hold us.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+        return None
+    if task.cancelled():
+        return None
+    error = task.exception()
+    if error is not None:
+        log.debug("failed: %s", error)
+        return None
+    return task.result()

@@ -1,0 +1,350 @@
+"""One partition that this worker owns: from records to the next commit. No I/O.
+
+1. `take` queues what was read; `work` decodes and applies it, a slice at a time.
+2. While it is *restoring*, records below the committed offset change the state and nothing else:
+   their counters are in the store already. The first record at or beyond it ends that.
+3. `cut` flushes and makes the commit of everything applied since the last one. It is pipelined:
+   the state goes on while the commit is under way, and is dropped if the commit is refused.
+4. `settle` counts a commit that went through. Counters of the process rise only here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from streameval.core.checkpoint import Checkpoint, checkpoint
+from streameval.core.events import Event, Rejection, decode_batch
+from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS
+from streameval.core.partition import Partition, SegmentChanges, UserDelta
+from streameval.stream.status import PartitionStatus, ProcessCounters
+
+LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
+
+
+class Records(NamedTuple):
+    """Consecutive records of one partition: parallel sequences, and the offset to read next."""
+
+    partition: int
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    next_offset: int
+
+
+class DeadLetter(NamedTuple):
+    """A record that was rejected, and why."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    rejection: Rejection
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one batch adds to the counters of the process, once it is committed."""
+
+    counters: dict[str, Any]
+    changes: SegmentChanges
+    feedback: dict[str, int]
+    overflow: dict[str, int]
+    key_mismatches: int
+    dead_letters: int
+    batch_seconds: float
+
+
+@dataclass(slots=True)
+class Cut:
+    """A batch ready to be committed: offsets, what it adds, and what it leaves behind."""
+
+    partition: int
+    start: int | None
+    end: int
+    users: list[UserDelta]
+    letters: list[DeadLetter]
+    checkpoint: Checkpoint | None
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch ends (events, users, seconds), and seconds between checkpoints."""
+
+    events: int
+    users: int
+    seconds: float
+    checkpoint_seconds: float
+    max_clock_skew: int
+
+
+@dataclass(slots=True)
+class Owned:
+    """The partition `state`, applied up to `next_offset`; `committed` is the stored offset.
+
+    `now` everywhere is seconds of a clock that never goes back.
+    """
+
+    number: int
+    limits: Limits
+    state: Partition
+    next_offset: int
+    committed: int | None
+    checkpoint_at: float = 0.0
+    idle_since: float = 0.0
+    restoring: bool = False
+    checkpoint_bytes: int | None = None
+    checkpointed_at: float | None = None
+    _backlog: deque[Records] = field(default_factory=deque)
+    _events: int = 0
+    _began: float | None = None
+    _letters: list[DeadLetter] = field(default_factory=list)
+    _key_mismatches: int = 0
+    _known: dict[str, Any] = field(default_factory=dict)
+    _known_feedback: dict[str, int] = field(default_factory=dict)
+    _known_overflow: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to restore where the state is behind the stored offset."""
+        self.restoring = self.committed is not None and self.next_offset < self.committed
+        if self.committed is not None and self.next_offset > self.committed:
+            self._began = 0.0  # the log lost what lies between: commit the gap at once
+        self._remember()
+
+    # ------------------------------------------------------------------ records
+
+    @property
+    def backlog(self) -> bool:
+        """Whether records wait to be applied."""
+        return bool(self._backlog)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether records were applied that no commit covers."""
+        return not self.restoring and self._began is not None
+
+    def take(self, records: Records) -> None:
+        """Queue records just read."""
+        if records.offsets and records.offsets[0] < self.next_offset and not self._backlog:
+            # Read before a seek: the reader hands out a stretch we have applied already.
+            keep = bisect_left(records.offsets, self.next_offset)
+            records = _tail(records, keep)
+        self._backlog.append(records)
+
+    def drop_backlog(self) -> None:
+        """Forget what was read and not applied: whoever goes on reads it again."""
+        self._backlog.clear()
+
+    def work(self, now: float) -> None:
+        """Apply the next slice."""
+        records = self._backlog.popleft()
+        end = min(APPLY_SLICE, len(records.offsets))
+        if self.restoring:
+            assert self.committed is not None
+            end = min(end, bisect_left(records.offsets, self.committed))
+            if end == 0 and (records.offsets or records.next_offset >= self.committed):
+                self._restored()
+                end = min(APPLY_SLICE, len(records.offsets))
+        last = end == len(records.offsets)
+        reached = records.next_offset if last else records.offsets[end]
+        if not last:
+            self._backlog.appendleft(_tail(records, end))
+        if end:
+            self._apply(records, end)
+            self.idle_since = now
+        if self._began is None and not self.restoring and reached != self.next_offset:
+            self._began = now
+        self.next_offset = reached
+        self._events += end
+        if self.restoring:
+            if self._events >= MAX_BATCH_EVENTS:
+                self.state.flush()
+                self._events = 0
+            if last and self.committed is not None and reached >= self.committed:
+                self._restored()
+
+    def _apply(self, records: Records, end: int) -> None:
+        values = records.values[:end]
+        events, rejected = decode_batch(
+            values, records.timestamps[:end], self.limits.max_clock_skew
+        )
+        late = self.state.apply(events)
+        for _, rejection in rejected:
+            self.state.reject(rejection.reason)
+        if self.restoring:
+            return
+        index: Sequence[int] = range(end)
+        keys = records.keys[:end]
+        if rejected:
+            bad = {at for at, _ in rejected}
+            index = [at for at in range(end) if at not in bad]
+            keys = [keys[at] for at in index]
+        self._key_mismatches += _mismatches(keys, events)
+        for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
+            self._letters.append(
+                DeadLetter(
+                    self.number,
+                    records.offsets[at],
+                    records.timestamps[at],
+                    records.keys[at],
+                    records.values[at],
+                    rejection,
+                )
+            )
+
+    def _restored(self) -> None:
+        """The state has reached the stored offset: what was booked up to here is stored."""
+        self.state.flush()
+        self.restoring = False
+        self._events = 0
+        self._began = None
+        self._remember()
+
+    # ------------------------------------------------------------------ commits
+
+    def due(self, now: float) -> bool:
+        """Whether the batch ends here."""
+        if self.restoring or self._began is None:
+            return False
+        return (
+            self._events >= self.limits.events
+            or self.state.users_touched >= self.limits.users
+            or now - self._began >= self.limits.seconds
+        )
+
+    def cut(self, now: float, *, with_checkpoint: bool = False) -> Cut:
+        """Flush, and make the commit of everything applied since the last one."""
+        start = self.committed
+        users = self.state.flush()
+        saved = None
+        if with_checkpoint or now >= self.checkpoint_at:
+            saved = checkpoint(self.state, f"{self.next_offset}-{secrets.token_hex(6)}")
+            self.checkpoint_at = now + self.limits.checkpoint_seconds
+        began = now if self._began is None else self._began
+        cut = Cut(
+            self.number,
+            start,
+            self.next_offset,
+            users,
+            self._letters,
+            saved,
+            self._tally(now - began),
+        )
+        self.committed = self.next_offset
+        self._letters = []
+        self._key_mismatches = 0
+        self._events = 0
+        self._began = None
+        return cut
+
+    def _tally(self, seconds: float) -> Tally:
+        before, before_feedback, before_overflow = (
+            self._known,
+            self._known_feedback,
+            self._known_overflow,
+        )
+        self._remember()
+        return Tally(
+            counters=_risen(before, self._known),
+            changes=self.state.changes,
+            feedback=_risen(before_feedback, self._known_feedback),
+            overflow=_risen(before_overflow, self._known_overflow),
+            key_mismatches=self._key_mismatches,
+            dead_letters=len(self._letters),
+            batch_seconds=seconds,
+        )
+
+    def _remember(self) -> None:
+        attribution = self.state.attribution
+        self._known = self.state.events
+        self._known_feedback = dict(attribution.feedback_kinds)
+        self._known_overflow = {
+            "items": attribution.overflow_items,
+            "segments": attribution.segments.overflowed,
+        }
+
+    # ------------------------------------------------------------------- status
+
+    def status(self, now: float, lag: int | None) -> PartitionStatus:
+        """What the pages show of this partition."""
+        age = None if self.checkpointed_at is None else now - self.checkpointed_at
+        return PartitionStatus(
+            partition=self.number,
+            watermark=self.state.watermark,
+            reading_time=self.state.reading_time,
+            lag=lag,
+            committed_offset=self.committed,
+            open_slates=self.state.attribution.open_slates,
+            users=len(self.state.cells),
+            checkpoint_age_seconds=age,
+            checkpoint_bytes=self.checkpoint_bytes,
+            counters=self.state.events,
+            restoring=self.restoring,
+        )
+
+
+def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
+    """Count a batch that is committed."""
+    tally = cut.tally
+    for event, count in tally.counters["accepted"].items():
+        counters.events.add(event, count)
+    for reason, count in tally.counters["rejected"].items():
+        counters.rejected.add(reason, count)
+    for reason, count in tally.counters["unattributed"].items():
+        counters.unattributed.add(reason, count)
+    for kind, count in tally.feedback.items():
+        counters.feedback.add(kind, count)
+    for bound, count in tally.overflow.items():
+        counters.overflow.add(bound, count)
+    for segment, (added, taken) in tally.changes.impressions.items():
+        counters.impressions.add(segment, added)
+        counters.impressions_taken_back.add(segment, taken)
+    for (segment, index), (added, taken) in tally.changes.positives.items():
+        counters.positives.add((segment, kinds[index]), added)
+        counters.positives_taken_back.add((segment, kinds[index]), taken)
+    counters.duplicates += tally.counters["duplicates"]
+    counters.ignored += tally.counters["ignored"]
+    counters.key_mismatches += tally.key_mismatches
+    counters.dead_letters += tally.dead_letters
+    counters.commits += 1
+    counters.checkpoints += cut.checkpoint is not None
+    counters.batch_seconds.observe(tally.batch_seconds)
+
+
+def _risen(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """By how much each count rose; what fell (a correction) counts 0."""
+    return {
+        name: _risen(before.get(name, {}), value)
+        if isinstance(value, Mapping)
+        else max(0, value - before.get(name, 0))
+        for name, value in after.items()
+    }
+
+
+def _tail(records: Records, start: int) -> Records:
+    return Records(
+        records.partition,
+        records.offsets[start:],
+        records.timestamps[start:],
+        records.keys[start:],
+        records.values[start:],
+        records.next_offset,
+    )
+
+
+def _mismatches(keys: Sequence[bytes | None], events: Sequence[Event]) -> int:
+    """Records whose key is not their user: nearly never, so one comparison of all comes first."""
+    users = [event.user_id for event in events]
+    try:
+        if b"\n".join(keys) == "\n".join(users).encode():  # type: ignore[arg-type]
+            return 0
+    except TypeError:  # a record without a key
+        pass
+    return sum(key != user.encode() for key, user in zip(keys, users, strict=True))

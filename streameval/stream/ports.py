@@ -1,0 +1,84 @@
+"""What `ingest` needs of a log and of a store: Kafka and Redis, or the models that tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from streameval.stream.owned import DeadLetter, Records
+from streameval.stream.store import Applied, Commit, Facts, Fenced, Stored
+
+
+class Listener(Protocol):
+    """Whoever wants to know which partitions come and go."""
+
+    async def revoked(self, partitions: Sequence[int]) -> None:
+        """Finish with `partitions`; the next owner may begin when this returns."""
+
+    async def assigned(self, partitions: Sequence[int]) -> None:
+        """Begin with `partitions`; nothing is read of them before `seek` and `resume`."""
+
+
+class Log(Protocol):
+    """The topic, as one member of the consumer group sees it. Offsets count records."""
+
+    cluster_id: str
+    topic_id: str
+
+    async def start(self, listener: Listener) -> None:
+        """Wait for the brokers (a line every few seconds), join the group."""
+
+    async def poll(self, seconds: float, max_records: int) -> list[Records]:
+        """What there is to read, by partition; waits at most `seconds`."""
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on."""
+
+    def pause(self, partition: int) -> None:
+        """Do not read `partition` for now."""
+
+    def resume(self, partition: int) -> None:
+        """Read `partition` again."""
+
+    async def bounds(self, partition: int) -> tuple[int, int | None]:
+        """First offset of the log, and the one after its last (None: the broker does not say)."""
+
+    def lag(self, partition: int, next_offset: int) -> int | None:
+        """Records from `next_offset` to the end, as of the last fetch; None if unknown."""
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Write to the dead-letter topic; returns when acknowledged, tries until then."""
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell the group's offsets, for tools that show lag; failure is of no consequence."""
+
+    async def probe(self) -> bool:
+        """Whether the brokers answer."""
+
+    async def close(self, deadline: float) -> None:
+        """Leave the group and close, within `deadline` seconds."""
+
+
+class Keeper(Protocol):
+    """The store of counters, offsets and checkpoints."""
+
+    async def facts(self) -> Facts:
+        """Ask the server about itself."""
+
+    async def check(self) -> None:
+        """Raise where the server is away or not fit for use."""
+
+    async def offset(self, partition: int) -> int | None:
+        """The stored offset alone."""
+
+    async def load(self, partition: int) -> Stored:
+        """Everything stored of a partition."""
+
+    async def commit(self, commit: Commit) -> Applied | Fenced:
+        """Apply whole or not at all; tries until the store answers."""
+
+    async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
+        """Forget the windows, keep the counters."""
+
+    async def close(self, deadline: float) -> None:
+        """Close, within `deadline` seconds."""
