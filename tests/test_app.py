@@ -221,7 +221,7 @@ def test_healthz_notices_a_loop_that_no_longer_ticks():
 def test_nothing_starts_a_thread_before_signals_are_taken():
     """A thread that exists earlier (numpy starts some) would let SIGTERM through."""
     code = (
-        "import os, sys, streameval.config, streameval.stream.app;"
+        "import os, sys, streameval.cli, streameval.config, streameval.stream.app;"
         "print(len(os.listdir('/proc/self/task')), 'numpy' in sys.modules)"
     )
     package = str(Path(streameval.__file__).parents[1])

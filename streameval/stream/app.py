@@ -93,8 +93,12 @@ def run(options: FrameOptions, build: Build) -> int:
     return loop.run_until_complete(frame.main(build))
 
 
-def run_worker(settings: Settings) -> int:
-    """Run the worker that `settings` describe until it is told to stop; returns the exit code."""
+def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
+    """Run the worker that `settings` describe until it is told to stop; returns the exit code.
+
+    `reset_windows`: keep users' counters but start the windows anew, after a change of what the
+    figures mean. Errors are logged in one line each; only `listen` raises InputError.
+    """
     logs.configure(settings.log_level, settings.log_format)
     options = FrameOptions(
         name=settings.group,
@@ -105,11 +109,18 @@ def run_worker(settings: Settings) -> int:
     )
 
     async def build() -> tuple[IngestLike, LeaseLike]:
-        from streameval.stream.ingest import Ingest  # imports numpy, which starts threads
+        # Imported here because numpy starts threads, which must come after `take_signals`.
+        from streameval.stream.ingest import Ingest
+        from streameval.stream.reader import open_reader
+        from streameval.stream.store import Store
 
-        ingest = Ingest(settings)
+        kinds = settings.definition().kinds
+        store = Store(
+            settings.redis_url, settings.group, settings.topic, kinds, user_ttl=settings.user_ttl
+        )
+        ingest = Ingest(settings, open_reader(settings), store, reset_windows=reset_windows)
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
-        return ingest, ingest.store.lease(owner, round(LEASE_SECONDS * 1000))
+        return ingest, store.lease(owner, round(LEASE_SECONDS * 1000))
 
     return run(options, build)
 
