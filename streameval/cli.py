@@ -123,12 +123,22 @@ def demo(
 
 
 @app.command(epilog="Example: streameval worker --config streameval.yaml")
-def worker(config: Config = None) -> None:
+def worker(
+    config: Config = None,
+    reset_windows: Annotated[
+        bool,
+        typer.Option(
+            "--reset-windows",
+            help="Start the windows anew and keep the users' counters, after the configuration"
+            " or the format of checkpoints changed.",
+        ),
+    ] = False,
+) -> None:
     """Run the service: Kafka in, counters in Redis, figures on /metrics."""
     settings = _settings(config)
     from streameval.stream.app import run_worker
 
-    raise typer.Exit(run_worker(settings))
+    raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
 
 
 @app.command(epilog="Example: zcat events.gz | streameval replay - --json | jq .rates")

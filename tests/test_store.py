@@ -65,9 +65,9 @@ def test_a_partition_never_committed_is_empty(url):
 def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):
     async def scenario():
         async with opened(url) as store:
-            assert await store.commit(commit_of(None, 10, [delta()])) == Applied(None)
+            assert await store.commit(commit_of(None, 10, [delta()])) == Applied()
             later = delta(impressions=3, slates=0, first=NOW - 7, last=NOW + 1, positives=(-1, 2))
-            assert await store.commit(commit_of(10, 20, [later, delta("u2")])) == Applied(None)
+            assert await store.commit(commit_of(10, 20, [later, delta("u2")])) == Applied()
             user = await store.user("u1", 4)
             assert user == ([0], 13, 1, {"click": 0, "like": 2}, NOW - 7, NOW + 5)
             stored = await store.load(0)
@@ -148,7 +148,7 @@ def test_a_twin_that_ends_at_the_same_offset_is_told_from_an_own_earlier_try(url
         topic = servers.unique()
         async with opened(url, topic) as zombie, opened(url, topic) as owner:
             await zombie.commit(commit_of(None, 10, [delta()]))
-            assert await owner.commit(commit_of(10, 20, [delta()])) == Applied(None)
+            assert await owner.commit(commit_of(10, 20, [delta()])) == Applied()
             assert await zombie.commit(commit_of(10, 20, [delta()])) == Fenced(20)
             assert (await owner.user("u1", 1)).impressions == 20
 
@@ -363,7 +363,7 @@ def test_a_silent_store_gets_each_commit_once(monkeypatch):
             await asyncio.sleep(0.7)
             assert not committing.done()
             proxy.silent = False
-            assert await committing == Applied(None)
+            assert await committing == Applied()
             assert (await store.user("u1", 1)).impressions == 20
 
     with Proxy(servers.shared_redis().port) as proxy:
@@ -390,7 +390,7 @@ def test_calls_cancelled_anywhere_leave_answers_to_nobody_else(url, chance):
                 if found.offset != number * 10:
                     # It may still be under way: the comparison decides which of the two counts.
                     answer = await store.commit(commit)
-                    assert answer in (Applied(None), Fenced(number * 10))
+                    assert answer in (Applied(), Fenced(number * 10))
                 stored = number * 10
             for number in range(1, 11):
                 assert (await store.user(f"u{number}", 1)).impressions == 10
@@ -427,7 +427,7 @@ def test_counters_and_offset_agree_after_the_store_was_killed(aof):
             if aof == "always":
                 assert offset >= committed
             again = await store.commit(commit_of(offset, (offset or 0) + 1, [delta()]))
-            assert again == Applied(None)
+            assert again == Applied()
 
     with servers.redis(aof=aof) as server:
         asyncio.run(scenario(server))
@@ -442,7 +442,7 @@ def test_a_commit_waits_for_a_store_that_is_away_and_goes_through():
             await asyncio.sleep(0.3)
             assert not committing.done()
             await asyncio.to_thread(server.start)
-            assert await committing == Applied(None)
+            assert await committing == Applied()
             assert (await store.user("u1", 1)).impressions == 20
 
     with servers.redis(aof="always") as server:
@@ -474,7 +474,7 @@ def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
                 assert not committing.done()
                 assert client.dbsize() == 2
                 client.config_set("maxmemory", 0)
-            assert await committing == Applied(None)
+            assert await committing == Applied()
             assert (await store.user("u1", 1)).impressions == 20
             assert (await store.user("u499", 1)).impressions == 10
 

@@ -26,7 +26,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.core.checkpoint import refuse_other_definition, restore
@@ -35,8 +35,12 @@ from streameval.core.figures import Figures, figures, merge
 from streameval.core.partition import Partition
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.ports import Keeper, Log
+from streameval.stream.reader import open_reader
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
-from streameval.stream.store import CheckpointWrite, Commit, Fenced, Stored
+from streameval.stream.store import CheckpointWrite, Commit, Fenced, Store, Stored
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +68,7 @@ class Ingest:
 
     def __init__(
         self,
-        settings: Any,
+        settings: Settings,
         reader: Log,
         store: Keeper,
         *,
@@ -544,6 +548,19 @@ class Ingest:
         await _bounded(self.reader.close(left), left)
         await _bounded(self.store.close(left), left)
         return flushed
+
+
+def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
+    """The service that the settings describe, on Kafka and Redis; nothing is connected yet."""
+    definition = settings.definition()
+    store = Store(
+        settings.redis_url,
+        settings.group,
+        settings.topic,
+        definition.kinds,
+        user_ttl=settings.user_ttl,
+    )
+    return Ingest(settings, open_reader(settings), store, reset_windows=reset_windows)
 
 
 async def _bounded(work: Awaitable[Any], seconds: float) -> Any:

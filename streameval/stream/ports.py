@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from streameval.stream.lease import Lease
 from streameval.stream.owned import DeadLetter, Records
 from streameval.stream.store import Applied, Commit, Facts, Fenced, Stored
 
@@ -79,6 +80,9 @@ class Keeper(Protocol):
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
         """Forget the windows, keep the counters."""
+
+    def lease(self, owner: str, ttl: int) -> Lease:
+        """The leader's lease of this group and topic; lapses `ttl` ms after it was renewed."""
 
     async def close(self, deadline: float) -> None:
         """Close, within `deadline` seconds."""
