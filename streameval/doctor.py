@@ -59,8 +59,9 @@ async def examine(config: Path | None) -> list[Finding]:
 async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | None:
     """Add what Kafka shows to `findings`, as far as it comes."""
     from streameval.stream import tools
+    from streameval.stream.reader import client_arguments
 
-    client = tools.client_of(settings)
+    client = client_arguments(settings)
     try:
         cluster = await tools.cluster(client)
         findings += judge_cluster(settings, cluster)

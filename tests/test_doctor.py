@@ -67,6 +67,7 @@ def test_a_missing_topic_comes_with_the_command_that_creates_it():
     assert topic.cure.startswith(
         "kafka-topics.sh --bootstrap-server broker:9092 --create --topic recsys-events "
     )
+    assert findings["dead letters"].level == "warn"
     assert "--topic recsys-events.dead-letter " in findings["dead letters"].cure
 
 

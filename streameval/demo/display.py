@@ -51,7 +51,7 @@ def display(console: Console, titles: Titles) -> Iterator[Show]:
     if not console.is_terminal:
         yield lambda view: _print_line(console, view)
         return
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         yield lambda view: live.update(_moment(view, titles), refresh=True)
 
 

@@ -1,6 +1,6 @@
 """Short visits to Kafka: what `doctor`, `user` and `demo` need beside the worker's reader.
 
-`client` is always the keyword arguments of an aiokafka client: servers and security. Every call
+`client` is always what `reader.client_arguments` gives: servers and security. Every call
 raises `UnreachableError` where no server answers and `RefusedError` where one refuses us.
 """
 
@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -20,9 +20,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from streameval.core.errors import RefusedError, UnreachableError
-
-if TYPE_CHECKING:
-    from streameval.config import Settings
 
 Client = Mapping[str, Any]
 Send = Callable[[bytes, bytes], Awaitable[object]]
@@ -59,14 +56,6 @@ class Sampled(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-
-
-def client_of(settings: Settings) -> dict[str, Any]:
-    """The arguments of a client from the settings."""
-    return {
-        "bootstrap_servers": settings.kafka,
-        "security_protocol": settings.kafka_security_protocol,
-    }
 
 
 async def cluster(client: Client) -> Cluster:
