@@ -1,0 +1,418 @@
+"""The log: a member of Kafka's consumer group that keeps its offsets elsewhere.
+
+What aiokafka does and does not do for us, with 0.14:
+
+1. Positions are ours. Nothing of a partition is handed out before `seek`; what was fetched for an
+   older position is dropped, and the position set again to what was handed out last.
+2. A read that was begun is never cancelled: aiokafka would count the reader as busy for ever and
+   not notice one that hangs. It goes on over calls of `poll`, also while the group rebalances.
+3. `poll` also without partitions: a member that does not read for `MAX_POLL_MS` leaves the group,
+   and without partitions it could not come back (its issue 1187).
+4. A broken background task of aiokafka is silent: `poll` looks, and joins anew.
+5. Offsets have gaps (compaction, aborted transactions): the next offset is the consumer's
+   position, and moves on also where no record was handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
+from aiokafka.helpers import create_ssl_context
+
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.stream.dead_letters import DeadLetters
+from streameval.stream.metadata import identify
+from streameval.stream.owned import DeadLetter, Records
+from streameval.stream.patience import Complaints, within
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+    from streameval.stream.ports import Listener
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# A worker that does not answer for this long loses its partitions.
+SESSION_MS: Final = 10_000
+HEARTBEAT_MS: Final = 3_000
+# A worker that does not read for this long loses them too.
+MAX_POLL_MS: Final = 300_000
+# What a rebalance waits for a member that finishes with its partitions.
+REBALANCE_MS: Final = 30_000
+# Partitions that were added are noticed after this time.
+METADATA_AGE_MS: Final = 30_000
+REQUEST_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 0.5
+# What `poll` waits beyond its timeout for a read held up by a rebalance.
+HELD_UP_SECONDS: Final = 0.05
+
+
+def client_arguments(settings: Settings) -> dict[str, Any]:
+    """The arguments that every client of aiokafka takes: servers and security."""
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": settings.kafka,
+        "security_protocol": settings.kafka_security_protocol,
+    }
+    if settings.kafka_security_protocol.endswith("SSL"):
+        ca_file = settings.kafka_ca_file
+        arguments["ssl_context"] = create_ssl_context(cafile=str(ca_file) if ca_file else None)
+    if settings.kafka_security_protocol.startswith("SASL"):
+        assert settings.kafka_password is not None, "the settings check this"
+        arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
+        arguments["sasl_plain_username"] = settings.kafka_username
+        arguments["sasl_plain_password"] = settings.kafka_password.get_secret_value()
+    return arguments
+
+
+def open_reader(settings: Settings) -> Reader:
+    """The reader that the settings describe; nothing is connected before `start`."""
+    return Reader(
+        client_arguments(settings),
+        settings.topic,
+        settings.group,
+        settings.dead_letter_topic,
+        fetch_bytes=settings.fetch_bytes,
+        partition_fetch_bytes=settings.partition_fetch_bytes,
+    )
+
+
+class Reader:
+    """One member of `group` that reads `topic`; offsets count records, times are ms.
+
+    `client` are the arguments of `client_arguments`. `fetch_bytes` and `partition_fetch_bytes`
+    bound what is fetched ahead, compressed. The other two are for tests of time limits.
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        topic: str,
+        group: str,
+        dead_letter_topic: str,
+        *,
+        fetch_bytes: int = 50 << 20,
+        partition_fetch_bytes: int = 4 << 20,
+        session_ms: int = SESSION_MS,
+        max_poll_ms: int = MAX_POLL_MS,
+    ) -> None:
+        self.cluster_id = ""
+        self.topic_id = ""
+        self.partitions = 0
+        self._client = dict(client)
+        self._topic, self._group = topic, group
+        self._arguments = {
+            **client,
+            "group_id": group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "fetch_max_bytes": fetch_bytes,
+            "max_partition_fetch_bytes": partition_fetch_bytes,
+            "session_timeout_ms": session_ms,
+            "heartbeat_interval_ms": min(HEARTBEAT_MS, session_ms // 3),
+            "max_poll_interval_ms": max_poll_ms,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "metadata_max_age_ms": METADATA_AGE_MS,
+        }
+        self._consumer: AIOKafkaConsumer | None = None
+        self._listener: Listener | None = None
+        self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
+        self._reading: asyncio.Task[dict[TopicPartition, list[Any]]] | None = None
+        self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
+        self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
+        self._complaints = Complaints(log, f"Kafka at {self._servers()}")
+
+    # ------------------------------------------------------------------ start and end
+
+    async def start(self, listener: Listener) -> None:
+        """Wait for the brokers and the topic (a line every few seconds), join the group.
+
+        Returns before partitions are assigned. Raises `RefusedError` where Kafka forbids it.
+        """
+        self._listener = listener
+        while True:
+            consumer = AIOKafkaConsumer(**self._arguments)
+            try:
+                await self._ask(consumer.start())
+                self._consumer = consumer
+                await self._identify()
+            except UnreachableError as error:
+                self._consumer = None
+                await within(consumer.stop(), REQUEST_SECONDS)
+                self._complaints.say("waiting for it", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except BaseException:
+                self._consumer = None
+                await within(consumer.stop(), REQUEST_SECONDS)
+                raise
+            else:
+                consumer.subscribe([self._topic], listener=_Bridge(self))
+                return
+
+    async def close(self, deadline: float) -> None:
+        """Leave the group and close, within `deadline` seconds."""
+        if self._reading is not None:
+            self._reading.cancel()
+        consumer, self._consumer, self._reading = self._consumer, None, None
+        closing = [self._dead_letters.close(deadline)]
+        if consumer is not None:
+            closing.append(within(consumer.stop(), deadline))
+        await asyncio.gather(*closing)
+
+    async def _rejoin(self) -> None:
+        """Join anew after a background task of aiokafka broke."""
+        assert self._listener is not None, "start comes first"
+        log.warning("the Kafka client of %s broke down, joining the group anew", self._topic)
+        lost = [place.partition for place in self._positions]
+        self._positions.clear()
+        await self.close(REQUEST_SECONDS)
+        await self._listener.revoked(lost)
+        await self.start(self._listener)
+
+    # ------------------------------------------------------------------ reading
+
+    async def poll(self, timeout: float, max_records: int) -> list[Records]:  # noqa: ASYNC109 - Kafka's word for how long an empty poll may take
+        """What there is to read, by partition; waits about `timeout` seconds for something.
+
+        Raises `RefusedError` where Kafka forbids to read; everything else is tried again.
+        """
+        consumer = self._consumer
+        assert consumer is not None, "start comes first"
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(
+                consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records)
+            )
+        reading = self._reading
+        await asyncio.wait({reading}, timeout=timeout + HELD_UP_SECONDS)
+        if not reading.done():
+            if _broken(consumer):
+                await self._rejoin()
+            return []
+        self._reading = None
+        stale, self._stale = self._stale, set()
+        try:
+            found = reading.result()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - any codec's error too
+            await self._recover(consumer, error)
+            return []
+        return [
+            records
+            for place in list(self._positions)
+            if (records := await self._hand_out(consumer, place, found.get(place, ()), stale))
+        ]
+
+    async def _hand_out(
+        self,
+        consumer: AIOKafkaConsumer,
+        place: TopicPartition,
+        found: Sequence[Any],
+        stale: Collection[TopicPartition],
+    ) -> Records | None:
+        """What was read of one partition, None where nothing is new."""
+        before = self._positions.get(place)
+        try:
+            if found and place in stale:
+                if before is not None:
+                    consumer.seek(place, before)
+                return None
+            position = await consumer.position(place)
+        except IllegalStateError:  # taken away meanwhile
+            return None
+        if place not in self._positions or position == before:
+            return None
+        self._positions[place] = position
+        return Records(
+            partition=place.partition,
+            offsets=[record.offset for record in found],
+            timestamps=[record.timestamp for record in found],
+            keys=[record.key for record in found],
+            values=[record.value for record in found],
+            next_offset=position,
+        )
+
+    async def _recover(self, consumer: AIOKafkaConsumer, error: BaseException) -> None:
+        """Set things right after a read that failed; what was not handed out is read again."""
+        if isinstance(error, TopicAuthorizationFailedError | GroupAuthorizationFailedError):
+            raise RefusedError(
+                f"Kafka forbids to read topic {self._topic} as group {self._group} ({error}):"
+                " grant READ on both to this user"
+            ) from error
+        if isinstance(error, OffsetOutOfRangeError):
+            await self._start_over(error.args[0])
+        elif not isinstance(error, NoOffsetForPartitionError):  # that is one not sought yet
+            places = ", ".join(f"{p.partition} at {at}" for p, at in self._positions.items())
+            self._complaints.say(f"reading again from partition {places}", error)
+            await asyncio.sleep(RETRY_SECONDS)
+        if _broken(consumer):
+            await self._rejoin()
+            return
+        for place, position in self._positions.items():
+            with contextlib.suppress(IllegalStateError):
+                consumer.seek(place, position)
+
+    async def _start_over(self, places: Mapping[TopicPartition, int]) -> None:
+        """Have the listener begin anew with partitions whose position the log does not hold."""
+        assert self._listener is not None, "start comes first"
+        numbers = [place.partition for place in places if place in self._positions]
+        for number in numbers:
+            log.error("partition %d: the log does not hold the offset to read next", number)
+            del self._positions[TopicPartition(self._topic, number)]
+            self.pause(number)
+        await self._listener.revoked(numbers)
+        await self._listener.assigned(numbers)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on; without effect if it was taken away meanwhile."""
+        place = TopicPartition(self._topic, partition)
+        with contextlib.suppress(IllegalStateError):
+            self._open().seek(place, offset)
+            self._positions[place] = offset
+            if self._reading is not None:
+                self._stale.add(place)
+
+    def pause(self, partition: int) -> None:
+        """Do not read `partition` for now; without effect if it was taken away meanwhile."""
+        with contextlib.suppress(IllegalStateError):
+            self._open().pause(TopicPartition(self._topic, partition))
+
+    def resume(self, partition: int) -> None:
+        """Read `partition` again; without effect if it was taken away meanwhile."""
+        with contextlib.suppress(IllegalStateError):
+            self._open().resume(TopicPartition(self._topic, partition))
+
+    async def revoked(self, places: Collection[TopicPartition]) -> None:
+        """Hear from the group that `places` go: nothing more of them is handed out."""
+        assert self._listener is not None, "start comes first"
+        for place in places:
+            self._positions.pop(place, None)
+        await self._listener.revoked([place.partition for place in places])
+
+    async def assigned(self, places: Collection[TopicPartition]) -> None:
+        """Hear from the group that `places` come: they stand still until `seek` and `resume`."""
+        assert self._listener is not None, "start comes first"
+        for place in places:
+            self.pause(place.partition)
+        await self._listener.assigned([place.partition for place in places])
+
+    # ------------------------------------------------------------------ asking
+
+    async def bounds(self, partition: int) -> tuple[int, int | None]:
+        """First offset of the log, and the one after its last (None: the broker does not say).
+
+        Also looks again which log it is: a topic may have been made anew. Raises
+        `UnreachableError`.
+        """
+        await self._identify()
+        place = TopicPartition(self._topic, partition)
+        first = await self._ask(self._open().beginning_offsets([place]))
+        end = await self._ask(self._open().end_offsets([place]))
+        return first[place], end.get(place)
+
+    def lag(self, partition: int, next_offset: int) -> int | None:
+        """Records from `next_offset` to the end, as of the last fetch; None if unknown."""
+        consumer = self._consumer
+        place = TopicPartition(self._topic, partition)
+        if consumer is None or place not in self._positions:
+            return None
+        try:
+            end = consumer.highwater(place)
+        except IllegalStateError:
+            return None
+        return None if end is None else max(0, end - next_offset)
+
+    async def probe(self) -> bool:
+        """Whether the brokers answer; also notices when partitions were added."""
+        if self._consumer is None:
+            return False
+        try:
+            await self._identify()
+        except UnreachableError:
+            return False
+        return True
+
+    async def _identify(self) -> None:
+        identity = await self._ask(identify(self._open()._client, self._topic))  # noqa: SLF001 - the only way to send a request of our own
+        if identity is None:
+            raise UnreachableError(
+                f"the topic {self._topic} does not exist: create it, keyed by user, with"
+                f" `kafka-topics.sh --create --topic {self._topic} --partitions N`"
+            )
+        if self.partitions and identity.partitions != self.partitions:
+            log.warning(
+                "topic %s has %d partitions now, it had %d: users move to other partitions, and"
+                " slates open at that time are attributed apart",
+                self._topic,
+                identity.partitions,
+                self.partitions,
+            )
+        self.cluster_id, self.topic_id, self.partitions = identity
+
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer to `question`, within a few seconds; raises `UnreachableError`."""
+        asking = asyncio.ensure_future(question)
+        await asyncio.wait({asking}, timeout=REQUEST_SECONDS)
+        if not asking.done():
+            asking.cancel()
+            raise UnreachableError(f"Kafka at {self._servers()} does not answer.")
+        try:
+            return asking.result()
+        except (KafkaError, OSError, asyncio.CancelledError) as error:
+            raise UnreachableError(f"Kafka at {self._servers()} fails ({error!r}).") from error
+
+    # ------------------------------------------------------------------ writing
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell the group's offsets, for tools that show lag; failure is of no consequence."""
+        consumer = self._consumer
+        if consumer is None:
+            return
+        ours = {place.partition: place for place in self._positions}
+        told = {ours[number]: offset for number, offset in offsets.items() if number in ours}
+        if told:
+            await within(consumer.commit(told), REQUEST_SECONDS)
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Write to the dead-letter topic; returns when acknowledged, tries until then."""
+        await self._dead_letters.bury(letters)
+
+    # ------------------------------------------------------------------ saying
+
+    def _open(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            raise UnreachableError(f"not connected to Kafka at {self._servers()}.")
+        return self._consumer
+
+    def _servers(self) -> str:
+        return str(self._client["bootstrap_servers"])
+
+
+class _Bridge(ConsumerRebalanceListener):  # type: ignore[misc]  # it has no types
+    """Hands aiokafka's calls on; aiokafka only logs what they raise."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        await self._reader.revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        await self._reader.assigned(assigned)
+
+
+def _broken(consumer: AIOKafkaConsumer) -> bool:
+    """Whether a background task of the consumer ended; there is no public way to see it."""
+    tasks = (consumer._fetcher._fetch_task, consumer._coordinator._coordination_task)  # noqa: SLF001 - see the docstring
+    return any(task.done() for task in tasks)
