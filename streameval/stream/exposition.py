@@ -127,6 +127,12 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
         "Event time: the largest accepted ts",
         lambda p: _milliseconds(p.watermark),
     ),
+    (
+        "reading_time_timestamp_seconds",
+        "T, the event time at which windows are read: the watermark, and the time since on an"
+        " idle partition",
+        lambda p: _milliseconds(p.reading_time),
+    ),
     ("open_slates", "Slates that can still change", lambda p: p.open_slates),
     ("users", "Users with an open slate or in a window", lambda p: p.users),
     (

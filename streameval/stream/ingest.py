@@ -218,6 +218,7 @@ class Ingest:
             if isinstance(answer, Fenced):
                 self._drop(owned, answer.offset)
                 return
+            owned.stored = cut.end
             settle(cut, self.counters, self.definition.kinds)  # 6. count
             if cut.checkpoint is not None:
                 owned.checkpointed_at = time.monotonic()
@@ -448,7 +449,7 @@ class Ingest:
 
     async def _check_offset(self, owned: Owned) -> None:
         """Notice a store that lost or rolled back its data, also while no events come."""
-        before = owned.committed
+        before = owned.stored
         if before is None or owned.number in self._commits:
             return
 
@@ -456,7 +457,7 @@ class Ingest:
             return (await self.store.offset(owned.number),)
 
         answer = await _bounded(look(), PROBE_TIMEOUT)
-        if answer is None or answer[0] == before or owned.committed != before:
+        if answer is None or answer[0] == before or owned.stored != before:
             return
         if owned.number not in self._commits and self.owned.get(owned.number) is owned:
             self._drop(owned, answer[0])
@@ -473,9 +474,9 @@ class Ingest:
 
     def _committed(self) -> dict[int, int]:
         return {
-            number: owned.committed
+            number: owned.stored
             for number, owned in self.owned.items()
-            if owned.committed is not None and number not in self._commits
+            if owned.stored is not None
         }
 
     # -------------------------------------------------------------------- figures
@@ -507,7 +508,7 @@ class Ingest:
         """What the pages and `/metrics` show."""
         now = time.monotonic()
         partitions = [
-            owned.status(now, self.reader.lag(number, owned.next_offset))
+            owned.status(now, self.reader.lag(number, owned.stored or 0))
             for number, owned in sorted(self.owned.items())
         ]
         partitions += [

@@ -87,7 +87,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Owned:
-    """The partition `state`, applied up to `next_offset`; `committed` is the stored offset.
+    """The partition `state`, applied up to `next_offset`.
+
+    `committed` is where the last cut ends (the next one begins there), `stored` the offset that
+    the store is known to hold.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -97,6 +100,7 @@ class Owned:
     state: Partition
     next_offset: int
     committed: int | None
+    stored: int | None = None
     checkpoint_at: float = 0.0
     idle_since: float = 0.0
     restoring: bool = False
@@ -113,6 +117,7 @@ class Owned:
 
     def __post_init__(self) -> None:
         """Begin to restore where the state is behind the stored offset."""
+        self.stored = self.committed
         self.restoring = self.committed is not None and self.next_offset < self.committed
         if self.committed is not None and self.next_offset > self.committed:
             self._began = 0.0  # the log lost what lies between: commit the gap at once
@@ -280,7 +285,7 @@ class Owned:
             watermark=self.state.watermark,
             reading_time=self.state.reading_time,
             lag=lag,
-            committed_offset=self.committed,
+            committed_offset=self.stored,
             open_slates=self.state.attribution.open_slates,
             users=len(self.state.cells),
             checkpoint_age_seconds=age,
