@@ -588,7 +588,11 @@ def add_mark(
     marks: dict[FeedbackKey, FeedbackMark], key: FeedbackKey, ts: int, retract: bool
 ) -> None:
     """Count one record of feedback: the latest ts of a positive and of a retraction stay."""
-    records, positive, retraction = marks.get(key, (0, NEVER, NEVER))
+    known = marks.get(key)
+    if known is None:
+        marks[key] = (1, NEVER, ts) if retract else (1, ts, NEVER)
+        return
+    records, positive, retraction = known
     if retract:
         retraction = max(retraction, ts)
     else:

@@ -129,7 +129,8 @@ class Partition:
         rows = self._book()
         self._spread(rows)
         self.changes = self._changes(rows)
-        deltas = [_delta(user, len(self.gains)) for user in self.attribution.touched]
+        nothing = (0,) * len(self.gains)
+        deltas = [_delta(user, nothing) for user in self.attribution.touched]
         self.attribution.close()
         if self.watermark is not None:
             self.read_at(self.watermark)
@@ -301,8 +302,12 @@ def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:
     return {key: pair for key, pair in enumerate(zip(added, taken, strict=True)) if pair != (0, 0)}
 
 
-def _delta(user: User, kinds: int) -> UserDelta:
-    positives = tuple(user.positives) if user.positives else (0,) * kinds
+def _delta(user: User, nothing: tuple[int, ...]) -> UserDelta:
+    if user.positives is None:
+        positives = nothing
+    else:
+        positives = tuple(user.positives)
+        user.positives = None
     delta = (
         user.id,
         user.impressions,
@@ -312,5 +317,4 @@ def _delta(user: User, kinds: int) -> UserDelta:
         positives,
     )
     user.impressions = user.shown_slates = 0
-    user.positives = None
     return delta

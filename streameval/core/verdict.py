@@ -38,6 +38,8 @@ def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
     marks = _marks(slate)
     if not marks:
         return NOTHING
+    if len(marks) == 1:
+        return _single(slate, marks, gains)
     records = sum(mark[0] for mark in marks.values())
     best: dict[str, float] = {}
     counts = [0] * len(gains)
@@ -52,10 +54,25 @@ def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
     return Verdict(tuple(counts), ranking, duplicates)
 
 
+def _single(
+    slate: Slate, marks: dict[FeedbackKey, FeedbackMark], gains: Sequence[float]
+) -> Verdict:
+    """The same for the usual slate: feedback of one kind for one item."""
+    (((item, kind), (records, positive, retraction)),) = marks.items()
+    if positive <= retraction:
+        return Verdict(None, None, records - 1)
+    counts = (0,) * kind + (1,) + (0,) * (len(gains) - kind - 1)
+    gain = gains[kind]
+    if slate.request is None:
+        return Verdict(counts, None, records - 1)
+    ranking: Ranking = ((_ranks(slate)[item],), (gain,)) if gain > 0 else ((), ())
+    return Verdict(counts, ranking, records - 1)
+
+
 def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
     if not slate.soft:
         return slate.feedback
-    marks = dict(slate.feedback or {})
+    marks = {} if slate.feedback is None else slate.feedback.copy()
     for pending in slate.soft:
         add_mark(marks, (pending.item, pending.kind), pending.ts, pending.retract)
     return marks
