@@ -262,6 +262,10 @@ class Settings(BaseSettings):
         le=1 << 30,
         description="Bytes of one partition in a fetch, compressed; bounds a worker's memory.",
     )
+    session_timeout: Annotated[int, Duration("1s", "30m")] = Field(
+        10_000,
+        description="A worker that is silent for this long loses its partitions to the others.",
+    )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="How to talk to Kafka."
     )

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# A worker that does not answer for this long loses its partitions.
-SESSION_MS: Final = 10_000
 HEARTBEAT_MS: Final = 3_000
 # A worker that does not read for this long loses them too.
 MAX_POLL_MS: Final = 300_000
@@ -86,6 +84,7 @@ def open_reader(settings: Settings) -> Reader:
         settings.dead_letter_topic,
         fetch_bytes=settings.fetch_bytes,
         partition_fetch_bytes=settings.partition_fetch_bytes,
+        session_ms=settings.session_timeout,
     )
 
 
@@ -93,7 +92,8 @@ class Reader:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
     `client` are the arguments of `client_arguments`. `fetch_bytes` and `partition_fetch_bytes`
-    bound what is fetched ahead, compressed. The other two are for tests of time limits.
+    bound what is fetched ahead, compressed. A worker silent for `session_ms` loses its partitions;
+    `max_poll_ms` is for tests of time limits.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Reader:
         *,
         fetch_bytes: int = 50 << 20,
         partition_fetch_bytes: int = 4 << 20,
-        session_ms: int = SESSION_MS,
+        session_ms: int = 10_000,
         max_poll_ms: int = MAX_POLL_MS,
     ) -> None:
         self.cluster_id = ""
