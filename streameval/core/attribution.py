@@ -26,7 +26,7 @@ import msgspec
 
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS
+from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS, OTHER
 
 POSITION_BITS = 10
 POSITION_MASK = (1 << POSITION_BITS) - 1
@@ -108,8 +108,6 @@ class User(msgspec.Struct, gc=False, eq=False):
 class Segments:
     """The table of segments: dimension values to an index; bounded, the rest is `__other__`."""
 
-    OTHER = "__other__"
-
     def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:
         self.dimensions = dimensions
         self.limit = limit
@@ -143,10 +141,10 @@ class Segments:
         return index
 
     def _has_other(self) -> bool:
-        return (self.OTHER,) * len(self.dimensions) in self._index
+        return (OTHER,) * len(self.dimensions) in self._index
 
     def _other(self) -> int:
-        other = (self.OTHER,) * len(self.dimensions)
+        other = (OTHER,) * len(self.dimensions)
         index = self._index.get(other)
         return self.add(other) if index is None else index
 
@@ -390,7 +388,7 @@ class Attribution:
     def _receive(self, event: FeedbackEvent) -> None:
         name = event.feedback
         if name not in self.feedback_kinds and len(self.feedback_kinds) >= MAX_FEEDBACK_KINDS:
-            name = Segments.OTHER
+            name = OTHER
         self.feedback_kinds[name] = self.feedback_kinds.get(name, 0) + 1
         user = self._touch(event.user_id, event.ts)
         kind = self._kinds.get(event.feedback)

@@ -8,7 +8,7 @@ divided once, at the end. What is undefined is None, never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.definition import Definition
-from streameval.core.limits import CLUSTERS, NANO
+from streameval.core.limits import CLUSTERS, NANO, OTHER
 from streameval.core.metrics import RANKING
 from streameval.core.windows import Cells, Ints, WindowState
 
@@ -146,18 +146,39 @@ def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
 
 
-def merge(many: Iterable[Sums]) -> Sums:
-    """The sums of several partitions (disjoint users)."""
+def merge(many: Iterable[Sums], shown: Callable[[Segment], Segment] = lambda s: s) -> Sums:
+    """The sums of several partitions (disjoint users).
+
+    `shown` says under which segment to add one up: the tables of partitions are bounded, their
+    union is bounded by it.
+    """
     merged: Sums = {}
     for sums in many:
         for key, segments in sums.items():
             into = merged.setdefault(key, {})
             for segment, found in segments.items():
-                if segment in into:
-                    into[segment].add(found)
+                name = shown(segment)
+                if name in into:
+                    into[name].add(found)
                 else:
-                    into[segment] = found
+                    into[name] = found
     return merged
+
+
+class ShownSegments:
+    """The segments that a worker shows: the first `limit` it met, the rest is `__other__`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._met: set[Segment] = set()
+
+    def __call__(self, segment: Segment) -> Segment:
+        """The segment itself, or `__other__` in each dimension."""
+        if segment not in self._met:
+            if len(self._met) >= self._limit:
+                return (OTHER,) * len(segment)
+            self._met.add(segment)
+        return segment
 
 
 def figures(definition: Definition, sums: Sums) -> Figures:

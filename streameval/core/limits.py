@@ -49,6 +49,8 @@ MAX_MEMOISED_RANKS: Final = 200_000
 MAX_SEGMENTS: Final = 10_000
 MAX_POSITIVES: Final = 50
 MAX_WINDOWS: Final = 20
+# The label of everything beyond such a bound.
+OTHER: Final = "__other__"
 # Panes of one window: a tick sums over all of them for each user.
 MAX_PANES: Final = 10_000
 # The longest window, attribution window, lateness or skew: a year and a day (ms).

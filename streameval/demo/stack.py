@@ -102,7 +102,6 @@ def _process(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            cwd=folder,
             env=environment,
             start_new_session=True,
         )

@@ -78,7 +78,8 @@ class DeadLetters:
         }
         sent: Awaitable[Any] = await producer.send(
             self._topic,
-            None if letter.value is None else letter.value[:MAX_DEAD_LETTER_BYTES],
+            # A record without key and value is legal, but aiokafka sends none.
+            b"" if letter.value is None else letter.value[:MAX_DEAD_LETTER_BYTES],
             key=None if letter.key is None else letter.key[:MAX_DEAD_LETTER_BYTES],
             headers=[
                 (name, str(value).encode(errors="backslashreplace"))

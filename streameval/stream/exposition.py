@@ -129,8 +129,7 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
     ),
     (
         "reading_time_timestamp_seconds",
-        "T, the event time at which windows are read: the watermark, and the time since on an"
-        " idle partition",
+        "Event time at which windows are read (T): the watermark, later while idle",
         lambda p: _milliseconds(p.reading_time),
     ),
     ("open_slates", "Slates that can still change", lambda p: p.open_slates),

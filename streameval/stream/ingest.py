@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streameval import __version__
 from streameval.core.checkpoint import refuse_other_definition, restore
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.core.figures import Figures, figures, merge
+from streameval.core.figures import Figures, ShownSegments, figures, merge
 from streameval.core.partition import Partition
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.ports import Keeper, Log
@@ -105,6 +105,7 @@ class Ingest:
         self._broker_up = False
         self._reason = "starting"
         self._figures: Figures | None = None
+        self._shown = ShownSegments(self.definition.max_segments)
         self._tick_at = 0.0
         self._started_at = time.time()
 
@@ -491,7 +492,7 @@ class Ingest:
             if not owned.restoring:
                 sums.append(owned.state.sums(self._reading_time(owned, began)))
                 await asyncio.sleep(0)
-        self._figures = figures(self.definition, merge(sums))
+        self._figures = figures(self.definition, merge(sums, self._shown))
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
     def _reading_time(self, owned: Owned, now: float) -> int | None:

@@ -20,20 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS
+from streameval.core.limits import MAX_FEEDBACK_KINDS, OTHER
 
 if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
     from streameval.core.figures import Figures, Segment
 
 Key = TypeVar("Key", bound=Hashable)
 
-OTHER: Final = "__other__"
-"""The label value of everything that came after a bound was reached."""
-
 EVENTS: Final = ("impression", "slate", "feedback")
 UNATTRIBUTED: Final = ("no_impression", "expired")
-
-# Kinds of feedback are free text of the producers: only the first ones get a series of their own.
-MAX_FEEDBACK_KINDS: Final = 50
 
 # Seconds. The last bound is near the shutdown deadline: a slower step is as good as stuck.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
