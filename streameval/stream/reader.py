@@ -154,12 +154,12 @@ class Reader:
                 await self._identify()
             except UnreachableError as error:
                 self._consumer = None
-                await within(consumer.stop(), REQUEST_SECONDS)
+                await within(_stop(consumer), REQUEST_SECONDS)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except BaseException:
                 self._consumer = None
-                await within(consumer.stop(), REQUEST_SECONDS)
+                await within(_stop(consumer), REQUEST_SECONDS)
                 raise
             else:
                 consumer.subscribe([self._topic], listener=_Bridge(self))
@@ -172,7 +172,7 @@ class Reader:
         consumer, self._consumer, self._reading = self._consumer, None, None
         closing = [self._dead_letters.close(deadline)]
         if consumer is not None:
-            closing.append(within(consumer.stop(), deadline))
+            closing.append(within(_stop(consumer), deadline))
         await asyncio.gather(*closing)
 
     async def _rejoin(self) -> None:
@@ -194,6 +194,9 @@ class Reader:
         """
         consumer = self._consumer
         assert consumer is not None, "start comes first"
+        if _broken(consumer):
+            await self._rejoin()
+            return []
         if self._reading is None:
             self._reading = asyncio.ensure_future(
                 consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records)
@@ -201,8 +204,6 @@ class Reader:
         reading = self._reading
         await asyncio.wait({reading}, timeout=timeout + HELD_UP_SECONDS)
         if not reading.done():
-            if _broken(consumer):
-                await self._rejoin()
             return []
         self._reading = None
         stale, self._stale = self._stale, set()
@@ -262,9 +263,6 @@ class Reader:
             places = ", ".join(f"{p.partition} at {at}" for p, at in self._positions.items())
             self._complaints.say(f"reading again from partition {places}", error)
             await asyncio.sleep(RETRY_SECONDS)
-        if _broken(consumer):
-            await self._rejoin()
-            return
         for place, position in self._positions.items():
             with contextlib.suppress(IllegalStateError):
                 consumer.seek(place, position)
@@ -424,3 +422,11 @@ def _broken(consumer: AIOKafkaConsumer) -> bool:
     """Whether a background task of the consumer ended; there is no public way to see it."""
     tasks = (consumer._fetcher._fetch_task, consumer._coordinator._coordination_task)  # noqa: SLF001 - see the docstring
     return any(task.done() for task in tasks)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer whole: where its fetcher leaks a `CancelledError`, it leaves the rest."""
+    try:
+        await consumer.stop()
+    finally:
+        await consumer._client.close()  # noqa: SLF001 - nobody else closes its connections then
