@@ -89,7 +89,9 @@ def _print_line(console: Console, view: View) -> None:
     figures = "  ".join(
         f"{row.variant} {row.label} {shown(row.matured)} (truth {shown(row.truth)})"
         for row in view.comparisons
+        if row.matured is not None
     )
+    figures = figures or "nothing has matured yet"
     console.print(
         f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}  {figures}",
         highlight=False,
