@@ -286,7 +286,9 @@ class Store:
     async def _upload(self, partition: int, chunks: Mapping[str, bytes]) -> None:
         for name, chunk in chunks.items():
             key = self._key(partition, f"chunk:{name}")
-            await self._redis.set(key, chunk, px=CHUNK_TTL_MS)
+            # Only where it is not there: a write that timed out may arrive late, and must not put
+            # a time to live on a chunk that is listed by then.
+            await self._redis.set(key, chunk, px=CHUNK_TTL_MS, nx=True)
 
     def _key(self, partition: int, rest: str) -> str:
         return f"streameval:{{{self._scope}:{partition}}}:{rest}"
