@@ -1,5 +1,6 @@
 """The command line: what each command prints, how it ends, and what an error looks like."""
 
+import asyncio
 import gzip
 import json
 import os
@@ -8,10 +9,13 @@ import sys
 
 import cramjam
 import pytest
+import servers
 
 from streameval import __version__
 from streameval.core.events import REASONS
 from streameval.core.limits import MAX_EVENT_BYTES
+from streameval.stream.store import Commit, Store
+from streameval.stream.tools import create_topics
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
 COMMANDS = ("demo", "worker", "replay", "user", "doctor", "schema")
@@ -324,3 +328,48 @@ def test_the_schema_is_one_json_document_that_knows_the_events():
 def test_a_server_that_is_away_is_one_line_and_code_3():
     done = streameval("user", "u1", STREAMEVAL_KAFKA="127.0.0.1:1")
     assert_one_line(done, 3, "Kafka at 127.0.0.1:1", "is it running?")
+
+
+@pytest.mark.servers
+def test_a_users_counters_come_from_all_partitions_in_redis():
+    """A user who moved when partitions were added has counters in two; they are summed."""
+    kafka, redis, topic = servers.shared_kafka(), servers.shared_redis(), servers.unique("users")
+    asyncio.run(create_topics({"bootstrap_servers": kafka.address}, {topic: 3}))
+
+    async def commit():
+        store = Store(redis.url, "streameval", topic, ("click", "like"))
+        for partition, delta in (
+            (0, ("u1", 20, 2, NOON, NOON + 5, (3, 0))),
+            (2, ("u1", 10, 1, NOON - 5, NOON, (1, 1))),
+        ):
+            await store.commit(
+                Commit(partition, None, 1, [delta], "cluster", "topic", "print", "{}", NOON)
+            )
+        await store.close()
+
+    asyncio.run(commit())
+    settings = {
+        "STREAMEVAL_KAFKA": kafka.address,
+        "STREAMEVAL_REDIS": redis.url,
+        "STREAMEVAL_TOPIC": topic,
+    }
+    done = streameval("user", "u1", "--json", **settings)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "user_id": "u1",
+        "partitions": [0, 2],
+        "impressions": 30,
+        "slates": 3,
+        "positives": {"click": 4, "like": 1},
+        "first_ts": NOON - 5,
+        "last_ts": NOON + 5,
+    }
+    table = streameval("user", "u1", **settings).stdout.decode()
+    assert "positives: click" in table
+    assert "2025-01-01 12:00:00" in table
+    assert_one_line(streameval("user", "u2", **settings), 1, "'u2'", "check the id")
+    assert_one_line(
+        streameval("user", "u1", **settings | {"STREAMEVAL_TOPIC": servers.unique("no")}),
+        2,
+        "does not exist",
+    )

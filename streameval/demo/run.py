@@ -90,6 +90,8 @@ def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object
         "attribution_window": f"{world.attribution_window}ms",
         "allowed_lateness": f"{world.allowed_lateness}ms",
         "checkpoint_interval": "5s",
+        # On real servers the users of a demo do not stay.
+        "user_ttl": "1h",
     }
 
 
