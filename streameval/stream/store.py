@@ -152,7 +152,7 @@ class Store:
         )
         self._redis: Redis = Redis.from_pool(pool)  # closes the pool with itself
         options = pool.connection_kwargs
-        self.address = options.get("path") or f"{options['host']}:{options['port']}"
+        self.address = options.get("path") or f"{options['host']}:{options.get('port', 6379)}"
         self._scope = f"{group}:{topic}"
         self._kinds = tuple(kinds)
         self._packed_kinds = msgspec.msgpack.encode(self._kinds)
