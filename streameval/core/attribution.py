@@ -36,6 +36,22 @@ FeedbackKey = tuple[str, int]  # item, index of the kind
 FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
 
 
+class Particulars(msgspec.Struct, gc=False, array_like=True):
+    """What outcome files say of a slate beyond what its figures need.
+
+    `offset` of the record that opened it (-1: unknown), `ts`, `variant` and `surface` of its
+    earliest event, `scores` (score, propensity by item), `log` of the feedback attributed for
+    good: item, index of the kind, ts (ms), value, retract.
+    """
+
+    offset: int
+    ts: int
+    variant: str | None
+    surface: str | None
+    scores: dict[str, tuple[float | None, float | None]]
+    log: list[tuple[str, int, int, float, bool]]
+
+
 class Pending(msgspec.Struct, gc=False, eq=False):
     """Feedback that a later arrival can still attribute, or attribute elsewhere (rule 3)."""
 
@@ -46,6 +62,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     kind: int
     retract: bool
     number: int
+    value: float = 1.0
     expired: bool = False
     slate: Slate | None = None
 
@@ -76,7 +93,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     booked_positives: tuple[int, ...] | None = None
     booked_ranking: tuple[tuple[int, ...], tuple[float, ...]] | None = None
     booked_duplicates: int = 0
-    details: dict[str, tuple[float | None, float | None]] | None = None
+    particulars: Particulars | None = None
 
 
 class User(msgspec.Struct, gc=False, eq=False):
@@ -156,7 +173,7 @@ class Attribution:
     `close` gives up what can no longer change. All times in ms of event time.
     """
 
-    def __init__(self, definition: Definition, *, keep_details: bool = False) -> None:
+    def __init__(self, definition: Definition, *, keep_outcomes: bool = False) -> None:
         self.definition = definition
         self.segments = Segments(definition.dimensions, definition.max_segments)
         self.watermark: int | None = None
@@ -174,7 +191,9 @@ class Attribution:
         self.feedback_kinds: dict[str, int] = {}
         self.open_slates = 0
         self.open_impressions = 0
-        self._keep_details = keep_details
+        self.given_up: list[Slate] = []
+        self._keep_outcomes = keep_outcomes
+        self._offset = NEVER
         self._by_surface = "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
@@ -187,13 +206,16 @@ class Attribution:
 
     # ------------------------------------------------------------------ apply
 
-    def apply(self, events: Sequence[Event]) -> list[int]:
-        """Record `events` (in log order); answers the indices of the late ones, not applied."""
+    def apply(self, events: Sequence[Event], offsets: Sequence[int] | None = None) -> list[int]:
+        """Record `events` (in log order); answers the indices of the late ones, not applied.
+
+        `offsets` of their records, parallel, are only for outcomes.
+        """
         late: list[int] = []
         lateness = self.definition.allowed_lateness
         watermark = NEVER if self.watermark is None else self.watermark
         by_surface = self._by_surface
-        keep_details = self._keep_details
+        keep_outcomes = self._keep_outcomes
         inbox = self.inbox
         feedbacks = slates = 0
         # The slate of the event before: nearly always also that of the next impression.
@@ -225,9 +247,11 @@ class Attribution:
                     and not (by_surface and event.surface != surface)
                 ):
                     items[item] = offset + (event.position or 0)
-                    if keep_details and slate is not None:
-                        _keep_detail(slate, item, event.score, event.propensity)
+                    if keep_outcomes and slate is not None:
+                        _keep_scores(slate, item, event.score, event.propensity)
                     continue
+                if offsets is not None:
+                    self._offset = offsets[index]
                 slate = self._impression(event)
                 if slate.request is None:
                     user_id = None
@@ -243,6 +267,8 @@ class Attribution:
                 inbox.append(event)
             else:
                 slates += 1
+                if offsets is not None:
+                    self._offset = offsets[index]
                 self._slate(event)
                 user_id = None
         if watermark != NEVER:
@@ -276,9 +302,10 @@ class Attribution:
             slate = self._single(user, event.item_id, ts, segment)
         else:
             slate = self._join(user, event.request_id, ts, segment)
+        if self._keep_outcomes:
+            self._label(slate, event)
+            _keep_scores(slate, event.item_id, event.score, event.propensity)
         self._show(slate, event.item_id, ts, event.position or 0)
-        if self._keep_details:
-            _keep_detail(slate, event.item_id, event.score, event.propensity)
         return slate
 
     def _slate(self, event: SlateEvent) -> None:
@@ -291,9 +318,24 @@ class Attribution:
                 self._show(slate, item, ts, position)
         else:
             slate.items = event.items.copy()
-        if self._keep_details and event.details:
-            for item, (score, propensity) in event.details.items():
-                _keep_detail(slate, item, score, propensity)
+        if self._keep_outcomes:
+            self._label(slate, event)
+            for item, (score, propensity) in (event.details or {}).items():
+                _keep_scores(slate, item, score, propensity)
+
+    def _label(self, slate: Slate, event: ImpressionEvent | SlateEvent) -> None:
+        """Keep variant and surface of the slate's earliest event (ties: the smaller values)."""
+        known = slate.particulars
+        if known is None:
+            slate.particulars = Particulars(
+                self._offset, event.ts, event.variant, event.surface, {}, []
+            )
+            return
+        theirs = (event.variant or "", event.surface or "")
+        if event.ts < known.ts or (
+            event.ts == known.ts and theirs < (known.variant or "", known.surface or "")
+        ):
+            known.ts, known.variant, known.surface = event.ts, event.variant, event.surface
 
     def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
         """The slate of (user, request) that an impression at `ts` belongs to (rule 1)."""
@@ -398,7 +440,7 @@ class Attribution:
         if event.request_id is not None:
             slate = self._named(user, event.request_id, event.item_id, event.ts)
             if slate is not None:
-                self._credit(slate, event.item_id, kind, event.ts, event.retract)
+                self._credit(slate, event.item_id, kind, event.ts, event.retract, event.value)
                 return
         self.wait(
             Pending(
@@ -409,6 +451,7 @@ class Attribution:
                 kind,
                 event.retract,
                 self._number,
+                event.value,
             )
         )
 
@@ -527,10 +570,21 @@ class Attribution:
                 self.unattributed["expired" if pending.expired else "no_impression"] += 1
             else:
                 self._let_go(slate, pending)
-                self._credit(slate, pending.item, pending.kind, pending.ts, pending.retract)
+                self._credit(
+                    slate,
+                    pending.item,
+                    pending.kind,
+                    pending.ts,
+                    pending.retract,
+                    pending.value,
+                )
 
-    def _credit(self, slate: Slate, item: str, kind: int, ts: int, retract: bool) -> None:
+    def _credit(
+        self, slate: Slate, item: str, kind: int, ts: int, retract: bool, value: float
+    ) -> None:
         """Attribute feedback to an impression for good."""
+        if slate.particulars is not None:
+            slate.particulars.log.append((item, kind, ts, value, retract))
         if slate.feedback is None:
             slate.feedback = {}
         add_mark(slate.feedback, (item, kind), ts, retract)
@@ -552,8 +606,25 @@ class Attribution:
             for slate in self._closing.pop(bucket):
                 self._give_up(slate)
 
+    def close_exactly(self) -> None:
+        """Give up every slate that can be: `close` leaves some of them for a little later."""
+        if self.watermark is None:
+            return
+        over = self.watermark - self.definition.horizon
+        # A slate lies in the slice of the time it was opened with, and moved by at most L since.
+        last = (over + self.definition.allowed_lateness) // self._closing_width
+        for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
+            for slate in self._closing.pop(bucket):
+                if slate.time < over:
+                    self._give_up(slate)
+                else:
+                    self.open_slates -= 1
+                    self.adopt(slate)
+
     def _give_up(self, slate: Slate) -> None:
         self.open_slates -= 1
+        if self._keep_outcomes:
+            self.given_up.append(slate)
         user = self.users[slate.user]
         if slate.request is None:
             assert user.singles is not None
@@ -603,9 +674,6 @@ def _precedes(slate: Slate, best: Slate) -> bool:
     return slate.request is not None and best.request is not None and slate.request < best.request
 
 
-def _keep_detail(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:
-    if score is None and propensity is None:
-        return
-    if slate.details is None:
-        slate.details = {}
-    slate.details.setdefault(item, (score, propensity))
+def _keep_scores(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:
+    if slate.particulars is not None and (score is not None or propensity is not None):
+        slate.particulars.scores.setdefault(item, (score, propensity))

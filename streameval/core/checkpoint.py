@@ -25,7 +25,7 @@ import cramjam
 import msgspec
 import numpy as np
 
-from streameval.core.attribution import NEVER, Attribution, Pending, Slate, User
+from streameval.core.attribution import NEVER, Attribution, Particulars, Pending, Slate, User
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.limits import CHUNK_ITEMS
@@ -43,9 +43,9 @@ SlateRecord = tuple[
     int,  # anchor
     dict[str, int],  # items
     list[tuple[str, int, int, int, int]] | None,  # item, kind, records, positive, retraction
-    dict[str, tuple[float | None, float | None]] | None,  # details
+    Particulars | None,
 ]
-PendingRecord = tuple[str, str, str | None, int, int, bool, bool]
+PendingRecord = tuple[str, str, str | None, int, int, bool, float, bool]
 PaneRecord = tuple[
     int,  # number of the pane
     list[str],  # users of its cells
@@ -185,7 +185,7 @@ def _slate_record(slate: Slate) -> SlateRecord:
         slate.anchor,
         slate.items,
         marks or None,
-        slate.details,
+        slate.particulars,
     )
 
 
@@ -235,7 +235,7 @@ def _header(partition: Partition) -> bytes:
         unattributed=attribution.unattributed,
         feedback_kinds=attribution.feedback_kinds,
         pending=[
-            (p.user, p.item, p.request, p.ts, p.kind, p.retract, p.expired)
+            (p.user, p.item, p.request, p.ts, p.kind, p.retract, p.value, p.expired)
             for p in attribution.pending()
         ],
         settled=[state.last_settled for state in partition.windows],
@@ -295,12 +295,12 @@ def restore(
     header: bytes,
     chunks: Mapping[str, bytes],
     *,
-    keep_details: bool = False,
+    keep_outcomes: bool = False,
 ) -> Partition:
     """The partition as it was at the checkpoint; raises `RefusedError` for another definition."""
     stored = _decode(header)
     refuse_other_definition(stored.definition, definition)
-    partition = Partition(definition, journal=True, keep_details=keep_details)
+    partition = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
     attribution = partition.attribution
     for values in stored.segments:
         attribution.segments.add(tuple(values))
@@ -317,9 +317,11 @@ def restore(
                 _restore_pane(partition, info.window, pane_record)
     for record in sorted(versions.values(), key=lambda record: record[2]):
         _adopt(attribution, record)
-    for user, item, request, ts, kind, retract, expired in stored.pending:
-        attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, expired))
+    for user, item, request, ts, kind, retract, value, expired in stored.pending:
+        attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, value, expired))
     partition.flush()
+    attribution.close_exactly()
+    attribution.given_up.clear()  # their outcomes were taken before the checkpoint
     _restore_counters(partition, stored)
     return partition
 
@@ -332,11 +334,11 @@ def _identity(record: SlateRecord) -> tuple[str, str, int]:
 
 def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     """Open a slate as stored; the first flush books it, and gives it up if its time is over."""
-    user_id, request, time, segment, anchor, items, marks, details = record
+    user_id, request, time, segment, anchor, items, marks, particulars = record
     user = attribution.users.get(user_id)
     if user is None:
         user = attribution.users[user_id] = User(user_id, {})
-    slate = Slate(user_id, request, time, segment, anchor, items, details=details)
+    slate = Slate(user_id, request, time, segment, anchor, items, particulars=particulars)
     if marks:
         slate.feedback = {(item, kind): tuple(mark) for item, kind, *mark in marks}  # type: ignore[misc]
     if request is None:

@@ -25,6 +25,7 @@ from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
 from streameval.core.limits import CLUSTERS
 from streameval.core.metrics import Scorer
+from streameval.core.outcome import Outcome, outcome
 from streameval.core.verdict import Ranking, verdict
 from streameval.core.windows import Cells, Rows, WindowState, cluster_of, renumber
 
@@ -48,14 +49,14 @@ class Partition:
     """The state of one Kafka partition under a definition.
 
     `journal` keeps what changed for the next checkpoint; a finite replay needs none.
-    `keep_details` keeps scores and propensities of items.
+    `keep_outcomes` keeps what becomes of every slate for `take_outcomes`.
     """
 
     def __init__(
-        self, definition: Definition, *, journal: bool = False, keep_details: bool = False
+        self, definition: Definition, *, journal: bool = False, keep_outcomes: bool = False
     ) -> None:
         self.definition = definition
-        self.attribution = Attribution(definition, keep_details=keep_details)
+        self.attribution = Attribution(definition, keep_outcomes=keep_outcomes)
         self.cells = Cells()
         self.scorer = Scorer(definition.ks, definition.ndcg_gain)
         self.gains = [definition.gain(kind) for kind in definition.kinds]
@@ -115,13 +116,26 @@ class Partition:
 
     # ---------------------------------------------------------------- writing
 
-    def apply(self, events: Sequence[Event]) -> list[int]:
-        """Take in events in log order; answers the indices of the late ones (not applied)."""
-        return self.attribution.apply(events)
+    def apply(self, events: Sequence[Event], offsets: Sequence[int] | None = None) -> list[int]:
+        """Take in events in log order; answers the indices of the late ones (not applied).
+
+        `offsets` of their records, parallel, stand in outcomes.
+        """
+        return self.attribution.apply(events, offsets)
 
     def reject(self, reason: str, count: int = 1) -> None:
         """Count events that could not be decoded."""
         self.rejected[reason] += count
+
+    def take_outcomes(self) -> list[Outcome]:
+        """What became of the slates given up since the last call; call it right after a flush.
+
+        Every slate that can be given up is: those that a restored state would give up at once.
+        """
+        self.attribution.close_exactly()
+        slates = self.attribution.given_up
+        self.attribution.given_up = []
+        return [outcome(slate, self.gains, self.definition.kinds) for slate in slates]
 
     def flush(self) -> list[UserDelta]:
         """Attribute and book what came in since; answers what to add to the users' counters."""

@@ -65,7 +65,7 @@ def _single(
     gain = gains[kind]
     if slate.request is None:
         return Verdict(counts, None, records - 1)
-    ranking: Ranking = ((_ranks(slate)[item],), (gain,)) if gain > 0 else ((), ())
+    ranking: Ranking = ((ranks_of(slate)[item],), (gain,)) if gain > 0 else ((), ())
     return Verdict(counts, ranking, records - 1)
 
 
@@ -78,16 +78,25 @@ def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
     return marks
 
 
+def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
+    """The gain of each item of the slate that has a positive: the largest of its positives."""
+    best: dict[str, float] = {}
+    for (item, kind), (_, positive, retraction) in (_marks(slate) or {}).items():
+        if positive > retraction:
+            best[item] = max(best.get(item, 0.0), gains[kind])
+    return best
+
+
 def _ranking(slate: Slate, best: dict[str, float]) -> Ranking:
     relevant = [(item, gain) for item, gain in best.items() if gain > 0]
     if not relevant:
         return (), ()
-    ranks = _ranks(slate)
+    ranks = ranks_of(slate)
     ranked = sorted((ranks[item], gain) for item, gain in relevant)
     return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
 
 
-def _ranks(slate: Slate) -> dict[str, int]:
+def ranks_of(slate: Slate) -> dict[str, int]:
     """The rank of every item of the slate, 1-based."""
     items = slate.items
     distinct = set(items.values())

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Records of one read: some slices of each partition, so that commits and pages get their turn.
-POLL_RECORDS: Final = 20_000
+POLL_RECORDS: Final = 8_000
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1
 # Slices applied of one partition before the others get their turn.

@@ -180,17 +180,18 @@ class Owned:
         events, rejected = decode_batch(
             values, records.timestamps[:end], self.limits.max_clock_skew
         )
-        late = self.state.apply(events)
-        for _, rejection in rejected:
-            self.state.reject(rejection.reason)
-        if self.restoring:
-            return
         index: Sequence[int] = range(end)
-        keys = records.keys[:end]
+        keys, offsets = records.keys[:end], records.offsets[:end]
         if rejected:
             bad = {at for at, _ in rejected}
             index = [at for at in range(end) if at not in bad]
             keys = [keys[at] for at in index]
+            offsets = [offsets[at] for at in index]
+        late = self.state.apply(events, offsets)
+        for _, rejection in rejected:
+            self.state.reject(rejection.reason)
+        if self.restoring:
+            return
         self._key_mismatches += _mismatches(keys, events)
         for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
             self._letters.append(

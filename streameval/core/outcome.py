@@ -1,0 +1,75 @@
+"""What became of a slate once nothing can change it: a row of the outcome files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from streameval.core.attribution import POSITION_BITS, POSITION_MASK, Slate
+from streameval.core.verdict import gains_of, ranks_of
+
+
+class FeedbackOutcome(msgspec.Struct, gc=False, frozen=True):
+    """Feedback attributed to the item at index `item`, `delay` ms after the slate's time."""
+
+    item: int
+    kind: str
+    value: float
+    delay: int
+    retract: bool
+
+
+class Outcome(msgspec.Struct, gc=False, frozen=True):
+    """One slate, or one impression without a request (`request` None): lists are parallel.
+
+    Items in the order of rank; `positions` as sent (None: none was), `shown` the ts (ms) of each
+    showing, `gains` 0 where an item has no positive. `offset` is that of the record that opened
+    the slate, `time` (ms), `variant` and `surface` are those of its earliest event.
+    """
+
+    offset: int
+    user: str
+    request: str | None
+    variant: str | None
+    surface: str | None
+    time: int
+    items: list[str]
+    positions: list[int | None]
+    ranks: list[int]
+    shown: list[int]
+    scores: list[float | None]
+    propensities: list[float | None]
+    gains: list[float]
+    feedback: list[FeedbackOutcome]
+
+
+def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outcome:
+    """The row of a slate that was given up; `gains` and `kinds` by index of the kind."""
+    known = slate.particulars
+    assert known is not None, "outcomes are kept from a slate's first impression on"
+    best = gains_of(slate, gains)
+    ranks = ranks_of(slate)
+    items = sorted(ranks, key=ranks.__getitem__)
+    index = {item: number for number, item in enumerate(items)}
+    packed = [slate.items[item] for item in items]
+    scores = [known.scores.get(item, (None, None)) for item in items]
+    return Outcome(
+        offset=known.offset,
+        user=slate.user,
+        request=slate.request,
+        variant=known.variant,
+        surface=known.surface,
+        time=slate.time,
+        items=items,
+        positions=[(entry & POSITION_MASK) or None for entry in packed],
+        ranks=[ranks[item] for item in items],
+        shown=[slate.anchor + (entry >> POSITION_BITS) for entry in packed],
+        scores=[score for score, _ in scores],
+        propensities=[propensity for _, propensity in scores],
+        gains=[best.get(item, 0.0) for item in items],
+        feedback=[
+            FeedbackOutcome(index[item], kinds[kind], value, ts - slate.time, retract)
+            for item, kind, ts, value, retract in sorted(known.log, key=lambda entry: entry[2])
+        ],
+    )
