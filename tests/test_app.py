@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
 from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
+from streameval.stream.logs import REPEAT_SECONDS, Seldom
 from streameval.stream.pages import STUCK_AFTER, Pages
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
 
@@ -319,3 +321,21 @@ def test_a_json_log_is_one_object_a_line(capsys):
     (line,) = err.splitlines()
     said = json.loads(line)
     assert (said["level"], said["logger"], said["message"]) == ("info", "streameval", "a\nb")
+
+
+def test_what_a_library_repeats_is_said_once_in_a_while():
+    """Kafka away is not 50 lines a second; our own lines and tracebacks always pass."""
+    seldom = Seldom()
+
+    def passes(name, message, created, error=None, *arguments):
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, arguments, error)
+        record.created = created
+        return seldom.filter(record)
+
+    assert passes("aiokafka.conn", "node %s is away", 100.0, None, 1)
+    assert not passes("aiokafka.conn", "node %s is away", 100.0 + REPEAT_SECONDS - 1, None, 2)
+    assert passes("aiokafka.conn", "another", 100.1)
+    assert passes("aiokafka.conn", "node %s is away", 100.2, (ValueError, ValueError(), None), 1)
+    assert passes("aiokafka.conn", "node %s is away", 100.0 + REPEAT_SECONDS, None, 1)
+    assert passes("streameval.stream.app", "stopping", 100.0)
+    assert passes("streameval.stream.app", "stopping", 100.0)

@@ -1,5 +1,8 @@
 """The log of a worker: lines for people, or one JSON object a line for programs; to stderr.
 
+What libraries repeat is said once in a while: aiokafka writes 50 lines a second while Kafka is
+away, and what matters about that, the worker says itself.
+
 Configured once, by the worker process; nothing else in the package touches logging's setup.
 """
 
@@ -13,16 +16,42 @@ from typing import Final, Literal
 # What these say at INFO is about themselves; their warnings we want.
 _QUIET: Final = ("aiokafka", "asyncio", "faust", "kafka", "mode")
 
+# Seconds between two lines of a library that say the same, whatever the numbers in them.
+REPEAT_SECONDS: Final = 30.0
+
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
     """Log from `level` ("info", …) on, in `form`; libraries from warnings on."""
     handler = logging.StreamHandler()
+    handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _TEXT)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+class Seldom(logging.Filter):
+    """Lets a library's message through once in `REPEAT_SECONDS`, by its text before formatting.
+
+    Lines of streameval itself, and those with a traceback, always pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be written."""
+        if record.exc_info or record.name.partition(".")[0] not in _QUIET:
+            return True
+        # A closed set of templates; the cut keeps those few that are formatted by their caller.
+        said = (record.name, str(record.msg)[:40])
+        if record.created - self._last.get(said, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return False
+        self._last[said] = record.created
+        return True
 
 
 _TEXT: Final = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
