@@ -1,0 +1,302 @@
+"""README and docs are true: examples run, names and links exist, messages are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import servers
+import typer
+import yaml
+
+from streameval.cli import app
+from streameval.config import load
+from streameval.core.errors import StreamevalError
+from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
+from streameval.settings import PREFIX, SECRETS, Settings
+from streameval.stream.store import CheckpointWrite, Commit, Store
+from streameval.stream.tools import create_topics, sample
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+EVENTS = ROOT / "docs" / "events.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+SOURCE = ROOT / "streameval"
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+# --- Examples -------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_readme_prints_what_stands_there(tmp_path):
+    program = tmp_path / "streameval"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m streameval.cli "$@"\n')
+    program.chmod(0o755)
+    (script,), (expected,) = blocks(README, "sh"), blocks(README, "text")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+    # In the temporary folder nothing but an installed package or the source tree is found.
+    environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "PYTHONUTF8": "1"}
+    environment.setdefault("PYTHONPATH", "" if "PYTHONSAFEPATH" in environment else str(ROOT))
+    result = subprocess.run(
+        ["bash", "-eu"],
+        input=script,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert "\n".join(lines).rstrip() == expected.rstrip()
+
+
+def test_configurations_in_the_readme_are_good(tmp_path, monkeypatch):
+    for variable in [name for name in os.environ if name.startswith(PREFIX)]:
+        monkeypatch.delenv(variable)
+    for number, text in enumerate(blocks(README, "yaml")):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        assert load(path).definition().kinds
+
+
+def test_every_example_of_an_event_is_one():
+    kinds = [type(decode(text.encode(), None, 0)) for text in blocks(EVENTS, "json")]
+    assert Rejection not in kinds
+    assert {SlateEvent, ImpressionEvent} < set(kinds)
+
+
+def test_every_example_of_a_rejection_is_rejected_for_that_reason():
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", EVENTS.read_text(), re.MULTILINE)
+    found = [
+        (reason, text)
+        for reason, cell in rows
+        if reason in REASONS
+        for text in re.findall(r"`([^`]*)`", cell)
+    ]
+    assert len(found) > 5
+    for reason, text in found:
+        assert decode(text.encode(), None, 0)[0] == reason, text
+
+
+def test_the_python_producer_sends_an_event_keyed_by_its_user():
+    (program,) = blocks(EVENTS, "python")
+    with servers.tansu() as broker:
+        client = {"bootstrap_servers": broker.address}
+        asyncio.run(create_topics(client, {"recsys-events": 1}))
+        exec(compile(program.replace("localhost:9092", broker.address), "events.md", "exec"), {})
+        _, records = asyncio.run(sample(client, "recsys-events", 10))
+    (record,) = records
+    event = decode(record.value, record.timestamp, 60_000)
+    assert isinstance(event, SlateEvent)
+    assert record.key == event.user_id.encode()
+
+
+@pytest.mark.servers
+def test_the_documented_rights_in_redis_are_enough_and_end_at_our_keys():
+    (line,) = (each for each in blocks(OPERATIONS, "text") if each.startswith("ACL SETUSER"))
+    with servers.redis() as redis:
+        command = ["redis-cli", "-p", str(redis.port), *line.split()]
+        subprocess.run(command, check=True, capture_output=True)
+        url = f"redis://streameval:SECRET@{redis.address}/0"
+        asyncio.run(_use_everything(Store(url, "g", "t", ("click",), user_ttl=60_000)))
+        command[3:] = ["--user", "streameval", "--pass", "SECRET", "GET", "another:key"]
+        refused = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "NOPERM" in refused.stdout
+
+
+async def _use_everything(store: Store) -> None:
+    await store.check()
+    start = None
+    for end, chunk in ((5, "c1"), (9, "c2")):
+        saved = CheckpointWrite(b"header", {chunk: b"x"}, [chunk])
+        users = [("u", 1, 1, 10, 20, (1,))]
+        commit = Commit(0, start, end, users, "c", "t", "f", "{}", 1, saved)
+        await store.commit(commit)
+        start = end
+    assert (await store.load(0)).offset == await store.offset(0) == 9
+    assert (await store.user("u", 2)).impressions == 2
+    await store.reset_windows(0, "f2", "{}")
+    lease = store.lease("me", 1_000)
+    assert await lease.acquire() == 1
+    await lease.release()
+    await store.close()
+
+
+# --- Names ----------------------------------------------------------------------------------------
+
+COMMAND = r"(?:^|/|[|] )streameval ([a-z]+)\b([^`#\n]*)"
+
+
+@pages
+def test_every_command_and_option_of_the_docs_exists(page):
+    commands = typer.main.get_command(app).commands
+    for name, rest in re.findall(COMMAND, code_of(page), re.MULTILINE):
+        assert name in commands, name
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest.split("|")[0])) <= known, (name, rest)
+
+
+def code_of(page: Path) -> str:
+    """What stands in code on a page: spans, fenced and indented blocks, one a line."""
+    text = page.read_text()
+    fenced = [
+        block for _, block in re.findall(r"^```(sh|ini)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"^ {4,}(.*)$", prose, re.MULTILINE)
+    return "\n".join([*fenced, *indented, *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose)])
+
+
+@pages
+def test_every_series_of_the_docs_exists(page):
+    golden = (ROOT / "tests" / "golden" / "metrics.prom").read_text(encoding="utf-8")
+    rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
+    known = set(re.findall(r"streameval_\w+", golden + rules))
+    assert set(re.findall(r"\bstreameval_[a-z]\w+", page.read_text())) <= known
+
+
+@pages
+def test_every_variable_of_the_docs_sets_something(page):
+    keys = {f"{PREFIX}{key.upper()}" for key in Settings.model_fields}
+    keys |= {f"{PREFIX}{key.upper()}_FILE" for key in SECRETS}
+    keys |= {f"{PREFIX}CONFIG", f"{PREFIX}SEED", PREFIX}
+    assert set(re.findall(rf"\b{PREFIX}\w*", page.read_text())) <= keys
+
+
+@pages
+def test_every_link_of_the_docs_leads_somewhere(page):
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-").strip("-")
+        for heading in headings
+    }
+
+
+def test_every_module_has_its_place_in_the_architecture():
+    text = ARCHITECTURE.read_text()
+    for layer in ("core", "stream"):
+        for path in (SOURCE / layer).glob("*.py"):
+            assert path.stem == "__init__" or re.search(rf"[`/]{path.stem}\b", text), path.name
+
+
+def test_every_test_that_the_docs_name_exists():
+    for page in PAGES:
+        for name in re.findall(r"tests/\w+\.py", page.read_text()):
+            assert (ROOT / name).is_file(), name
+
+
+# --- Messages -------------------------------------------------------------------------------------
+
+LOGGED = {"warning", "error", "critical", "say"}
+RAISED = {"RefusedError", "UnreachableError"}
+
+
+def template(node: ast.expr) -> str:
+    """A string in the code with … for what is filled in; empty for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%\S", "…", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(part) or "…" for part in node.values)
+    return ""
+
+
+def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    return [
+        (getattr(node.func, "attr", getattr(node.func, "id", "")), node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+
+
+def templates(*, of_a_worker: bool) -> set[str]:
+    """Texts of the code: all, or those with which a worker warns or ends."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        if not of_a_worker:
+            found |= {template(node) for node in ast.walk(tree) if isinstance(node, ast.expr)}
+        elif path.stem == "checkpoint" or (path.parent.name == "stream" and path.stem != "tools"):
+            found |= {
+                template(call.args[0])
+                for name, call in calls(tree)
+                if name in LOGGED | RAISED and call.args
+            }
+    # What only frames another message has no words of its own.
+    return {text for text in found if len(re.findall(r"[a-z]", text)) > 5}
+
+
+def documented() -> dict[str, re.Pattern]:
+    """Messages of the runbook and what they match."""
+    section = OPERATIONS.read_text().partition("## Messages")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    return {
+        row: re.compile(
+            ".*".join(re.escape(part.strip(" :")) for part in row.split("…")), re.DOTALL
+        )
+        for row in rows
+    }
+
+
+def test_every_message_of_the_runbook_is_one_of_the_code():
+    texts = templates(of_a_worker=False)
+    patterns = documented()
+    assert len(patterns) > 20
+    gone = [row for row, pattern in patterns.items() if not any(map(pattern.search, texts))]
+    assert gone == []
+
+
+def test_every_warning_and_refusal_of_a_worker_has_its_cure_in_the_runbook():
+    patterns = documented().values()
+    missing = [
+        text
+        for text in templates(of_a_worker=True)
+        if not any(pattern.search(text) for pattern in patterns)
+    ]
+    assert missing == []
+
+
+def test_exit_codes_of_the_runbook_are_those_of_the_code():
+    text = " ".join(OPERATIONS.read_text().split())
+    for code, words in ((1, "a check failed"), (2, "bad input"), (3, "a server cannot be reached")):
+        assert f"{code} {words}" in text
+        assert code in {each.exit_code for each in _family(StreamevalError)}
+
+
+def _family(kind: type[StreamevalError]) -> set[type[StreamevalError]]:
+    return {kind}.union(*map(_family, kind.__subclasses__()))
+
+
+def test_the_picture_is_small_enough_to_load_at_once():
+    assert (ROOT / "docs" / "page.png").stat().st_size < 200_000
+
+
+def test_the_compose_file_is_named_as_the_docs_say():
+    assert "worker" in yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
