@@ -337,10 +337,11 @@ class Ingest:
 
     async def _take_over(self, number: int) -> Owned:
         """The state of a partition as stored, ready to read on from `next_offset`."""
-        first, end = await self._persist(lambda: self.reader.bounds(number))
+        # The store is asked first: an offset stored later may lie beyond an end asked earlier.
         parked = self._parked.pop(number, None)
         if parked is not None:
             offset = await self._persist(lambda: self.store.offset(number))
+            first, _ = await self._persist(lambda: self.reader.bounds(number))
             if offset is not None and offset == parked.committed and offset >= first:
                 return parked
         stored = await self._persist(lambda: self.store.load(number))
@@ -348,6 +349,7 @@ class Ingest:
             await self.store.reset_windows(number, self._fingerprint, self._described)
             self._was_reset.add(number)
             stored = await self._persist(lambda: self.store.load(number))
+        first, end = await self._persist(lambda: self.reader.bounds(number))
         self._refuse_strangers(number, stored, end)
         if stored.header is None:
             state = Partition(self.definition, journal=True)
