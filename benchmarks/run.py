@@ -1,0 +1,204 @@
+"""`make bench`: streameval beside other ways to do the job, in one run on real Kafka and Redis.
+
+What is measured, on what, and what the last run gave: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+HERE: Final = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+import servers  # noqa: E402 - they stand beside
+from log import Filled, fill  # noqa: E402
+from machine import cores, facts  # noqa: E402
+from measure import Run, Scrapes, Stack, memory, peer, scrapes, throughput  # noqa: E402
+from workload import Shape, records  # noqa: E402
+
+CHECKPOINT_INTERVAL: Final = "3s"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: impressions, records of the slower peers, repeats."""
+
+    impressions: int = 3_000_000
+    slate_impressions: int = 8_000_000
+    memory_impressions: int = 1_500_000
+    loop: int = 800_000
+    agent: int = 100_000
+    repeats: int = 3
+    users: int = 100_000
+
+
+QUICK: Final = Sizes(600_000, 1_000_000, 150_000, 100_000, 20_000, 1, 20_000)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure, its unit, what it should be, and whether it is."""
+
+    name: str
+    measured: str
+    wanted: str
+    met: bool
+
+
+def main() -> int:
+    """Measure everything, print tables; 1 when a target was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run of a minute")
+    parser.add_argument("--repeats", type=int, help="of each contender")
+    given = parser.parse_args()
+    sizes = QUICK if given.quick else Sizes()
+    repeats = given.repeats or sizes.repeats
+    _, other = cores()
+    os.sched_setaffinity(0, {other})
+    print("\n".join(facts()))
+    with servers.kafka() as kafka, servers.redis() as redis:
+        targets = measure(Stack(kafka, redis), sizes, repeats)
+    _table(
+        ("target", "measured", "wanted", ""),
+        [(t.name, t.measured, t.wanted, "met" if t.met else "MISSED") for t in targets],
+    )
+    return not all(target.met for target in targets)
+
+
+def measure(stack: Stack, sizes: Sizes, repeats: int) -> list[Target]:
+    """All measurements, one after the other; contenders take turns."""
+    port = stack.kafka.port
+    # More users than the windows are to hold: not everyone looks at a slate.
+    shape = Shape(sizes.impressions, users=sizes.users * 6 // 5)
+    items = _filled("impressions", fill(port, "impressions", records(shape)))
+    slates = Shape(sizes.slate_impressions, "slates", per_second=3_000, users=sizes.users)
+    whole = _filled("whole slates", fill(port, "slates", records(slates)))
+    contenders: dict[str, Callable[[], Run]] = {
+        "streameval": lambda: throughput(stack, items, CHECKPOINT_INTERVAL),
+        "aiokafka, counts": lambda: peer(stack, "raw", items.topic, items.records),
+        "json + redis-py": lambda: peer(stack, "loop", items.topic, sizes.loop),
+        "Faust, counts": lambda: peer(stack, "agent", items.topic, sizes.agent),
+        "streameval, slates": lambda: throughput(stack, whole, CHECKPOINT_INTERVAL),
+    }
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    for number in range(repeats):
+        for name, contender in contenders.items():
+            run = contender()
+            runs[name].append(run)
+            load = os.getloadavg()[0]
+            print(f"  run {number + 1}: {name}: {run.rate:,.0f} events/s (load {load:.1f})")
+    _contenders(runs)
+    targets = _rates(runs, sizes.slate_impressions / whole.records)
+    targets += _memory(stack, sizes.memory_impressions)
+    return targets + _metrics(*scrapes(stack, items, sizes.users))
+
+
+def _filled(what: str, log: Filled) -> Filled:
+    size = log.value_bytes / log.records
+    print(f"{what}: {log.records:,} events of {size:.0f} bytes, lz4, 4 partitions")
+    return log
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def _rate(runs: list[Run]) -> float:
+    return _median([run.rate for run in runs])
+
+
+def _contenders(runs: dict[str, list[Run]]) -> None:
+    rows = []
+    for name, mine in runs.items():
+        rates = [run.rate for run in mine]
+        cost = _median([run.cpu_seconds / run.records * 1e6 for run in mine])
+        rows.append(
+            (
+                name,
+                f"{mine[0].records:,}",
+                f"{_median(rates):,.0f}",
+                f"{min(rates):,.0f}-{max(rates):,.0f}",
+                f"{cost:.2f}",
+                f"{_median([run.cpu_seconds for run in mine]):.1f}",
+                f"{max(run.peak_bytes for run in mine) / 2**20:.0f}",
+                str(mine[0].checkpoints or ""),
+            )
+        )
+    head = ("", "events", "events/s", "spread", "CPU us/event", "CPU s", "peak MB", "checkpoints")
+    _table(head, rows)
+
+
+def _rates(runs: dict[str, list[Run]], impressions: float) -> list[Target]:
+    """The targets of throughput; `impressions` for each record of the topic of whole slates."""
+    ours = _rate(runs["streameval"])
+
+    def ratio(name: str) -> float:
+        """Each of our runs beside the peer's of the same turn."""
+        return _median(
+            [a.rate / b.rate for a, b in zip(runs["streameval"], runs[name], strict=True)]
+        )
+
+    raw, loop, agent = map(ratio, ("aiokafka, counts", "json + redis-py", "Faust, counts"))
+    shown = _rate(runs["streameval, slates"]) * impressions
+    return [
+        Target(
+            "one worker, one core",
+            f"{ours:,.0f} events/s, {raw:.2f} of the raw reader",
+            "350,000 or 0.40",
+            ours >= 350_000 or raw >= 0.4,
+        ),
+        Target("beside the Faust agent", f"{agent:.1f} x", "20 x", agent >= 20),
+        Target("beside the hand-written loop", f"{loop:.1f} x", "3 x", loop >= 3),
+        Target("whole slates", f"{shown:,.0f} impressions/s", "800,000", shown >= 800_000),
+    ]
+
+
+def _memory(stack: Stack, impressions: int) -> list[Target]:
+    targets = []
+    for sent, name in (
+        ("impressions", "slates of ten, an event an impression"),
+        ("slates", "slates of ten, whole"),
+        ("lone", "impressions without a request"),
+    ):
+        size = memory(stack, sent, impressions)
+        # A lone impression is a slate of its own: shown, but the target is of slates.
+        met = size <= 200 or sent == "lone"
+        wanted = "-" if sent == "lone" else "200 B"
+        targets.append(Target(f"an open impression: {name}", f"{size:.0f} B", wanted, met))
+    return targets
+
+
+def _metrics(loading: Scrapes, idle: Scrapes) -> list[Target]:
+    return [
+        Target(
+            f"/metrics, {what}, {found.users:,} users",
+            f"median {found.median * 1e3:.0f} ms, max {max(found.seconds) * 1e3:.0f} ms,"
+            f" {found.page_bytes / 1000:.0f} kB",
+            "200 ms",
+            found.median < 0.2,
+        )
+        for what, found in (("loading", loading), ("idle", idle))
+    ]
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[index]) for row in (head, *rows)) for index in range(len(head))]
+    print()
+    for row in (head, tuple("-" * width for width in widths), *rows):
+        cells = [
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("| " + " | ".join(cells) + " |")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
