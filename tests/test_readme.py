@@ -152,6 +152,12 @@ def test_every_command_and_option_of_the_docs_exists(page):
         assert set(re.findall(r"(?<!\S)--[a-z-]+", rest.split("|")[0])) <= known, (name, rest)
 
 
+@pages
+def test_every_make_target_of_the_docs_exists(page):
+    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"^make (\w+)", code_of(page), re.MULTILINE)) <= set(targets)
+
+
 def code_of(page: Path) -> str:
     """What stands in code on a page: spans, fenced and indented blocks, one a line."""
     text = page.read_text()
