@@ -104,6 +104,7 @@ class Ingest:
         self._store_up = False
         self._broker_up = False
         self._reason = "starting"
+        self._unfit = ""
         self._figures: Figures | None = None
         self._shown = ShownSegments(self.definition.max_segments)
         self._tick_at = 0.0
@@ -444,8 +445,11 @@ class Ingest:
             self._broker_up = bool(await _bounded(self.reader.probe(), PROBE_TIMEOUT))
             facts = await _bounded(self.store.facts(), PROBE_TIMEOUT)
             self._store_up = facts is not None
-            if facts is not None and facts.policy != "noeviction":
-                self._reason = f"Redis evicts keys (maxmemory-policy {facts.policy})"
+            if facts is not None:
+                evicts = facts.policy != "noeviction"
+                self._unfit = (
+                    f"Redis evicts keys (maxmemory-policy {facts.policy})" if evicts else ""
+                )
             for owned in list(self.owned.values()) if self._store_up else ():
                 await self._check_offset(owned)
             await asyncio.sleep(PROBE_SECONDS)
@@ -477,9 +481,7 @@ class Ingest:
 
     def _committed(self) -> dict[int, int]:
         return {
-            number: owned.stored
-            for number, owned in self.owned.items()
-            if owned.stored is not None
+            number: owned.stored for number, owned in self.owned.items() if owned.stored is not None
         }
 
     # -------------------------------------------------------------------- figures
@@ -527,8 +529,8 @@ class Ingest:
             counters=self.counters,
             store_up=self._store_up,
             broker_up=self._broker_up,
-            ready=self._joined and not self._reason,
-            reason=self._reason,
+            ready=self._joined and not (self._reason or self._unfit),
+            reason=self._reason or self._unfit,
             partitions=partitions,
             figures=self._figures,
         )
