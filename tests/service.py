@@ -12,28 +12,64 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 import redis as redis_client
 import servers
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.config import load
 
 
-def create_topic(kafka_port, topic, partitions=4, **config):
-    async def create():
+def administer(kafka_port, ask):
+    """Await `ask(admin)` with an admin client."""
+
+    async def run():
         admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{kafka_port}")
         await admin.start()
         try:
-            settings = {"message.timestamp.type": "LogAppendTime"} | config
-            await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=settings)])
+            return await ask(admin)
         finally:
             await admin.close()
 
-    asyncio.run(create())
+    return asyncio.run(run())
+
+
+def create_topic(kafka_port, topic, partitions=4, **config):
+    settings = {"message.timestamp.type": "LogAppendTime"} | config
+    new = NewTopic(topic, partitions, 1, topic_configs=settings)
+
+    def created():
+        """Not while Kafka still deletes one of that name."""
+        answer = administer(kafka_port, lambda admin: admin.create_topics([new]))
+        return not any(code for _, code, *_ in answer.topic_errors)
+
+    wait_for(created, 20, f"topic {topic} is created")
+
+
+def delete_topic(kafka_port, topic):
+    administer(kafka_port, lambda admin: admin.delete_topics([topic]))
+
+
+def add_partitions(kafka_port, topic, partitions):
+    administer(
+        kafka_port, lambda admin: admin.create_partitions({topic: NewPartitions(partitions)})
+    )
+
+
+def configure_topic(kafka_port, topic, config):
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, config)
+    administer(kafka_port, lambda admin: admin.alter_configs([resource]))
+
+
+def truncate(kafka_port, topic, before):
+    """Delete the records of partition 0 below `before`, as retention would."""
+    doomed = {TopicPartition(topic, 0): RecordsToDelete(before)}
+    administer(kafka_port, lambda admin: admin.delete_records(doomed))
 
 
 def produce(kafka_port, topic, records, *, seconds=None, **options):
@@ -65,6 +101,29 @@ def produce(kafka_port, topic, records, *, seconds=None, **options):
         return len(batch)
 
     return asyncio.run(send())
+
+
+def produce_in_transactions(kafka_port, topic, records, size=100):
+    """Send (key, value) records in transactions; after each, one of other records is aborted."""
+
+    async def send():
+        producer = AIOKafkaProducer(
+            bootstrap_servers=f"127.0.0.1:{kafka_port}", transactional_id=f"{topic}-writer"
+        )
+        await producer.start()
+        try:
+            for at in range(0, len(records), size):
+                async with producer.transaction():
+                    for key, value in records[at : at + size]:
+                        await producer.send(topic, value, key=key)
+                await producer.begin_transaction()
+                for key, value in records[:5]:
+                    await producer.send(topic, value, key=key)
+                await producer.abort_transaction()
+        finally:
+            await producer.stop()
+
+    asyncio.run(send())
 
 
 def read_log(kafka_port, topic, partitions):
@@ -183,6 +242,22 @@ class Worker:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.kill()
+
+
+def refused(worker, path):
+    """The body of a page that answers with an error, "" where it does not."""
+    try:
+        worker.page(path)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
+    return ""
+
+
+def resident(worker):
+    """Bytes of memory that the worker has."""
+    pages = pathlib.Path(f"/proc/{worker.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def stored_offsets(redis_url, topic, partitions, group="test"):

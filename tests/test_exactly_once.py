@@ -16,17 +16,12 @@ import comparison
 import pytest
 import servers
 import service
+from scene import SETTINGS
 from traffic import traffic
 
 PARTITIONS = 4
 KILLS = int(os.environ.get("STREAMEVAL_CHAOS_KILLS", "8"))
 EVENTS = int(os.environ.get("STREAMEVAL_CHAOS_EVENTS", "60000"))
-SETTINGS = {
-    "session_timeout": "2s",
-    "attribution_window": "5m",
-    "windows": [{"size": "5m", "slide": "5s"}, {"size": "30m", "slide": "1m"}],
-}
-
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 

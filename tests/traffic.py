@@ -22,8 +22,11 @@ BROKEN = (
 )
 
 
-def traffic(seed, count, *, users=2_000, lateness=60_000, step=40):
-    """About `count` records (key, value) in order of arrival; `step` is ms between slates."""
+def traffic(seed, count, *, users=2_000, lateness=60_000, step=40, begin=0):
+    """About `count` records (key, value) in order of arrival.
+
+    `step` is ms between slates, `begin` ms of event time after `START`.
+    """
     rng = random.Random(seed)
     arrivals = []
     number = 0
@@ -44,7 +47,7 @@ def traffic(seed, count, *, users=2_000, lateness=60_000, step=40):
             heapq.heappush(arrivals, (moment, number, b"u1", rng.choice(BROKEN)))
 
     sent = 0
-    ts = START
+    ts = START + begin
     request = 0
     while sent < count:
         ts += rng.randrange(2 * step)
@@ -52,7 +55,7 @@ def traffic(seed, count, *, users=2_000, lateness=60_000, step=40):
         request += 1
         variant = rng.choice(("A", "B"))
         items = rng.sample(range(300), rng.choice((3, 5, 10)))
-        base = {"ts": ts, "user_id": user, "request_id": f"r{request}", "variant": variant}
+        base = {"ts": ts, "user_id": user, "request_id": f"r{seed}-{request}", "variant": variant}
         if rng.random() < 0.3:
             send(ts, base | {"type": "slate", "items": [f"i{item}" for item in items]})
             sent += 1

@@ -1,0 +1,390 @@
+"""A model of Kafka, Redis and time, in one process, under the real `Ingest` and the real `Store`.
+
+* `VirtualLoop`: an event loop whose clock jumps to the next timer, so hours take moments.
+* `Topic`, `Group`, `Member`: the log with gaps in its offsets, a consumer group that moves
+  partitions about, and what one member sees of both (`ports.Log`).
+* `Server`, `Client`: Redis with the meaning of `commit.lua`, and a connection that loses requests
+  and replies.
+
+A member that is `dead` or `stopped` gets no answer to anything: for good, or until it wakes up.
+"""
+
+import asyncio
+import contextlib
+import copy
+import hashlib
+import random
+import selectors
+from importlib import resources
+
+import msgspec
+from redis import exceptions
+
+from streameval.stream.owned import Records
+
+SESSION_SECONDS = 10.0
+REBALANCE_SECONDS = 30.0
+_COMMIT = resources.files("streameval.stream").joinpath("commit.lua").read_text()
+COMMIT_SHA = hashlib.sha1(_COMMIT.encode()).hexdigest()
+
+
+class _Jump(selectors.SelectSelector):
+    """Never waits: the clock of its loop jumps over the wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout=None):
+        if timeout is None:
+            raise AssertionError("nothing will ever happen again")
+        self.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time is what the timers say; threads are calls, so a seed always runs the same way."""
+
+    def __init__(self):
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self):
+        return self._jump.now
+
+    def run_in_executor(self, _executor, func, *args):
+        answer = self.create_future()
+        answer.set_result(func(*args))
+        return answer
+
+
+class Topic:
+    """Partitions of records (offset, timestamp, key, value); offsets have gaps."""
+
+    def __init__(self, rng, partitions):
+        self.rng = rng
+        self.log = {number: [] for number in range(partitions)}
+        self.ends = dict.fromkeys(self.log, 0)
+        self.letters = {}
+
+    def append(self, partition, timestamp, key, value):
+        self.log[partition].append((self.ends[partition], timestamp, key, value))
+        self.ends[partition] += 1 if self.rng.random() < 0.95 else 1 + self.rng.randrange(5)
+
+    def read(self, partition, position, count):
+        """Up to `count` records from `position` on, and the position after them."""
+        found = [record for record in self.log[partition] if record[0] >= position]
+        taken = found[:count]
+        if len(taken) == len(found):
+            return taken, self.ends[partition]
+        return taken, taken[-1][0] + 1 if self.rng.random() < 0.5 else found[count][0]
+
+
+class Group:
+    """A consumer group with eager rebalances: everybody lets go, then partitions are dealt out."""
+
+    def __init__(self, rng, topic):
+        self.rng, self.topic = rng, topic
+        self.members = []
+        self._turn = asyncio.Lock()
+
+    async def join(self, member):
+        if member not in self.members:
+            self.members.append(member)
+        await self.rebalance()
+
+    async def leave(self, member):
+        if member in self.members:
+            self.members.remove(member)
+            await self.rebalance()
+
+    async def rebalance(self):
+        async with self._turn:
+            members = list(self.members)
+            await asyncio.gather(*(self._let_go(member) for member in members))
+            members = [member for member in members if member in self.members]
+            partitions = list(self.topic.log)
+            self.rng.shuffle(partitions)
+            for at, member in enumerate(members):
+                member.begin(partitions[at :: len(members)])
+
+    async def _let_go(self, member):
+        """Wait for a member to let go; one that does not answer is out of the group."""
+        letting_go = asyncio.ensure_future(member.let_go())
+        silent = REBALANCE_SECONDS if member.answers else SESSION_SECONDS
+        await asyncio.wait({letting_go}, timeout=silent)
+        if not letting_go.done() and member in self.members:
+            self.members.remove(member)
+
+
+class Member:
+    """`ports.Log` for one worker."""
+
+    cluster_id = "cluster"
+    topic_id = "topic"
+
+    def __init__(self, rng, topic, group):
+        self.rng, self.topic, self.group = rng, topic, group
+        self.dead = self.stopped = False
+        self._positions = {}
+        self._paused = set()
+        self._listener = None
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._calls = asyncio.Lock()  # of the listener: one after the other, as aiokafka does
+
+    @property
+    def answers(self):
+        return not (self.dead or self.stopped)
+
+    def stop(self):
+        """As SIGSTOP: no answer reaches it, nothing it says goes out, until `wake`."""
+        self.stopped = True
+        self._fall_silent()
+
+    def kill(self):
+        self.dead = True
+        self._fall_silent()
+
+    def _fall_silent(self):
+        self._awake.clear()
+        self._missed = asyncio.ensure_future(self._miss())
+
+    async def _miss(self):
+        """The group notices, when the session is over."""
+        await asyncio.sleep(SESSION_SECONDS)
+        if not self.answers:
+            await self.group.leave(self)
+
+    async def wake(self):
+        """As SIGCONT: what was under way goes on; later it hears that it is out, and joins."""
+        self.stopped = False
+        self._awake.set()
+        await asyncio.sleep(self.rng.uniform(0, 5))
+        if self._listener is not None and self not in self.group.members:
+            await self.let_go()
+            await self.group.join(self)
+
+    async def gate(self):
+        """Where the world reaches a worker, or does not."""
+        await self._awake.wait()
+
+    async def let_go(self):
+        await self.gate()
+        async with self._calls:
+            lost = list(self._positions)
+            self._positions.clear()
+            await self._listener.revoked(lost)
+
+    def begin(self, partitions):
+        self._background = asyncio.ensure_future(self._begin(partitions))
+
+    async def _begin(self, partitions):
+        await self.gate()
+        async with self._calls:
+            if self in self.group.members:
+                self._positions = dict.fromkeys(partitions)
+                self._paused = set(partitions)
+                await self._listener.assigned(partitions)
+
+    async def start(self, listener):
+        self._listener = listener
+        self._joining = asyncio.ensure_future(self.group.join(self))
+
+    async def poll(self, seconds, _max_records):
+        await self.gate()
+        await asyncio.sleep(seconds if self.rng.random() < 0.5 else 0.01)
+        await self.gate()
+        found = []
+        for partition, position in list(self._positions.items()):
+            if position is None or partition in self._paused or self.rng.random() < 0.3:
+                continue
+            records, after = self.topic.read(partition, position, self.rng.randint(1, 40))
+            if after != position:
+                self._positions[partition] = after
+                columns = list(zip(*records, strict=True)) or [(), (), (), ()]
+                found.append(Records(partition, *columns, after))
+        return found
+
+    def seek(self, partition, offset):
+        if partition in self._positions:
+            self._positions[partition] = offset
+
+    def pause(self, partition):
+        self._paused.add(partition)
+
+    def resume(self, partition):
+        self._paused.discard(partition)
+
+    async def bounds(self, partition):
+        await self.gate()
+        return 0, self.topic.ends[partition]
+
+    def lag(self, partition, next_offset):
+        return max(0, self.topic.ends[partition] - next_offset)
+
+    async def bury(self, letters):
+        await self.gate()
+        await asyncio.sleep(self.rng.uniform(0, 0.1))
+        for letter in letters:
+            self.topic.letters[letter.partition, letter.offset] = letter.rejection.reason
+        await self.gate()
+
+    async def commit(self, _offsets):
+        await self.gate()
+
+    async def probe(self):
+        await self.gate()
+        return True
+
+    async def close(self, _deadline):
+        await self.gate()
+        self._positions.clear()
+        self._background = asyncio.ensure_future(self.group.leave(self))
+
+
+class Server:
+    """Redis: keys with their values, and the commit script's meaning in Python."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.down = False
+        self.keys = {}
+        self.volatile = set()
+        self._copies = []
+
+    def snapshot(self):
+        self._copies.append(copy.deepcopy((self.keys, self.volatile)))
+
+    def roll_back(self):
+        """Start again from one of the older files, or from nothing."""
+        empty = ({}, set())
+        self.keys, self.volatile = copy.deepcopy(self.rng.choice([empty, *self._copies]))
+
+    def commit(self, key, arguments):
+        """What `commit.lua` does, step by step."""
+        start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
+        _, kinds, users, header, keep, new = arguments[8:]
+        prefix = key.removesuffix("partition")
+        stored = self.keys.get(key, {})
+        listed = stored.get(b"chunks", b"").decode().split()
+        fenced = [b"fenced", stored.get(b"offset", b""), stored.get(b"commit", b"")]
+        if stored.get(b"offset", b"") != _bytes(start):
+            return fenced
+        if stored and stored[b"fingerprint"] != _bytes(fingerprint):
+            return fenced
+        new, keep = msgspec.msgpack.decode(new), msgspec.msgpack.decode(keep)
+        if any(f"{prefix}chunk:{name}" not in self.keys for name in new):
+            return [b"missing"]
+        if not set(keep) <= {*listed, *new}:
+            return fenced
+        fields = {b"offset": end, b"committed_at": now, b"commit": identity}
+        fields |= {} if stored else {b"cluster_id": cluster, b"topic_id": topic}
+        fields |= {} if stored else {b"fingerprint": fingerprint, b"definition": definition}
+        if header:
+            fields |= {b"checkpoint_offset": end, b"header": header, b"chunks": " ".join(keep)}
+            self.volatile -= {f"{prefix}chunk:{name}" for name in new}
+            for name in set(listed) - set(keep):
+                self.keys.pop(f"{prefix}chunk:{name}", None)
+        self.keys[key] = stored | {name: _bytes(value) for name, value in fields.items()}
+        self._count(prefix, msgspec.msgpack.decode(kinds), msgspec.msgpack.decode(users))
+        return [b"applied"]
+
+    def _count(self, prefix, kinds, users):
+        width = 5 + len(kinds)
+        names = ["impressions", "slates", *(f"positives:{kind}" for kind in kinds)]
+        for at in range(0, len(users), width):
+            user, impressions, slates, first, last, *positives = users[at : at + width]
+            old = self.keys.get(f"{prefix}user:{user}", {})
+            row = dict(old)
+            for name, value in zip(names, [impressions, slates, *positives], strict=True):
+                if value:
+                    row[name.encode()] = _bytes(int(row.get(name.encode(), 0)) + value)
+            row[b"first_ts"] = _bytes(min(first, int(row.get(b"first_ts", first))))
+            row[b"last_ts"] = _bytes(max(last, int(row.get(b"last_ts", last))))
+            self.keys[f"{prefix}user:{user}"] = row
+
+    def lose_unlisted(self):
+        """Let the chunks that no checkpoint lists yet run out of time."""
+        for key in self.volatile:
+            self.keys.pop(key, None)
+        self.volatile.clear()
+
+
+class Client:
+    """The part of redis-py that `Store` uses, for one worker, on a bad line."""
+
+    def __init__(self, rng, server, member, lost):
+        self.rng, self.server, self.member, self.lost = rng, server, member, lost
+
+    async def _call(self, command):
+        """A request may not arrive; it may arrive and its answer may not."""
+        await self.member.gate()
+        await asyncio.sleep(self.rng.expovariate(20))
+        if self.server.down or self.rng.random() < self.lost:
+            raise exceptions.ConnectionError("request lost")
+        answer = command()
+        await asyncio.sleep(self.rng.expovariate(20))
+        await self.member.gate()
+        if self.rng.random() < self.lost:
+            raise exceptions.ConnectionError("reply lost")
+        return answer
+
+    async def evalsha(self, sha, _, key, *arguments):
+        assert sha == COMMIT_SHA
+        return await self._call(lambda: self.server.commit(key, arguments))
+
+    async def execute_command(self, name, key, *field):
+        def read():
+            value = self.server.keys.get(key)
+            if name == "HGET":
+                return (value or {}).get(field[0].encode())
+            return value if name == "GET" else dict(value or {})
+
+        return await self._call(read)
+
+    async def set(self, key, value, **_options):
+        def write():
+            self.server.keys[key] = value
+            self.server.volatile.add(key)
+
+        await self._call(write)
+
+    async def info(self):
+        facts = {"maxmemory_policy": "noeviction", "redis_version": "0", "aof_enabled": 1}
+        return await self._call(lambda: facts)
+
+    async def config_get(self, _):
+        return await self._call(lambda: {"save": ""})
+
+    async def time(self):
+        return await self._call(lambda: (0, 0))
+
+    async def aclose(self):
+        """Nothing to close."""
+
+
+def _bytes(value):
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+@contextlib.contextmanager
+def virtual_time(seed, monkeypatch, *modules):
+    """A loop with a clock of its own, which `modules` take for the time; everything is cancelled
+    at the end."""
+    loop = VirtualLoop()
+    clock = type("Clock", (), {"monotonic": loop.time, "time": lambda: 1.8e9 + loop.time()})
+    for module in modules:
+        monkeypatch.setattr(module, "time", clock)
+    try:
+        yield loop, random.Random(seed)
+    finally:
+        loop.run_until_complete(_cancel_the_others())
+        loop.close()
+
+
+async def _cancel_the_others():
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
