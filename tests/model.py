@@ -89,7 +89,7 @@ class Group:
         self._turn = asyncio.Lock()
 
     async def join(self, member):
-        if member not in self.members:
+        if member not in self.members and not member.closed:
             self.members.append(member)
         await self.rebalance()
 
@@ -125,7 +125,7 @@ class Member:
 
     def __init__(self, rng, topic, group):
         self.rng, self.topic, self.group = rng, topic, group
-        self.dead = self.stopped = False
+        self.dead = self.stopped = self.closed = False
         self._positions = {}
         self._paused = set()
         self._listener = None
@@ -156,10 +156,14 @@ class Member:
         if not self.answers:
             await self.group.leave(self)
 
-    async def wake(self):
+    def wake(self):
         """As SIGCONT: what was under way goes on; later it hears that it is out, and joins."""
         self.stopped = False
-        self._awake.set()
+        if self.answers:
+            self._awake.set()
+            self._rejoining = asyncio.ensure_future(self._rejoin())
+
+    async def _rejoin(self):
         await asyncio.sleep(self.rng.uniform(0, 5))
         if self._listener is not None and self not in self.group.members:
             await self.let_go()
@@ -238,6 +242,7 @@ class Member:
         return True
 
     async def close(self, _deadline):
+        self.closed = True
         await self.gate()
         self._positions.clear()
         self._background = asyncio.ensure_future(self.group.leave(self))

@@ -215,7 +215,7 @@ def test_another_cluster_is_refused_with_a_cure():
         it.wait_for_all()
         assert ends_in_time(worker) == 0
         service.create_topic(other.port, it.topic, 1)
-        stranger = service.Worker(other.port, it.redis.url, it.topic).start()
+        stranger = service.Worker(other.port, it.redis.url, it.topic, **it.settings).start()
         with stranger:
             assert stranger.process.wait(30) == 2
         assert "of another Kafka cluster" in stranger.logged()

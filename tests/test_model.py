@@ -147,7 +147,7 @@ class World:
     async def stop(self, worker):
         worker.member.stop()
         await asyncio.sleep(self.rng.uniform(0, 40))
-        await worker.member.wake()
+        worker.member.wake()
 
     async def leave(self, worker):
         self.workers.remove(worker)

@@ -1,0 +1,152 @@
+"""Poison pills in the middle of a stream, on real servers: every row of hostile input.
+
+Each is counted by its reason on `/metrics` and stands in the dead-letter topic with its headers;
+everything else is counted as if the pills were not there.
+"""
+
+import json
+from collections import Counter
+
+import comparison
+import pytest
+import servers
+import service
+from scene import Scene
+from traffic import START
+
+pytestmark = pytest.mark.servers
+
+NOW = START + 3_600_000  # when the scene's traffic begins
+
+
+def event(**changes):
+    plain = {"type": "impression", "ts": NOW, "user_id": "u1", "item_id": "i1"} | changes
+    return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def raw(text):
+    """An impression whose JSON has `text` in the place of its position."""
+    return event(position=0).replace(b'"position":0', b'"position":' + text)
+
+
+PILLS = {
+    "tombstone": (None, "malformed"),
+    "empty": (b"", "malformed"),
+    "not JSON": (b"\x00\x01\x02", "malformed"),
+    "cut off": (event()[:-9], "malformed"),
+    "two documents": (event() + event(), "malformed"),
+    "a byte order mark": (b"\xef\xbb\xbf" + event(), "malformed"),
+    "NaN": (raw(b"NaN"), "malformed"),
+    "Infinity": (raw(b"Infinity"), "malformed"),
+    "invalid UTF-8": (event(user_id="u").replace(b'"u"', b'"\xff"'), "malformed"),
+    "nested 200,000 deep": (raw(b"[" * 200_000 + b"]" * 200_000), "malformed"),
+    "nested deep where nobody looks": (
+        event(extra=0).replace(b"0}", b'{"a":' * 50_000 + b"1" + b"}" * 50_001),
+        "malformed",
+    ),
+    "a list": (b"[1,2,3]", "invalid"),
+    "null": (b"null", "invalid"),
+    "no type": (b"{}", "invalid"),
+    "an unknown type": (event(type="view"), "invalid"),
+    "1e400": (event(propensity=0).replace(b'"propensity":0', b'"propensity":1e400'), None),
+    "10^40 for a position": (raw(b"1" + b"0" * 40), "invalid"),
+    "10^40 for a time": (event(ts=10**40), "invalid"),
+    "true for a position": (raw(b"true"), "invalid"),
+    "text for a position": (raw(b'"3"'), "invalid"),
+    "position 0": (raw(b"0"), "invalid"),
+    "position 1,001": (raw(b"1001"), "invalid"),
+    "a negative time": (event(ts=-1), "invalid"),
+    "the year 2200": (event(ts=7_258_118_400_000), "invalid"),
+    "ten years ahead": (event(ts=2_110_000_000_000), "future"),
+    "NUL in an id": (event(item_id="i\0"), "invalid"),
+    "a newline in an id": (event(user_id="u\n1"), "invalid"),
+    "a lone surrogate in an id": (
+        event(user_id="u").replace(b'"u"', b'"\\ud800"'),
+        None,
+    ),
+    "an id of 257 characters": (event(item_id="i" * 257), "invalid"),
+    "an id of 1 MB": (event(item_id="i" * 1_000_000), "invalid"),
+    "more than 1 MiB": (event(extra="x" * (1 << 20)), "too_large"),
+    "an item twice": (event(type="slate", request_id="r", items=["a", "a"]), "invalid"),
+    "no items": (event(type="slate", request_id="r", items=[]), "invalid"),
+    "1,001 items": (event(type="slate", request_id="r", items=[*map(str, range(1001))]), "invalid"),
+    "propensity 0": (event(propensity=0), "invalid"),
+    "a variant of 65 characters": (event(variant="v" * 65), "invalid"),
+}
+HARMLESS = {
+    "duplicate keys": event(item_id="harmless").replace(b'"ts"', b'"user_id":"other","ts"'),
+    "quotes in an id": event(user_id="u1", item_id="\"'\\"),
+    "labels to escape": event(item_id="i2", variant='A"} 1\\'),
+}
+
+
+def test_poison_is_counted_buried_and_harms_nothing_else():
+    """By reason on the page, with headers in the dead-letter topic; all else equals the oracle."""
+    with (
+        servers.redis(aof="always") as store,
+        Scene(servers.shared_kafka(), store, topic_config={"max.message.bytes": "4194304"}) as it,
+    ):
+        worker = it.worker()
+        good = it.traffic(3_000)
+        pills = [(b"u1", value) for value in HARMLESS.values()]  # first, so as not to be late
+        pills += [(b"u1", value) for value, _ in PILLS.values()]
+        step = len(good) // (len(pills) + 1)
+        records = [
+            record
+            for number, pill in enumerate(pills)
+            for record in (*good[number * step : (number + 1) * step], pill)
+        ]
+        records += good[len(pills) * step :]
+        service.produce(it.kafka.port, it.topic, records, max_request_size=4 << 20)
+        log, ends = service.read_log(it.kafka.port, it.topic, it.partitions)
+        service.wait_until_read(it.redis.url, it.topic, ends)
+
+        wanted = comparison.rejections(worker.definition, log)
+        assert_reasons(worker, log, wanted)
+        counted = dict.fromkeys(("malformed", "invalid", "too_large", "future", "late"), 0)
+        counted |= Counter(wanted.values())
+        service.wait_for(
+            lambda: (
+                {name: it.metric("events_rejected_total", reason=name) for name in counted}
+                == counted
+            ),
+            10,
+            "rejections are counted by reason",
+        )
+        assert it.metric("dead_letters_total") == len(wanted)
+        assert_letters(it, log, wanted)
+        it.verify()
+
+
+def assert_reasons(worker, log, wanted):
+    """Each pill is rejected for the reason it should be; what only looks odd is accepted."""
+    values = {
+        value: wanted.get((number, offset))
+        for number, records in log.items()
+        for offset, _, _, value in records
+    }
+    for name, (value, reason) in PILLS.items():
+        allowed = {reason} if reason else {"malformed", "invalid"}  # either says enough
+        assert values[value] in allowed, name
+    for name, value in HARMLESS.items():
+        assert values[value] is None, name
+
+
+def assert_letters(it, log, wanted):
+    """Each letter has its record's bytes (capped) and says why it was rejected and where it was."""
+    records = {
+        (number, offset): (str(timestamp), key, value)
+        for number, kept in log.items()
+        for offset, timestamp, key, value in kept
+    }
+    letters = service.dead_letters(it.kafka.port, it.topic)
+    assert len(letters) == len(wanted), "nothing failed, so none came twice"
+    for headers, key, value in letters:
+        place = int(headers["partition"]), int(headers["offset"])
+        assert headers["reason"] == wanted[place]
+        assert headers["topic"] == it.topic
+        assert headers["detail"]
+        timestamp, its_key, its_value = records[place]
+        assert (headers["timestamp"], key) == (timestamp, its_key)
+        assert value == (its_value or b"")[: len(value)]
+        assert len(value) >= min(1_000, len(its_value or b"")), "capped, not cut to nothing"
