@@ -12,7 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 from comparison import rejections
-from model import Client, Group, Member, Server, Topic, virtual_time
+from model import (
+    REBALANCE_SECONDS,
+    SESSION_SECONDS,
+    Client,
+    Group,
+    Member,
+    Server,
+    Topic,
+    virtual_time,
+)
 from streams import hostile, to_json
 from test_partition_properties import assert_same
 
@@ -84,11 +93,11 @@ class World:
         await asyncio.gather(producing, *waking)
         if not any(worker.member.answers for worker in self.workers):
             self.start_worker()
+        await asyncio.sleep(SESSION_SECONDS + REBALANCE_SECONDS)  # the group has noticed everything
         end = loop.time() + 600
         while not self.settled():
             assert loop.time() < end, f"stuck: {self.offsets()}, the log ends at {self.topic.ends}"
             await asyncio.sleep(1)
-        await asyncio.sleep(3)
 
     async def produce(self):
         """Write the stream bit by bit: some records twice, some broken."""
