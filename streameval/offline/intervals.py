@@ -1,0 +1,300 @@
+"""How sure a figure is: sums of units that merge, standard errors and intervals looked at once.
+
+A unit is what is independent of the others: a user, or a cluster of users (`core.windows.cluster`).
+A figure is a ratio Σx/Σy over units: a mean over slates has y = slates and x = summed scores, a
+rate has y = impressions and x = positives, a mean over users has y = 1. Treating the slates of a
+user as independent makes the standard error 46 % too small (70 % coverage for 95 %).
+
+An interval of this file holds for a look at a time chosen beforehand. Who watches a figure and
+stops when it looks good needs `sequences`; where no formula holds there is `bootstrap`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value between two bounds, and the name of the method that made them."""
+
+    value: float
+    low: float
+    high: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What is known of a figure in one variant (or period, or file).
+
+    `units` are users; `clusters` are what the standard error was computed from (users, or the
+    clusters they fall into). `skewness` is that of one user's part in the figure; NaN where
+    every user's is the same.
+    """
+
+    value: float
+    stderr: float
+    skewness: float
+    units: int
+    clusters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums of the powers of (x, y) over units: they add over disjoint units.
+
+    Each is a float or an array of one shape (a figure each). `count` is the number of units.
+    Powers lose digits where a deviation is tiny beside its figure: fine for scores, rates and
+    weights, not for times since the epoch.
+    """
+
+    count: Any
+    x: Any
+    y: Any
+    xx: Any
+    xy: Any
+    yy: Any
+    xxx: Any
+    xxy: Any
+    xyy: Any
+    yyy: Any
+
+    @classmethod
+    def powers(cls, x: npt.ArrayLike, y: npt.ArrayLike) -> Moments:
+        """The moments of single units: what `add` or a cumulative sum adds up."""
+        a, b = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(y, np.float64))
+        # A unit without a denominator (no slate, no impression) is not there.
+        there = (b != 0).astype(np.float64)
+        return cls(there, a, b, a * a, a * b, b * b, a * a * a, a * a * b, a * b * b, b * b * b)
+
+    @classmethod
+    def of(cls, x: npt.ArrayLike, y: npt.ArrayLike) -> Moments:
+        """The moments of units, `x` and `y` of shape (units,): users or clusters of users."""
+        return cls.powers(x, y).map(lambda power: float(np.sum(power)))
+
+    def map(self, change: Any) -> Moments:
+        """The moments with `change` applied to each sum."""
+        return Moments(*(change(getattr(self, field.name)) for field in fields(self)))
+
+    def __add__(self, other: Moments) -> Moments:
+        both = (getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        return Moments(*both)
+
+    def ratio(self) -> Floats:
+        """Σx/Σy; NaN where there is no unit."""
+        return _divide(self.x, self.y)
+
+    def variance(self) -> Floats:
+        """The squared standard error of Σx/Σy, by the delta method.
+
+        d = x − R·y, n/(n−1) · Σd² / (Σy)², which is DESIGN's formula; NaN below two units. Deng,
+        Knoblich and Lu, "Applying the delta method in metric analytics", KDD 2018.
+        """
+        ratio = self.ratio()
+        squares = np.maximum(self.xx - 2 * ratio * self.xy + ratio**2 * self.yy, 0.0)
+        return _divide(self.count * squares, (np.maximum(self.count, 1) - 1) * np.square(self.y))
+
+    def skewness(self) -> Floats:
+        """The skewness of d = x − R·y over units; NaN where d does not vary.
+
+        Σd is 0, so it is the mean of d³ over the mean of d² to the power 3/2.
+        """
+        ratio = self.ratio()
+        squares = np.maximum(self.xx - 2 * ratio * self.xy + ratio**2 * self.yy, 0.0)
+        # Below this, what is left of the squares is rounding.
+        squares = np.where(squares > 1e-12 * self.xx, squares, 0.0)
+        cubes = self.xxx - 3 * ratio * self.xxy + 3 * ratio**2 * self.xyy - ratio**3 * self.yyy
+        return _divide(cubes * np.sqrt(self.count), squares**1.5)
+
+    def arm(self, users: int | None = None) -> Arm | None:
+        """What an interval or a comparison needs; None below two units.
+
+        `users` says how many there are where the units are clusters of them: m clusters of
+        independent users are √(users/m) times less skewed than users, so that is multiplied back.
+        """
+        count = int(self.count)
+        if count < 2:
+            return None
+        number = count if users is None else max(users, count)
+        return Arm(
+            value=float(self.ratio()),
+            stderr=math.sqrt(float(self.variance())),
+            skewness=float(self.skewness()) * math.sqrt(number / count),
+            units=number,
+            clusters=count,
+        )
+
+
+def _divide(numerator: Any, denominator: Any) -> Floats:
+    above, below = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    answer = np.full(np.broadcast_shapes(above.shape, below.shape), np.nan)
+    return np.asarray(np.divide(above, below, out=answer, where=below != 0))
+
+
+def interval(arm: Arm, level: float = LEVEL) -> Interval:
+    """The value ± Student's t of its clusters · its standard error (delta method).
+
+    It is symmetric: for a rate of few positives `rate_interval` is the honest one.
+    """
+    reach = student(level, arm.clusters - 1) * arm.stderr
+    return Interval(arm.value, arm.value - reach, arm.value + reach, "delta")
+
+
+def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
+    """`first` − `second` of disjoint users, by the delta method, for one look.
+
+    Degrees of freedom are Welch's, so a variant with few clusters widens it.
+    """
+    variances = (first.stderr**2, second.stderr**2)
+    freedoms = (first.clusters - 1, second.clusters - 1)
+    total = sum(variances)
+    weights = sum(v * v / f for v, f in zip(variances, freedoms, strict=True))
+    freedom = total * total / weights if weights else float(sum(freedoms))
+    reach = student(level, freedom) * math.sqrt(total)
+    value = first.value - second.value
+    return Interval(value, value - reach, value + reach, "delta")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate from counts. `positives` and `trials` are counts, `stderr` the clustered one.
+
+    `clusters` is what the standard error was computed from. None of both: the trials are
+    independent (no user is known).
+    """
+
+    positives: int
+    trials: int
+    stderr: float | None = None
+    clusters: int | None = None
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.positives <= self.trials, "a positive is a trial"
+        assert self.trials > 0, "no trial, no rate"
+
+    @property
+    def value(self) -> float:
+        """Positives / trials."""
+        return self.positives / self.trials
+
+    def design_effect(self) -> float:
+        """How many times the clustered variance is the binomial one; at least 1.
+
+        Below 1 it is taken for chance: clusters would make the figure surer than independence.
+        """
+        binomial = self.value * (1 - self.value) / self.trials
+        if self.stderr is None or binomial == 0:
+            return 1.0
+        return max(1.0, self.stderr**2 / binomial)
+
+    def effective_trials(self, level: float) -> float:
+        """Independent trials that are as sure as these, with (z/t)² for few clusters.
+
+        Korn and Graubard, "Confidence intervals for proportions with small expected number of
+        positive counts estimated from survey data", Survey Methodology 24, 1998.
+        """
+        few = 1.0
+        if self.clusters is not None:
+            few = (normal(level) / student(level, self.clusters - 1)) ** 2
+        return self.trials / self.design_effect() * few
+
+
+def rate_interval(rate: Rate, level: float = LEVEL) -> Interval:
+    """Wilson's score interval on the effective trials: honest from 0 positives on.
+
+    Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
+    """
+    low, high = wilson(rate.value, rate.effective_trials(level), normal(level))
+    return Interval(rate.value, float(low), float(high), "wilson")
+
+
+def rate_difference(first: Rate, second: Rate, level: float = LEVEL) -> Interval:
+    """`first` − `second`, from the two Wilson intervals, for one look: the one for rare clicks.
+
+    Newcombe, "Interval estimation for the difference between independent proportions", Statistics
+    in Medicine 17, 1998, method 10.
+    """
+    z = normal(level)
+    value = first.value - second.value
+    low, high = newcombe(
+        first.value,
+        first.effective_trials(level),
+        second.value,
+        second.effective_trials(level),
+        z,
+    )
+    return Interval(value, float(low), float(high), "newcombe")
+
+
+def wilson(rate: Any, trials: Any, z: float) -> tuple[Floats, Floats]:
+    """Wilson's bounds for rates and trials of one shape."""
+    p, n = np.asarray(rate, np.float64), np.asarray(trials, np.float64)
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return np.maximum(middle - reach, 0.0), np.minimum(middle + reach, 1.0)
+
+
+def newcombe(
+    first: Any, first_trials: Any, second: Any, second_trials: Any, z: float
+) -> tuple[Floats, Floats]:
+    """Newcombe's bounds of `first` − `second`, rates and trials of one shape."""
+    p, q = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    p_low, p_high = wilson(p, first_trials, z)
+    q_low, q_high = wilson(q, second_trials, z)
+    value = p - q
+    low = value - np.sqrt(np.square(p - p_low) + np.square(q_high - q))
+    high = value + np.sqrt(np.square(p_high - p) + np.square(q - q_low))
+    return low, high
+
+
+def normal(level: float) -> float:
+    """The two-sided quantile of the normal distribution: 1.96 at 0.95."""
+    assert 0 < level < 1, "a level is a probability"
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def student(level: float, freedom: float) -> float:
+    """The two-sided quantile of Student's t: 12.7 at 0.95 with one degree of freedom.
+
+    Hill, "Algorithm 396: Student's t-quantiles", CACM 13, 1970; good to 1e-4 from `freedom` 1 on.
+    """
+    assert freedom >= 1, "two units have one degree of freedom"
+    tails = 1 - level
+    if freedom == 1:
+        return 1 / math.tan(tails * math.pi / 2)
+    if freedom == 2:
+        return math.sqrt(2 / (tails * (2 - tails)) - 2)
+    a = 1 / (freedom - 0.5)
+    b = (48 / a) / a
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * freedom
+    x = d * tails
+    y = x ** (2 / freedom)
+    if y > 0.05 + a:
+        x = -normal(level)
+        y = x * x
+        if freedom < 5:
+            c += 0.3 * (freedom - 4.5) * (x + 0.6)
+        c += (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = math.expm1(a * y * y)
+    else:
+        y = (
+            (
+                1 / (((freedom + 6) / (freedom * y) - 0.089 * d - 0.822) * (freedom + 2) * 3)
+                + 0.5 / (freedom + 4)
+            )
+            * y
+            - 1
+        ) * (freedom + 1) / (freedom + 2) + 1 / y
+    return math.sqrt(freedom * y)

@@ -1,0 +1,200 @@
+"""What another policy would have earned, from the log of the one that served.
+
+Each round (an impression, or a slate) carries the propensity of what was shown: the logging
+policy's probability of showing it there. A round counts `target / logged` times. The estimate is
+as good as these weights: where the target policy likes what the log hardly shows, a few rounds
+carry everything, and a number that looks like any other means nothing. So the weights' mean,
+largest value and effective sample size stand beside every estimate, which is refused when too few
+rounds are left.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.errors import InputError
+from streameval.core.limits import CLUSTERS
+from streameval.offline.intervals import LEVEL, Floats, Interval, Moments, interval
+from streameval.offline.sequences import empirical_bernstein
+
+# Below this many effective rounds no interval is honest: the estimate is refused.
+LEAST_EFFECTIVE = 30.0
+# Below this share of effective rounds the estimate comes with a warning.
+FEW_EFFECTIVE = 0.1
+# Standard errors that the mean weight may be away from 1 before propensities are called wrong.
+FAR = 4.0
+# Rounds with a reward below which the normal approximation is rough.
+FEW_REWARDED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSums:
+    """Sums over rounds that add over files and partitions: memory does not grow with the log.
+
+    By cluster of users, float64 (256,): `rounds`, `weights` and `rewards` (weighted). Over all
+    rounds: `squares` of the weights, the `largest` weight, `rewarded` rounds with a reward.
+    """
+
+    rounds: Floats
+    weights: Floats
+    rewards: Floats
+    squares: float
+    largest: float
+    rewarded: int
+
+    @classmethod
+    def of(
+        cls,
+        rewards: npt.ArrayLike,
+        target: npt.ArrayLike,
+        logged: npt.ArrayLike,
+        clusters: npt.ArrayLike | None = None,
+    ) -> WeightSums:
+        """Sum up rounds: `rewards`, and the probabilities of what was shown, shape (rounds,).
+
+        `target` in [0, 1] is the policy asked about, `logged` in (0, 1] the one that served.
+        `clusters` are those of the users (`core.windows.cluster`); without them the rounds are
+        taken for independent and dealt to the clusters in turn.
+
+        Raises InputError for a probability out of range or a reward that is not finite.
+        """
+        reward, wanted, served = (
+            np.asarray(values, np.float64) for values in (rewards, target, logged)
+        )
+        weight = importance(wanted, served)
+        if not np.isfinite(reward).all():
+            raise InputError("a reward is not a finite number: leave such rounds out")
+        where = np.arange(len(reward)) % CLUSTERS if clusters is None else np.asarray(clusters)
+
+        def by_cluster(values: Floats) -> Floats:
+            return np.bincount(where, weights=values, minlength=CLUSTERS).astype(np.float64)
+
+        return cls(
+            rounds=by_cluster(np.ones(len(reward))),
+            weights=by_cluster(weight),
+            rewards=by_cluster(weight * reward),
+            squares=float(np.square(weight).sum()),
+            largest=float(weight.max(initial=0.0)),
+            rewarded=int(np.count_nonzero(reward)),
+        )
+
+    def __add__(self, other: WeightSums) -> WeightSums:
+        return WeightSums(
+            self.rounds + other.rounds,
+            self.weights + other.weights,
+            self.rewards + other.rewards,
+            self.squares + other.squares,
+            max(self.largest, other.largest),
+            self.rewarded + other.rewarded,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """The value of the target policy (mean reward a round), and what it rests on.
+
+    `ips` divides by the rounds and is unbiased; `snips` divides by the weights: slightly biased,
+    usually closer, and it cannot leave the range of the rewards. Both are None when `refused` says
+    why. `warnings` are sentences for people. `effective` is (Σw)²/Σw².
+    """
+
+    rounds: int
+    mean_weight: float
+    largest_weight: float
+    effective: float
+    ips: Interval | None
+    snips: Interval | None
+    warnings: tuple[str, ...]
+    refused: str | None
+
+
+def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
+    """IPS and SNIPS with intervals clustered by user (delta method), or a refusal.
+
+    Horvitz and Thompson, JASA 1952; Swaminathan and Joachims, "The self-normalized estimator for
+    counterfactual learning", NeurIPS 2015; effective sample size after Kish, 1965.
+
+    Raises InputError without a round.
+    """
+    rounds = int(sums.rounds.sum())
+    if rounds == 0:
+        raise InputError("no round has a propensity: log `propensity` with impressions or slates")
+    total = float(sums.weights.sum())
+    effective = total * total / sums.squares if sums.squares else 0.0
+    ips = Moments.of(sums.rewards, sums.rounds).arm()
+    snips = Moments.of(sums.rewards, sums.weights).arm()
+    refused = None
+    if effective < LEAST_EFFECTIVE or ips is None or snips is None:
+        refused = (
+            f"the weights leave {effective:.1f} effective rounds of {rounds:,} (fewer than "
+            f"{LEAST_EFFECTIVE:.0f}): the log hardly shows what this policy would; no estimate"
+        )
+    known = refused is None and ips is not None and snips is not None
+    return OffPolicy(
+        rounds=rounds,
+        mean_weight=total / rounds,
+        largest_weight=sums.largest,
+        effective=effective,
+        ips=interval(ips, level) if known and ips is not None else None,
+        snips=interval(snips, level) if known and snips is not None else None,
+        warnings=tuple(_warnings(sums, rounds, effective)),
+        refused=refused,
+    )
+
+
+def _warnings(sums: WeightSums, rounds: int, effective: float) -> list[str]:
+    found = []
+    if effective < FEW_EFFECTIVE * rounds:
+        found.append(
+            f"effective sample size {effective:,.0f} of {rounds:,}: the largest weight is "
+            f"{sums.largest:.0f}, a few rounds carry the estimate; read it as a rough figure"
+        )
+    weights = Moments.of(sums.weights, sums.rounds).arm()
+    if weights is not None and abs(weights.value - 1) > max(FAR * weights.stderr, 1e-6):
+        found.append(
+            f"the mean weight is {weights.value:.3f} ± {weights.stderr:.3f} and must be 1: the "
+            "propensities are not those of the policy that served, or it never shows what the "
+            "other would"
+        )
+    if sums.rewarded < FEW_REWARDED:
+        found.append(
+            f"{sums.rewarded} rounds have a reward: the interval is a normal approximation and "
+            "too narrow on the side of larger values"
+        )
+    return found
+
+
+def importance(target: Floats, logged: Floats) -> Floats:
+    """Weights `target / logged`; raises InputError for a probability out of range."""
+    if not ((logged > 0) & (logged <= 1)).all():
+        raise InputError("a logged propensity is not in (0, 1]: leave rounds without one out")
+    if not ((target >= 0) & (target <= 1)).all():
+        raise InputError("a probability of the target policy is not in [0, 1]")
+    return np.asarray(target / logged, np.float64)
+
+
+def clipped(
+    rewards: npt.ArrayLike,
+    target: npt.ArrayLike,
+    logged: npt.ArrayLike,
+    clip: float,
+    alpha: float = 1 - LEVEL,
+) -> Interval:
+    """IPS with weights of at most `clip`, rounds in the order of time, rewards in [0, 1].
+
+    Bounds are an empirical-Bernstein sequence: no approximation, valid at every look. Clipping
+    takes reward away, so `low` also bounds the policy's value from below; `high` bounds what the
+    clipped weights estimate and nothing else. Raises InputError for a reward out of [0, 1].
+    """
+    reward = np.asarray(rewards, np.float64)
+    if not ((reward >= 0) & (reward <= 1)).all():
+        raise InputError("clipped estimates need rewards in [0, 1]")
+    assert 0 < clip < math.inf, "a clip is a weight"
+    weight = importance(np.asarray(target, np.float64), np.asarray(logged, np.float64))
+    values = np.minimum(weight, clip) * reward
+    low, high = empirical_bernstein(values / clip, alpha)
+    return Interval(float(values.mean()), low * clip, high * clip, "empirical-bernstein")

@@ -1,0 +1,120 @@
+"""Sample ratio mismatch: whether users fall into the variants as the split says.
+
+A split of 52/48 where 50/50 was configured means that assignment, logging or filtering differs by
+variant, and then no other figure of the experiment can be believed. The test is sequential: it may
+be looked at after every user, and its false alarms stay below alpha over all looks together (χ²
+looked at repeatedly: 48-57 %).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.errors import InputError
+from streameval.offline.intervals import Floats
+
+ALPHA = 0.001
+# How close to the configured split the alternatives are looked for: large finds small mismatches.
+CONCENTRATION = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RatioMismatch:
+    """How the users fell into the variants.
+
+    `log_evidence` is ln E, the evidence against the split; `p_value` min(1, 1/E), the smallest so
+    far; `alarm` says E ≥ 1/alpha now or earlier. `observed` and `expected` are shares by variant.
+    """
+
+    users: int
+    observed: dict[str, float]
+    expected: dict[str, float]
+    log_evidence: float
+    p_value: float
+    alarm: bool
+
+
+def ratio_mismatch(
+    counts: Mapping[str, int],
+    split: Mapping[str, float],
+    alpha: float = ALPHA,
+    earlier_p_value: float = 1.0,
+    concentration: float = CONCENTRATION,
+) -> RatioMismatch:
+    """Judge `counts` (users by variant, each once) against `split` (weights by variant).
+
+    A user of a variant that the split does not name is impossible by it: E is infinite. The test
+    never takes evidence back: `earlier_p_value` is what the look before gave.
+
+    Raises InputError for a split without two variants of positive weight.
+    """
+    expected = shares(split)
+    total = sum(counts.values())
+    if any(count > 0 and variant not in expected for variant, count in counts.items()):
+        evidence = math.inf
+    else:
+        found = [counts.get(variant, 0) for variant in expected]
+        evidence = float(log_evidence(found, list(expected.values()), concentration))
+    p_value = min(earlier_p_value, 1.0, math.exp(-evidence) if evidence > 0 else 1.0)
+    names = [*expected, *sorted(set(counts) - set(expected))]
+    return RatioMismatch(
+        users=total,
+        observed={name: counts.get(name, 0) / total if total else 0.0 for name in names},
+        expected=expected,
+        log_evidence=evidence,
+        p_value=p_value,
+        alarm=p_value <= alpha,
+    )
+
+
+def shares(split: Mapping[str, float]) -> dict[str, float]:
+    """The weights of a split divided by their sum: {"A": 9, "B": 1} is 0.9 and 0.1."""
+    if len(split) < 2 or not all(0 < weight < math.inf for weight in split.values()):
+        raise InputError("a split needs two variants or more, each with a weight above 0")
+    total = sum(split.values())
+    return {variant: weight / total for variant, weight in split.items()}
+
+
+def log_evidence(
+    counts: npt.ArrayLike, expected: npt.ArrayLike, concentration: float = CONCENTRATION
+) -> Floats:
+    """Ln E for `counts` (..., variants) against the shares `expected` (variants,), shape (...).
+
+    E = Γ(κ)/Γ(κ+n) · Π Γ(κp_k+S_k)/Γ(κp_k) · Π p_k^(−S_k): the likelihood under shares drawn from
+    a Dirichlet distribution around the split, over that under the split. A martingale with mean 1
+    if the split holds, so it ever reaches 1/alpha with a chance of at most alpha (Ville). Lindon
+    and Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022, arXiv 2011.03567.
+    """
+    found = np.asarray(counts, np.float64)
+    split = np.asarray(expected, np.float64)
+    total = found.sum(axis=-1)
+    gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+    answer = math.lgamma(concentration) - gamma(concentration + total)
+    for variant, share in enumerate(split.tolist()):
+        seen = found[..., variant]
+        start = concentration * share
+        answer = answer + gamma(start + seen) - math.lgamma(start) - seen * math.log(share)
+    return np.asarray(answer)
+
+
+def first_exposures(exposures: Iterable[tuple[str, int, str]]) -> tuple[Counter[str], int]:
+    """Users by the variant of their first exposure, and how many were in more than one variant.
+
+    `exposures` are (user, time in ms, variant) in any order; at one time the smaller variant is
+    the first. Users in several variants are themselves a sign of broken assignment.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    crossed: set[str] = set()
+    for user, time, variant in exposures:
+        known = first.get(user)
+        if known is not None and known[1] != variant:
+            crossed.add(user)
+        if known is None or (time, variant) < known:
+            first[user] = (time, variant)
+    return Counter(variant for _, variant in first.values()), len(crossed)
