@@ -14,7 +14,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lock lint test demo bench clean
+.PHONY: help venv lock lint test chaos demo bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
@@ -57,6 +57,10 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 
 test: lint ## lint and every test (ARGS are pytest's)
 	$(BIN)/pytest $(ARGS)
+
+chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its seed replays it
+	STREAMEVAL_CHAOS_KILLS=30 STREAMEVAL_CHAOS_EVENTS=300000 \
+		$(BIN)/pytest -s tests/test_exactly_once.py $(ARGS)
 
 demo: $(BIN)/.run ## the whole service on an embedded broker and store (ARGS="--seconds 60")
 	$(BIN)/streameval demo $(ARGS)
