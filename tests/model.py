@@ -24,8 +24,8 @@ from streameval.stream.owned import Records
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0
-_COMMIT = resources.files("streameval.stream").joinpath("commit.lua").read_text()
-COMMIT_SHA = hashlib.sha1(_COMMIT.encode()).hexdigest()
+COMMIT = resources.files("streameval.stream").joinpath("commit.lua").read_text()
+COMMIT_SHA = hashlib.sha1(COMMIT.encode()).hexdigest()
 
 
 class _Jump(selectors.SelectSelector):

@@ -7,12 +7,16 @@ dead-letter topic equal the oracle over the log.
 
 import asyncio
 import logging
+import random
 import zlib
 from types import SimpleNamespace
 
 import pytest
+import redis as redis_client
+import servers
 from comparison import rejections
 from model import (
+    COMMIT,
     REBALANCE_SECONDS,
     SESSION_SECONDS,
     Client,
@@ -22,6 +26,7 @@ from model import (
     Topic,
     virtual_time,
 )
+from msgspec.msgpack import encode as msgpack
 from streams import hostile, to_json
 from test_partition_properties import assert_same
 
@@ -55,8 +60,59 @@ def test_whatever_fails_the_counters_and_figures_equal_the_oracle(seed, monkeypa
         loop.run_until_complete(world.verify())
 
 
+@pytest.mark.servers
+def test_the_model_of_the_store_answers_as_redis_does():
+    """The same commits to the script on a real server and to the model: same answers, same keys."""
+    rng = random.Random(24)
+    model = Server(rng)
+    prefix = f"streameval:{{{servers.unique('model')}:t:0}}:"
+    answers = set()
+    with redis_client.Redis.from_url(servers.shared_redis().url) as client:
+        script = client.register_script(COMMIT)
+        for number in range(400):
+            arguments, chunks = random_commit(rng, model.keys.get(f"{prefix}partition", {}), number)
+            for name in chunks:
+                client.set(f"{prefix}chunk:{name}", b"x")
+                model.keys[f"{prefix}chunk:{name}"] = b"x"
+            answer = model.commit(f"{prefix}partition", arguments)
+            assert script([f"{prefix}partition"], arguments) == answer
+            assert keys_of(client, prefix) == model.keys
+            answers.add(answer[0])
+    assert answers == {b"applied", b"fenced", b"missing"}
+
+
+def random_commit(rng, stored, number):
+    """The script's arguments, mostly such as fit what is stored, and the chunks to write before."""
+    offset = stored.get(b"offset", b"")
+    start = offset if rng.random() < 0.8 else rng.choice((b"", 3, int(offset or 0) + 1))
+    listed = stored.get(b"chunks", b"").decode().split()
+    new = [f"c{number}-{index}" for index in range(rng.randrange(3))]
+    keep = [name for name in listed if rng.random() < 0.7] + new
+    if rng.random() < 0.1:
+        keep.append("unheard-of")
+    users = [
+        value
+        for user in rng.sample(range(6), rng.randrange(4))
+        for value in (f"u{user}", *(rng.randrange(-2, 5) for _ in range(6)))
+    ]
+    saved = rng.random() < 0.5
+    arguments = [start, int(offset or 0) + rng.randrange(1, 9), number, f"commit-{number}"]
+    arguments += ["cluster", "topic", "f2" if rng.random() < 0.05 and stored else "f1", "{}", 0]
+    arguments += [msgpack(["click", "like"]), msgpack(users), b"header" if saved else b""]
+    arguments += [msgpack(keep if saved else []), msgpack(new if saved else [])]
+    return arguments, [name for name in new if saved and rng.random() < 0.9]
+
+
+def keys_of(client, prefix):
+    """Every key under `prefix` with its value."""
+    keys = [key.decode() for key in client.scan_iter(f"{prefix}*", count=1_000)]
+    return {key: client.get(key) if ":chunk:" in key else client.hgetall(key) for key in keys}
+
+
 class World:
-    """A topic, a store, and workers that come and go."""
+    """A topic, a store, and workers that come and go; `files` take their outcomes."""
+
+    files = None
 
     def __init__(self, rng, seed):
         self.rng = rng
@@ -134,7 +190,7 @@ class World:
         member = Member(self.rng, self.topic, self.group)
         store = Store("redis://localhost", "g", "t", self.definition.kinds)
         store._redis = Client(self.rng, self.server, member, self.lost)
-        ingest = Ingest(self.settings, member, store)
+        ingest = Ingest(self.settings, member, store, outcomes=self.files)
         worker = SimpleNamespace(member=member, ingest=ingest)
         worker.running = asyncio.ensure_future(ingest.run())
         worker.ticking = asyncio.ensure_future(self.tick(worker))
