@@ -18,6 +18,7 @@ _SECTIONS = {
     "kafka": "Kafka",
     "redis": "Redis",
     "batch_interval": "The worker",
+    "outcomes": "Files",
     "listen": "Pages and log",
 }
 """The heading above the first key of each section."""

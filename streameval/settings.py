@@ -48,7 +48,7 @@ PREFIX: Final = "STREAMEVAL_"
 """What the name of an environment variable begins with."""
 
 DEFAULT_TOPIC: Final = "recsys-events"
-SECRETS: Final = ("kafka_password", "redis", "redis_password")
+SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
 """The keys that may also stand in a file, and are never shown."""
 
 _LONGEST: Final = format_duration(MAX_DURATION)
@@ -113,6 +113,12 @@ def _redis_url(value: SecretStr) -> SecretStr:
 def _file(value: Path) -> Path:
     if not value.is_file():
         raise ValueError(f"there is no file {str(value)!r}")
+    return value
+
+
+def _folder(value: Path) -> Path:
+    if not str(value).strip(".") or value.is_file():
+        raise ValueError(f"write a folder, not {str(value)!r}")
     return value
 
 
@@ -310,6 +316,27 @@ class Settings(BaseSettings):
     )
     shutdown_deadline: Annotated[int, Duration("1s", "15s")] = Field(
         12_000, description="All the time a worker takes to stop, whatever is down."
+    )
+
+    # Files
+    outcomes: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder or URI (`s3://…`, `gs://…`) of the outcome files; null: none.",
+    )
+    snapshots: Annotated[Path, AfterValidator(_folder)] | None = Field(
+        None, description="Folder of the snapshots; null: none are taken."
+    )
+    snapshot_interval: Annotated[int, Duration("10s", "366d")] = Field(
+        900_000, description="Time between snapshots, taken by the leader of the workers."
+    )
+    snapshot_keep: Integer = Field(
+        96, ge=1, le=1_000_000, description="Snapshots to keep; the oldest go."
+    )
+    pseudonymize: SecretStr | None = Field(
+        None,
+        min_length=8,
+        description="A key: files then hold HMAC-SHA256 names in place of user ids.",
     )
 
     # Web page and log

@@ -41,7 +41,8 @@ class Particulars(msgspec.Struct, gc=False, array_like=True):
 
     `offset` of the record that opened it (-1: unknown), `ts`, `variant` and `surface` of its
     earliest event, `scores` (score, propensity by item), `log` of the feedback attributed for
-    good: item, index of the kind, ts (ms), value, retract.
+    good: item, index of the kind, ts (ms), value, retract. A `ts` of NEVER: the slate was there
+    before any of this was kept, and has no outcome.
     """
 
     offset: int
@@ -192,7 +193,7 @@ class Attribution:
         self.open_slates = 0
         self.open_impressions = 0
         self.given_up: list[Slate] = []
-        self._keep_outcomes = keep_outcomes
+        self.keep_outcomes = keep_outcomes
         self._offset = NEVER
         self._by_surface = "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
@@ -215,7 +216,7 @@ class Attribution:
         lateness = self.definition.allowed_lateness
         watermark = NEVER if self.watermark is None else self.watermark
         by_surface = self._by_surface
-        keep_outcomes = self._keep_outcomes
+        keep_outcomes = self.keep_outcomes
         inbox = self.inbox
         feedbacks = slates = 0
         # The slate of the event before: nearly always also that of the next impression.
@@ -302,7 +303,7 @@ class Attribution:
             slate = self._single(user, event.item_id, ts, segment)
         else:
             slate = self._join(user, event.request_id, ts, segment)
-        if self._keep_outcomes:
+        if self.keep_outcomes:
             self._label(slate, event)
             _keep_scores(slate, event.item_id, event.score, event.propensity)
         self._show(slate, event.item_id, ts, event.position or 0)
@@ -318,7 +319,7 @@ class Attribution:
                 self._show(slate, item, ts, position)
         else:
             slate.items = event.items.copy()
-        if self._keep_outcomes:
+        if self.keep_outcomes:
             self._label(slate, event)
             for item, (score, propensity) in (event.details or {}).items():
                 _keep_scores(slate, item, score, propensity)
@@ -623,7 +624,7 @@ class Attribution:
 
     def _give_up(self, slate: Slate) -> None:
         self.open_slates -= 1
-        if self._keep_outcomes:
+        if self.keep_outcomes:
             self.given_up.append(slate)
         user = self.users[slate.user]
         if slate.request is None:

@@ -17,7 +17,7 @@ definition is refused, and the refusal says what changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,14 @@ import cramjam
 import msgspec
 import numpy as np
 
-from streameval.core.attribution import NEVER, Attribution, Particulars, Pending, Slate, User
+from streameval.core.attribution import (
+    NEVER,
+    Attribution,
+    Particulars,
+    Pending,
+    Slate,
+    User,
+)
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.limits import CHUNK_ITEMS
@@ -83,6 +90,7 @@ class Header(msgspec.Struct, array_like=True):
     pending: list[PendingRecord]
     settled: list[int | None]
     chunks: list[ChunkInfo]
+    attachments: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +114,10 @@ def _unpack(data: bytes, type_: Any) -> Any:
 # ------------------------------------------------------------------------------------- writing
 
 
-def checkpoint(partition: Partition, stem: str) -> Checkpoint:
+def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ()) -> Checkpoint:
     """What changed since the last checkpoint; names of chunks begin with `stem`, which is new.
+
+    `attachments` are names of whatever else counts only if this checkpoint does.
 
     Call it right after a flush. The partition takes the checkpoint for written: if it was not,
     drop the state and restore.
@@ -122,7 +132,7 @@ def checkpoint(partition: Partition, stem: str) -> Checkpoint:
     partition.unsaved.clear()
     partition.unsaved_panes.clear()
     partition.chunks = infos
-    return Checkpoint(_header(partition), chunks, [info.name for info in infos])
+    return Checkpoint(_header(partition, attachments), chunks, [info.name for info in infos])
 
 
 def _needed(partition: Partition) -> list[ChunkInfo]:
@@ -218,7 +228,7 @@ def _pane_record(number: int, pane: Pane, cells: Cells) -> PaneRecord:
     )
 
 
-def _header(partition: Partition) -> bytes:
+def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
     attribution = partition.attribution
     header = Header(
         format=FORMAT,
@@ -240,6 +250,7 @@ def _header(partition: Partition) -> bytes:
         ],
         settled=[state.last_settled for state in partition.windows],
         chunks=partition.chunks,
+        attachments=list(attachments),
     )
     return _pack(header)
 
@@ -250,6 +261,11 @@ def _header(partition: Partition) -> bytes:
 def chunk_names(header: bytes) -> list[str]:
     """The chunks that a header refers to, in the order `restore` wants them."""
     return [info.name for info in _decode(header).chunks]
+
+
+def attachments_of(header: bytes) -> list[str]:
+    """What was attached to the checkpoint of `header`."""
+    return _decode(header).attachments
 
 
 def _decode(header: bytes) -> Header:
@@ -338,6 +354,10 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     user = attribution.users.get(user_id)
     if user is None:
         user = attribution.users[user_id] = User(user_id, {})
+    if not attribution.keep_outcomes:
+        particulars = None  # whole only if kept from the first impression to the last
+    elif particulars is None:
+        particulars = Particulars(NEVER, NEVER, None, None, {}, [])
     slate = Slate(user_id, request, time, segment, anchor, items, particulars=particulars)
     if marks:
         slate.feedback = {(item, kind): tuple(mark) for item, kind, *mark in marks}  # type: ignore[misc]

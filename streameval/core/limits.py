@@ -73,6 +73,8 @@ APPLY_SLICE: Final = 1_000
 # Impressions in one chunk of a checkpoint: about 10 MB before compression, so that no value of
 # Redis blocks the server for long.
 CHUNK_ITEMS: Final = 500_000
+# Rows of outcome files that wait for the next checkpoint: beyond, it comes at once (200 MB).
+MAX_WAITING_OUTCOMES: Final = 65_536
 # Slates scored in one go: bounds the padding that one slate with many positives causes.
 SCORE_SLICE: Final = 1_000
 

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import msgspec
 
 from streameval.core.attribution import POSITION_BITS, POSITION_MASK, Slate
 from streameval.core.verdict import gains_of, ranks_of
+
+
+class Span(NamedTuple):
+    """What a partition adds between two checkpoints, at the offsets `begin` and `end`."""
+
+    partition: int
+    begin: int
+    end: int
+    token: str  # tells it from the same stretch by another worker
+
+    @property
+    def name(self) -> str:
+        """What files are called after it, and the header's attachment."""
+        return f"p{self.partition}-{self.begin}-{self.end}-{self.token}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """The span that a file or folder is called after; None for anything else."""
+        found = re.fullmatch(r"p(\d+)-(\d+)-(\d+)-([0-9a-f]+)(?:\.parquet)?", name)
+        return found and cls(int(found[1]), int(found[2]), int(found[3]), found[4])
 
 
 class FeedbackOutcome(msgspec.Struct, gc=False, frozen=True):

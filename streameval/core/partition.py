@@ -135,7 +135,11 @@ class Partition:
         self.attribution.close_exactly()
         slates = self.attribution.given_up
         self.attribution.given_up = []
-        return [outcome(slate, self.gains, self.definition.kinds) for slate in slates]
+        return [
+            outcome(slate, self.gains, self.definition.kinds)
+            for slate in slates
+            if slate.particulars is not None and slate.particulars.ts != NEVER
+        ]
 
     def flush(self) -> list[UserDelta]:
         """Attribute and book what came in since; answers what to add to the users' counters."""

@@ -110,17 +110,11 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
 
     async def build() -> tuple[IngestLike, LeaseLike]:
         # Imported here because numpy starts threads, which must come after `take_signals`.
-        from streameval.stream.ingest import Ingest
-        from streameval.stream.reader import open_reader
-        from streameval.stream.store import Store
+        from streameval.stream.ingest import open_ingest
 
-        kinds = settings.definition().kinds
-        store = Store(
-            settings.redis_url, settings.group, settings.topic, kinds, user_ttl=settings.user_ttl
-        )
-        ingest = Ingest(settings, open_reader(settings), store, reset_windows=reset_windows)
+        ingest = open_ingest(settings, reset_windows=reset_windows)
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
-        return ingest, store.lease(owner, round(LEASE_SECONDS * 1000))
+        return ingest, ingest.store.lease(owner, round(LEASE_SECONDS * 1000))
 
     return run(options, build)
 

@@ -6,10 +6,12 @@ The steps of one batch of one partition (numbers stand in the code):
    bounded and the group's membership is kept up.
 2. *decode and apply*, a slice at a time (`Owned.work`).
 3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`).
-4. *bury* what was rejected in the dead-letter topic, acknowledged.
+4. *bury* what was rejected in the dead-letter topic, acknowledged; with a checkpoint, write the
+   outcome files of the slates that it gives up, not visible yet.
 5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
    the stored offset is still the one the batch began at. The next batch is applied meanwhile.
-6. *count* it in the process' counters.
+6. *publish* the outcome files that the checkpoint names, and count the batch in the process'
+   counters.
 7. tell Kafka's group the offset, for tools; nothing depends on it.
 
 A death between any two steps: before 5 the batch is read again (dead letters may repeat, with the
@@ -33,6 +35,7 @@ from streameval.core.checkpoint import refuse_other_definition, restore
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.core.figures import Figures, ShownSegments, figures, merge
 from streameval.core.partition import Partition
+from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.ports import Keeper, Log
 from streameval.stream.reader import open_reader
@@ -72,12 +75,14 @@ class Ingest:
         reader: Log,
         store: Keeper,
         *,
+        outcomes: Files | None = None,
         reset_windows: bool = False,
     ) -> None:
         self.settings = settings
         self.definition = settings.definition()
         self.reader = reader
         self.store = store
+        self.outbox = Outbox(outcomes, store, self._persist)
         self.counters = ProcessCounters(self.definition)
         self.owned: dict[int, Owned] = {}
         self._limits = Limits(
@@ -115,6 +120,7 @@ class Ingest:
     async def run(self) -> None:
         """Work until stopped; raises the `StreamevalError` that ends the worker."""
         try:
+            await self.outbox.check()
             await self._wait_for_store()
             if not self._stopping.is_set():
                 self._reason = "waiting for Kafka"
@@ -213,15 +219,18 @@ class Ingest:
     async def _commit(self, owned: Owned, cut: Cut) -> None:
         try:
             if cut.letters:
-                await self.reader.bury(cut.letters)  # 4. bury
+                await self.reader.bury(cut.letters)  # 4. bury, write
+            await self.outbox.write(cut)
             began = time.monotonic()
             answer = await self.store.commit(self._written(cut))  # 5. commit
             self.counters.commit_seconds.observe(time.monotonic() - began)
             if isinstance(answer, Fenced):
                 self._drop(owned, answer.offset)
+                await self.outbox.discard(cut)
                 return
             owned.stored = cut.end
-            settle(cut, self.counters, self.definition.kinds)  # 6. count
+            await self.outbox.publish(cut)  # 6. publish, count
+            settle(cut, self.counters, self.definition.kinds)
             if cut.checkpoint is not None:
                 owned.checkpointed_at = time.monotonic()
                 owned.checkpoint_bytes = len(cut.checkpoint.header) + sum(
@@ -353,10 +362,18 @@ class Ingest:
         first, end = await self._persist(lambda: self.reader.bounds(number))
         self._refuse_strangers(number, stored, end)
         if stored.header is None:
-            state = Partition(self.definition, journal=True)
+            state = Partition(self.definition, journal=True, keep_outcomes=self.outbox.on)
         else:
-            state = await asyncio.to_thread(restore, self.definition, stored.header, stored.chunks)
-        return self._opened(number, state, stored, first, end)
+            state = await asyncio.to_thread(
+                restore,
+                self.definition,
+                stored.header,
+                stored.chunks,
+                keep_outcomes=self.outbox.on,
+            )
+        owned = self._opened(number, state, stored, first, end)
+        await self.outbox.settle(owned, stored)
+        return owned
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
@@ -566,7 +583,13 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
         definition.kinds,
         user_ttl=settings.user_ttl,
     )
-    return Ingest(settings, open_reader(settings), store, reset_windows=reset_windows)
+    return Ingest(
+        settings,
+        open_reader(settings),
+        store,
+        outcomes=open_files(settings),
+        reset_windows=reset_windows,
+    )
 
 
 async def _bounded(work: Awaitable[Any], seconds: float) -> Any:

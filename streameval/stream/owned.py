@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from streameval.core.checkpoint import Checkpoint, checkpoint
 from streameval.core.events import Event, Rejection, decode_batch
-from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS
+from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS, MAX_WAITING_OUTCOMES
+from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges, UserDelta
 from streameval.stream.status import PartitionStatus, ProcessCounters
 
@@ -72,6 +73,8 @@ class Cut:
     letters: list[DeadLetter]
     checkpoint: Checkpoint | None
     tally: Tally
+    span: Span | None = None  # of `outcomes`, where there are any
+    outcomes: Sequence[Outcome] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Owned:
     """The partition `state`, applied up to `next_offset`.
 
     `committed` is where the last cut ends (the next one begins there), `stored` the offset that
-    the store is known to hold.
+    the store is known to hold, `saved` that of the last checkpoint (or where reading began).
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -101,6 +104,7 @@ class Owned:
     next_offset: int
     committed: int | None
     stored: int | None = None
+    saved: int = 0
     checkpoint_at: float = 0.0
     idle_since: float = 0.0
     restoring: bool = False
@@ -118,6 +122,7 @@ class Owned:
     def __post_init__(self) -> None:
         """Begin to restore where the state is behind the stored offset."""
         self.stored = self.committed
+        self.saved = self.next_offset
         self.restoring = self.committed is not None and self.next_offset < self.committed
         if self.committed is not None and self.next_offset > self.committed:
             self._began = 0.0  # the log lost what lies between: commit the gap at once
@@ -229,10 +234,9 @@ class Owned:
         """Flush, and make the commit of everything applied since the last one."""
         start = self.committed
         users = self.state.flush()
-        saved = None
-        if with_checkpoint or now >= self.checkpoint_at:
-            saved = checkpoint(self.state, f"{self.next_offset}-{secrets.token_hex(6)}")
-            self.checkpoint_at = now + self.limits.checkpoint_seconds
+        many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
+        due = with_checkpoint or many or now >= self.checkpoint_at
+        saved, span, outcomes = self._checkpoint(now) if due else (None, None, ())
         began = now if self._began is None else self._began
         cut = Cut(
             self.number,
@@ -242,6 +246,8 @@ class Owned:
             self._letters,
             saved,
             self._tally(now - began),
+            span,
+            outcomes,
         )
         self.committed = self.next_offset
         self._letters = []
@@ -249,6 +255,16 @@ class Owned:
         self._events = 0
         self._began = None
         return cut
+
+    def _checkpoint(self, now: float) -> tuple[Checkpoint, Span | None, Sequence[Outcome]]:
+        self.checkpoint_at = now + self.limits.checkpoint_seconds
+        token = secrets.token_hex(6)
+        outcomes = self.state.take_outcomes()
+        span = Span(self.number, self.saved, self.next_offset, token) if outcomes else None
+        attachments = [] if span is None else [span.name]
+        saved = checkpoint(self.state, f"{self.next_offset}-{token}", attachments)
+        self.saved = self.next_offset
+        return saved, span, outcomes
 
     def _tally(self, seconds: float) -> Tally:
         before, before_feedback, before_overflow = (

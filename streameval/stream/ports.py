@@ -72,6 +72,9 @@ class Keeper(Protocol):
     async def offset(self, partition: int) -> int | None:
         """The stored offset alone."""
 
+    async def header(self, partition: int) -> bytes | None:
+        """The header of the stored checkpoint alone."""
+
     async def load(self, partition: int) -> Stored:
         """Everything stored of a partition."""
 

@@ -278,6 +278,12 @@ class Store:
         offset: bytes | None = await self._once(lambda: self._raw("HGET", key, "offset"))
         return None if offset is None else int(offset)
 
+    async def header(self, partition: int) -> bytes | None:
+        """The header of the stored checkpoint of `partition` alone."""
+        key = self._key(partition, "partition")
+        header: bytes | None = await self._once(lambda: self._raw("HGET", key, "header"))
+        return header
+
     async def _chunk(self, partition: int, name: str) -> bytes | None:
         key = self._key(partition, f"chunk:{name}")
         chunk: bytes | None = await self._once(lambda: self._raw("GET", key))

@@ -1,0 +1,344 @@
+"""Outcome files: Parquet with one row for each slate that can no longer change, exactly once.
+
+    <root>/dt=2026-01-31/hour=07/p<partition>-<from>-<to>-<token>.parquet    visible
+    <root>/_pending/p<partition>-<from>-<to>-<token>/dt=…/hour=…/….parquet   complete, not visible
+    <root>/_streameval.json                                                  whose files these are
+
+`from` and `to` are the offsets of the checkpoint before and of the checkpoint that the rows belong
+to; day and hour are those of the slate's time (UTC). One span of a partition goes in three steps,
+safe to stop between any two:
+
+1. `write`: the files are written whole under `_pending`, where no reader looks.
+2. The commit script flips the checkpoint's pointer; the new header names the span.
+3. `publish`: the files are moved to where readers look, by whoever sees that the pointer names the
+   span: the worker that wrote it, or the one that restores the partition after its death.
+
+So a span is visible only if its checkpoint counts, and a worker that lost its partition without
+noticing never publishes. `clean` removes what lies beyond the checkpoint that a partition is
+restored from: after a store that lost data those slates are written again.
+
+Everything here blocks: call it in a thread. The world's errors are `UnreachableError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+from pyarrow import fs
+
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.outcome import Outcome, Span
+
+ROW_GROUP: Final = 65_536
+PENDING: Final = "_pending"
+MARKER: Final = "_streameval.json"
+# An unpublished span of a worker that died goes after so long: no commit is under way for hours.
+PENDING_SECONDS: Final = 6 * 3600.0
+
+FEEDBACK: Final = pa.struct(
+    [
+        ("item", pa.int16()),
+        ("kind", pa.string()),
+        ("value", pa.float64()),
+        ("delay", pa.int64()),
+        ("retract", pa.bool_()),
+    ]
+)
+SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("request", pa.string()),
+        ("user", pa.string()),
+        ("variant", pa.string()),
+        ("surface", pa.string()),
+        ("time", pa.timestamp("ms", "UTC")),
+        ("items", pa.list_(pa.string())),
+        ("positions", pa.list_(pa.int16())),
+        ("ranks", pa.list_(pa.int16())),
+        ("shown", pa.list_(pa.int64())),
+        ("scores", pa.list_(pa.float64())),
+        ("propensities", pa.list_(pa.float64())),
+        ("gains", pa.list_(pa.float64())),
+        ("feedback", pa.list_(FEEDBACK)),
+    ]
+)
+"""The columns; what each holds stands at `core.outcome.Outcome`. `delay` and `shown` are ms."""
+
+_PER_ITEM: Final = ("positions", "ranks", "shown", "scores", "propensities", "gains")
+
+
+def table(
+    partition: int, rows: Sequence[Outcome], user: Callable[[str], str] | None = None
+) -> pa.Table:
+    """The rows as Arrow columns, by `SCHEMA`; `user` gives the name to write for a user."""
+    names = [row.user for row in rows]
+    items: list[str] = []
+    starts = [0]
+    for row in rows:
+        items += row.items
+        starts.append(len(items))
+    offsets = pa.array(starts, pa.int32())
+    columns: dict[str, Any] = {
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
+        "user": names if user is None else [user(name) for name in names],
+        "items": pa.ListArray.from_arrays(offsets, pa.array(items, pa.string())),
+        "feedback": _feedback(rows),
+    }
+    for name in _PER_ITEM:
+        flat = [value for row in rows for value in getattr(row, name)]
+        values = pa.array(flat, SCHEMA.field(name).type.value_type)
+        columns[name] = pa.ListArray.from_arrays(offsets, values)
+    for name in ("offset", "request", "variant", "surface", "time"):
+        columns[name] = [getattr(row, name) for row in rows]
+    return pa.table(
+        [
+            column if isinstance(column, pa.Array) else pa.array(column, field.type)
+            for field in SCHEMA
+            for column in (columns[field.name],)
+        ],
+        SCHEMA,
+    )
+
+
+def _feedback(rows: Sequence[Outcome]) -> pa.Array:
+    entries = [entry for row in rows for entry in row.feedback]
+    starts = [0]
+    for row in rows:
+        starts.append(starts[-1] + len(row.feedback))
+    columns = [
+        pa.array([getattr(entry, field.name) for entry in entries], field.type)
+        for field in FEEDBACK
+    ]
+    values = pa.StructArray.from_arrays(columns, fields=list(FEEDBACK))
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
+
+
+def pseudonyms(key: bytes) -> Callable[[str], str]:
+    """Names in place of user ids: HMAC-SHA256 under `key`, in hex. The same user, the same name."""
+
+    def name(user: str) -> str:
+        return hmac.new(key, user.encode(), hashlib.sha256).hexdigest()
+
+    return name
+
+
+def dataset(root: str) -> pa.dataset.Dataset:
+    """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
+
+    Raises `UnreachableError`.
+    """
+    files, base = _filesystem(root)
+    with _ours(root):
+        found = [info.path for info in _listed(files, base) if info.type == fs.FileType.Directory]
+        days = [path for path in found if path.rpartition("/")[2].startswith("dt=")]
+        names = [
+            info.path
+            for day in days
+            for info in _listed(files, day, recursive=True)
+            if info.path.endswith(".parquet")
+        ]
+        return pa.dataset.dataset(
+            sorted(names),
+            SCHEMA.append(pa.field("dt", pa.string())).append(pa.field("hour", pa.string())),
+            format="parquet",
+            filesystem=files,
+            partitioning=pa.dataset.partitioning(
+                pa.schema([("dt", pa.string()), ("hour", pa.string())]), flavor="hive"
+            ),
+            partition_base_dir=base,
+        )
+
+
+class OutcomeFolder:
+    """The outcome files of one deployment, below `root` (a folder, or a URI as pyarrow reads it).
+
+    `owner` (group and topic) is written into the folder: two deployments in one folder would
+    remove each other's files. `about` goes into each file's metadata as `streameval`.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        owner: Mapping[str, str],
+        about: Mapping[str, Any],
+        *,
+        user: Callable[[str], str] | None = None,
+    ) -> None:
+        self.root, self._owner, self._user = root, dict(owner), user
+        self._schema = SCHEMA.with_metadata({"streameval": json.dumps(about, sort_keys=True)})
+        self._files, self._base = _filesystem(root)
+
+    def check(self) -> None:
+        """Make the folder ours; raises `RefusedError` where it is another deployment's."""
+        marker = f"{self._base}/{MARKER}"
+        with _ours(self.root):
+            self._files.create_dir(self._base)
+            known = self._read(marker)
+            if known is None:
+                self._put(marker, json.dumps(self._owner).encode())
+        if known is not None and json.loads(known) != self._owner:
+            raise RefusedError(
+                f"outcomes: {self.root} holds the files of another deployment ({known.decode()}):"
+                " choose another folder"
+            )
+
+    def write(self, span: Span, rows: Sequence[Outcome]) -> None:
+        """Write the rows of a span, whole and not yet visible (step 1)."""
+        hours: dict[str, list[Outcome]] = defaultdict(list)
+        for row in rows:
+            hours[_hour(row.time)].append(row)
+        with _ours(self.root):
+            for hour, members in hours.items():
+                folder = f"{self._pending(span.name)}/{hour}"
+                self._files.create_dir(folder)
+                columns = table(span.partition, members, self._user)
+                path = f"{folder}/{span.name}.parquet"
+                pa.parquet.write_table(
+                    columns.replace_schema_metadata(self._schema.metadata),
+                    path,
+                    filesystem=self._files,
+                    compression="zstd",
+                    row_group_size=ROW_GROUP,
+                )
+                self._sync(path, *self._above(path))
+
+    def publish(self, name: str) -> None:
+        """Make the files of a span visible (step 3); nothing where they are already."""
+        pending = self._pending(name)
+        with _ours(self.root):
+            for info in _listed(self._files, pending, recursive=True):
+                if info.type == fs.FileType.File:
+                    path = f"{self._base}/{info.path.removeprefix(pending + '/')}"
+                    self._files.create_dir(path.rpartition("/")[0])
+                    with contextlib.suppress(FileNotFoundError):  # moved by another worker
+                        self._files.move(info.path, path)
+                    self._sync(*self._above(path))
+            self._remove_folder(pending)
+
+    def discard(self, name: str) -> None:
+        """Remove the files of a span whose checkpoint does not count."""
+        with _ours(self.root):
+            self._remove_folder(self._pending(name))
+
+    def clean(self, partition: int, beyond: int, since: int | None) -> int:
+        """Remove what a partition restored at offset `beyond` writes again; answers how many files.
+
+        No slate with a time before `since` (ms) is written again, so no earlier hour is looked
+        at; None looks at all. Spans that nobody published go when they are old.
+        """
+        first = "" if since is None else _hour(since)
+        removed = 0
+        with _ours(self.root):
+            for info in _listed(self._files, f"{self._base}/{PENDING}"):
+                span = Span.parse(info.base_name)
+                if span is not None and span.partition == partition and self._is_old(info.path):
+                    self._remove_folder(info.path)
+            for path in self._hours(first):
+                for info in _listed(self._files, path):
+                    span = Span.parse(info.base_name)
+                    if span is not None and span.partition == partition and span.end > beyond:
+                        with contextlib.suppress(FileNotFoundError):
+                            self._files.delete_file(info.path)
+                            removed += 1
+        return removed
+
+    def _hours(self, first: str) -> Iterator[str]:
+        """The folders of hours from `first` (dt=…/hour=…) on."""
+        for day in _listed(self._files, self._base):
+            if day.base_name.startswith("dt=") and day.base_name >= first.partition("/")[0]:
+                for hour in _listed(self._files, day.path):
+                    if f"{day.base_name}/{hour.base_name}" >= first:
+                        yield hour.path
+
+    def _is_old(self, folder: str) -> bool:
+        times = [
+            info.mtime.timestamp()
+            for info in _listed(self._files, folder, recursive=True)
+            if info.type == fs.FileType.File and info.mtime is not None
+        ]
+        return bool(times) and max(times) < time.time() - PENDING_SECONDS
+
+    def _pending(self, name: str) -> str:
+        return f"{self._base}/{PENDING}/{name}"
+
+    def _remove_folder(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.delete_dir(path)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            with self._files.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def _put(self, path: str, content: bytes) -> None:
+        """Write a small file so that it is there whole or not at all."""
+        passing = f"{path}.{secrets.token_hex(4)}"
+        with self._files.open_output_stream(passing) as stream:
+            stream.write(content)
+        self._sync(passing)
+        self._files.move(passing, path)
+
+    def _above(self, path: str) -> list[str]:
+        """The folders from `path` up to the root: each may have been made just now."""
+        found = []
+        while path != self._base:
+            path = path.rpartition("/")[0]
+            found.append(path)
+        return found
+
+    def _sync(self, *paths: str) -> None:
+        """Have a local disk keep files and folders; object stores do so by themselves."""
+        if isinstance(self._files, fs.LocalFileSystem):
+            for path in paths:
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+
+def _hour(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("dt=%Y-%m-%d/hour=%H")
+
+
+def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
+    """The file system of `root`, and its path there."""
+    if "://" not in root:
+        return fs.LocalFileSystem(), str(Path(root).absolute())
+    try:
+        files, path = fs.FileSystem.from_uri(root)
+    except (ValueError, OSError) as error:
+        raise RefusedError(f"outcomes: {root} is no URI of a file system: {error}") from error
+    return files, path.rstrip("/")
+
+
+def _listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+    """What is in a folder, in order of name; nothing where there is none."""
+    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+    return sorted(files.get_file_info(selector), key=lambda info: info.path)
+
+
+@contextlib.contextmanager
+def _ours(root: str) -> Iterator[None]:
+    """What the file system raises, as our own."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreachableError(f"outcomes: {root} cannot be used now ({error})") from error

@@ -1,0 +1,131 @@
+"""Outcome files beside the commits of a partition: written before, made visible after.
+
+`offline.outcomes` says why a span of rows is visible exactly when its checkpoint counts; this file
+is the worker's part in it. Files block, so every step is a call in a thread; a disk or an object
+store that is away is waited for, as Redis is, and the partition waits with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streameval import __version__
+from streameval.core.checkpoint import attachments_of
+from streameval.core.errors import UnreachableError
+from streameval.core.outcome import Outcome, Span
+from streameval.stream.owned import Cut, Owned
+from streameval.stream.ports import Keeper
+from streameval.stream.store import Stored
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Persist = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Awaits a call, again while a server is away."""
+
+
+class Files(Protocol):
+    """What `offline.outcomes.OutcomeFolder` does; everything blocks."""
+
+    def check(self) -> None:
+        """Make the folder ours."""
+
+    def write(self, span: Span, rows: Sequence[Outcome]) -> None:
+        """Write a span, not visible yet."""
+
+    def publish(self, name: str) -> None:
+        """Make a span visible."""
+
+    def discard(self, name: str) -> None:
+        """Remove a span that is not visible."""
+
+    def clean(self, partition: int, beyond: int, since: int | None) -> int:
+        """Remove what a partition restored at an offset writes again."""
+
+
+def open_files(settings: Settings) -> Files | None:
+    """The folder that the settings name, if they do; nothing is touched yet."""
+    if settings.outcomes is None:
+        return None
+    from streameval.offline.outcomes import OutcomeFolder, pseudonyms
+
+    definition = settings.definition()
+    key = settings.pseudonymize
+    return OutcomeFolder(
+        settings.outcomes,
+        {"group": settings.group, "topic": settings.topic},
+        {"version": __version__, "definition": definition.described()},
+        user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+    )
+
+
+class Outbox:
+    """The outcome files of a worker; `files` None: it writes none."""
+
+    def __init__(self, files: Files | None, store: Keeper, persist: Persist) -> None:
+        self._files, self._store, self._persist = files, store, persist
+
+    @property
+    def on(self) -> bool:
+        """Whether outcomes are kept."""
+        return self._files is not None
+
+    async def check(self) -> None:
+        """Make the folder ours; raises where it is another's, or cannot be used."""
+        if self._files is not None:
+            await asyncio.to_thread(self._files.check)
+
+    async def write(self, cut: Cut) -> None:
+        """Before the commit: the rows, whole and not visible."""
+        if self._files is not None and cut.span is not None:
+            await self._run(self._files.write, cut.span, cut.outcomes)
+
+    async def publish(self, cut: Cut) -> None:
+        """After the commit: visible, if the pointer still names the span.
+
+        It does not where this worker slept since: then the partition's next owner has published
+        it, or the store lost data and the slates are written again.
+        """
+        if self._files is None or cut.span is None:
+            return
+        header = await self._persist(lambda: self._store.header(cut.partition))
+        if header is not None and cut.span.name in attachments_of(header):
+            await self._run(self._files.publish, cut.span.name)
+        else:
+            await self.discard(cut)
+
+    async def discard(self, cut: Cut) -> None:
+        """The commit was refused: its rows are another worker's to write."""
+        if self._files is not None and cut.span is not None:
+            with contextlib.suppress(UnreachableError):  # `clean` finds it one day
+                await asyncio.to_thread(self._files.discard, cut.span.name)
+
+    async def settle(self, owned: Owned, stored: Stored) -> None:
+        """Bring the files to where a partition just restored from `stored` begins."""
+        if self._files is None:
+            return
+        beyond, since = owned.next_offset, None
+        if stored.header is not None and stored.checkpoint_offset is not None:
+            beyond = stored.checkpoint_offset
+            for name in attachments_of(stored.header):
+                await self._run(self._files.publish, name)
+            if owned.state.watermark is not None:
+                since = owned.state.watermark - owned.state.definition.horizon
+        removed = await self._run(self._files.clean, owned.number, beyond, since)
+        if removed:
+            log.warning(
+                "partition %d: %d outcome files lay beyond the checkpoint at %d, because Redis"
+                " lost data; they are removed, and their slates written again",
+                owned.number,
+                removed,
+                beyond,
+            )
+
+    async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._persist(lambda: asyncio.to_thread(call, *arguments))

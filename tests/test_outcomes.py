@@ -1,0 +1,455 @@
+"""Outcome files: each slate that can no longer change stands in them exactly once.
+
+The oracle's slates whose time has passed A + L before the checkpoint's watermark are what the files
+must hold, whatever was killed when: in the core, in a model of every fault, on real servers.
+"""
+
+import asyncio
+import contextlib
+import copy
+import json
+import logging
+import os
+import random
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet
+import pytest
+from model import Server, virtual_time
+from streams import cuts, hostile
+from test_model import World, _key
+
+from streameval.core.checkpoint import checkpoint, chunk_names, restore
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
+from streameval.core.metrics import order_ranks
+from streameval.core.oracle_slates import history
+from streameval.core.outcome import FeedbackOutcome, Outcome, Span
+from streameval.core.partition import Partition
+from streameval.offline.outcomes import SCHEMA, OutcomeFolder, dataset, pseudonyms
+from streameval.stream import ingest as ingest_module
+from streameval.stream import store as store_module
+
+OWNER = {"group": "g", "topic": "t"}
+HOUR = 3_600_000
+TIME = 472_222 * HOUR  # 2023-11-14T22:00Z
+
+
+# --- what the oracle says the files hold ---------------------------------------------------------
+
+
+def expected(definition, events, offsets):
+    """The oracle's slates that can no longer change, as rows; lists as sorted tuples by item."""
+    known = history(definition, events)
+    if known.watermark is None:
+        return []
+    opened = _offset_by_arrival(definition, events, offsets)
+    over = known.watermark - definition.horizon
+    return sorted(
+        _row(definition, slate, opened[slate.arrival])
+        for slate in known.slates
+        if slate.time < over
+    )
+
+
+def _offset_by_arrival(definition, events, offsets):
+    """The offset of the record of each accepted impression, in order of arrival."""
+    found, watermark = [], 0
+    for event, offset in zip(events, offsets, strict=True):
+        if event.ts >= watermark - definition.allowed_lateness:
+            watermark = max(watermark, event.ts)
+            if not isinstance(event, FeedbackEvent):
+                found += [offset] * (len(event.items) if isinstance(event, SlateEvent) else 1)
+    return found
+
+
+def _row(definition, slate, offset):
+    shown = slate.showings
+    ranks = order_ranks((item, one.position, one.ts) for item, one in shown.items())
+    items = tuple(
+        (
+            ranks[item],
+            item,
+            one.position or 0,
+            one.ts,
+            max((definition.gain(kind) for kind in one.positives()), default=0.0),
+        )
+        for item, one in sorted(shown.items(), key=lambda pair: ranks[pair[0]])
+    )
+    feedback = sorted(
+        (item, kind, event.value, event.ts - slate.time, event.retract)
+        for item, one in shown.items()
+        for kind, events in one.feedback.items()
+        for event in events
+    )
+    labels = dict(zip(definition.dimensions, slate.segment, strict=True))
+    variant = labels.get("variant", "")
+    request = slate.request_id or ""
+    return slate.user_id, request, slate.time, offset, variant, items, feedback
+
+
+def plain(definition, row):
+    """The same of a row of ours, an `Outcome` or a dictionary read from a file."""
+    row = row if isinstance(row, dict) else _as_dictionary(row)
+    items = tuple(
+        (rank, item, position or 0, shown, gain)
+        for rank, item, position, shown, gain in zip(
+            row["ranks"],
+            row["items"],
+            row["positions"],
+            row["shown"],
+            row["gains"],
+            strict=True,
+        )
+    )
+    feedback = sorted(
+        (row["items"][one["item"]], one["kind"], one["value"], one["delay"], one["retract"])
+        for one in row["feedback"]
+    )
+    variant = (row["variant"] or "") if "variant" in definition.dimensions else ""
+    return (
+        row["user"],
+        row["request"] or "",
+        row["time"],
+        row["offset"],
+        variant,
+        items,
+        feedback,
+    )
+
+
+def _as_dictionary(row):
+    names = ("offset", "user", "request", "variant", "time", "items", "positions", "ranks")
+    found = {name: getattr(row, name) for name in (*names, "shown", "gains")}
+    found["feedback"] = [
+        {name: getattr(one, name) for name in ("item", "kind", "value", "delay", "retract")}
+        for one in row.feedback
+    ]
+    return found
+
+
+# --- in the core ---------------------------------------------------------------------------------
+
+
+class Log:
+    """A log, and what outlives a worker: the committed offset, the checkpoint, the rows."""
+
+    def __init__(self, definition, events, rng):
+        self.definition, self.events, self.rng = definition, events, rng
+        self.committed = self.saved = 0
+        self.header, self.chunks, self.rows = None, {}, []
+
+    def start(self):
+        if self.header is None:
+            partition = Partition(self.definition, journal=True, keep_outcomes=True)
+        else:
+            chunks = {name: self.chunks[name] for name in chunk_names(self.header)}
+            partition = restore(self.definition, self.header, chunks, keep_outcomes=True)
+        at = self.saved
+        for batch in cuts(self.events[self.saved : self.committed], self.rng):
+            partition.apply(batch, range(at, at + len(batch)))
+            at += len(batch)
+            if self.rng.random() < 0.5:
+                partition.flush()
+        partition.flush()
+        return partition
+
+    def run(self):
+        rng, end = self.rng, len(self.events)
+        kills, saves = rng.choice((0.05, 0.3)), rng.choice((0.1, 0.5, 1.0))
+        longest = rng.choice((1, 5, 30, end))
+        partition = self.start()
+        while self.committed < end or self.saved < end:
+            until = min(end, self.committed + rng.randint(0, longest))
+            partition.apply(self.events[self.committed : until], range(self.committed, until))
+            partition.flush()
+            rows, saved = [], None
+            if rng.random() < saves:
+                rows = partition.take_outcomes()
+                saved = checkpoint(partition, f"{until}-{rng.random()}")
+            if rng.random() < kills:  # before the pointer flips
+                partition = self.start()
+                continue
+            self.committed = until
+            if saved is not None:
+                self.chunks |= saved.chunks
+                self.header, self.saved = saved.header, until
+                self.rows += rows
+            if rng.random() < kills:
+                partition = self.start()
+        return self.rows
+
+
+def test_outcomes_over_kills_and_restores_are_the_oracles_slates_exactly_once(seed):
+    definition, events = hostile(seed)
+    rows = Log(definition, events, random.Random(f"kills of {seed}")).run()
+    found = sorted(plain(definition, row) for row in rows)
+    assert found == expected(definition, events, range(len(events)))
+
+
+def test_slates_from_before_outcomes_were_kept_have_none():
+    """Half a slate's feedback would be a wrong label in a training set."""
+    definition = Definition()
+    before = Partition(definition, journal=True)
+    before.apply([ImpressionEvent(TIME, "u1", "a", "r1", 1)], [0])
+    before.flush()
+    saved = checkpoint(before, "0")
+    state = restore(definition, saved.header, saved.chunks, keep_outcomes=True)
+    again = ImpressionEvent(TIME + 1, "u1", "b", "r1", 2)
+    other = ImpressionEvent(TIME + 1, "u2", "b", "r2", 1)
+    end = ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)
+    state.apply([again, other, end], [1, 2, 3])
+    state.flush()
+    assert [(row.user, row.offset) for row in state.take_outcomes()] == [("u2", 2)]
+
+
+def test_the_first_scores_and_the_earliest_labels_stay():
+    definition = Definition()
+    state = Partition(definition, keep_outcomes=True)
+    first = SlateEvent(TIME, "u1", "r1", {"a": 1, "b": 2}, "A", "home", {"a": (0.5, 0.25)})
+    state.apply(
+        [
+            first,
+            ImpressionEvent(TIME + 1, "u1", "b", "r1", 2, "A", "late", 0.75, None),
+            FeedbackEvent(TIME + 9, "u1", "b", "click", "r1"),
+            ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1),
+        ],
+        [5, 6, 7, 8],
+    )
+    state.flush()
+    (row,) = state.take_outcomes()
+    assert (row.offset, row.variant, row.surface) == (5, "A", "home")
+    assert (row.scores, row.propensities) == ([0.5, 0.75], [0.25, None])
+    assert (row.gains, row.feedback) == (
+        [0.0, 1.0],
+        [FeedbackOutcome(1, "click", 1.0, 9, retract=False)],
+    )
+    assert state.take_outcomes() == []
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def an_outcome(number, time=TIME, **changes):
+    values = {
+        "offset": number,
+        "user": f"u{number}",
+        "request": f"r{number}",
+        "variant": "A",
+        "surface": None,
+        "time": time,
+        "items": ["a", "b"],
+        "positions": [1, None],
+        "ranks": [1, 2],
+        "shown": [time, time + 3],
+        "scores": [0.5, None],
+        "propensities": [None, 0.125],
+        "gains": [0.0, 3.0],
+        "feedback": [FeedbackOutcome(1, "buy", 2.0, 700, retract=False)],
+    }
+    return Outcome(**(values | changes))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    opened = OutcomeFolder(str(tmp_path / "out"), OWNER, {"version": "0"})
+    opened.check()
+    return opened
+
+
+def read(folder):
+    """All visible rows, `time` in ms."""
+    with contextlib.suppress(FileNotFoundError):
+        rows = dataset(folder.root).to_table().to_pylist()
+        return [row | {"time": round(row["time"].timestamp() * 1000)} for row in rows]
+    return []
+
+
+def pending(folder):
+    return [path.name for path in Path(folder.root, "_pending").iterdir()]
+
+
+def offsets(folder):
+    return sorted(row["offset"] for row in read(folder))
+
+
+def test_a_row_comes_back_as_it_was_written(folder):
+    alone = an_outcome(2, TIME + HOUR, request=None, variant=None, feedback=[])
+    folder.write(Span(3, 0, 9, "aa"), [an_outcome(1), alone])
+    folder.publish("p3-0-9-aa")
+    one, two = sorted(read(folder), key=lambda row: row["offset"])
+    names = [field.name for field in SCHEMA]
+    assert {name: one[name] for name in names} == {
+        "partition": 3,
+        "offset": 1,
+        "user": "u1",
+        "request": "r1",
+        "variant": "A",
+        "surface": None,
+        "time": TIME,
+        "items": ["a", "b"],
+        "positions": [1, None],
+        "ranks": [1, 2],
+        "shown": [TIME, TIME + 3],
+        "scores": [0.5, None],
+        "propensities": [None, 0.125],
+        "gains": [0.0, 3.0],
+        "feedback": [{"item": 1, "kind": "buy", "value": 2.0, "delay": 700, "retract": False}],
+    }
+    assert (two["request"], two["variant"], two["feedback"]) == (None, None, [])
+    assert [(row["dt"], row["hour"]) for row in (one, two)] == [
+        ("2023-11-14", "22"),
+        ("2023-11-14", "23"),
+    ]
+
+
+def test_duckdb_reads_the_visible_rows_and_no_others(folder):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(n) for n in range(5)])
+    folder.publish("p0-0-9-aa")
+    folder.write(Span(0, 9, 12, "bb"), [an_outcome(7)])
+    query = f"SELECT count(*), sum(list_sum(gains)) FROM '{folder.root}/dt=*/hour=*/*.parquet'"
+    assert duckdb.sql(query).fetchall() == [(5, 15.0)]
+    assert offsets(folder) == [0, 1, 2, 3, 4]
+
+
+def test_files_are_zstd_and_say_under_which_definition_they_were_written(folder):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    folder.publish("p0-0-9-aa")
+    path = f"{folder.root}/dt=2023-11-14/hour=22/p0-0-9-aa.parquet"
+    facts = pyarrow.parquet.ParquetFile(path).metadata
+    assert facts.row_group(0).column(0).compression == "ZSTD"
+    assert json.loads(facts.metadata[b"streameval"]) == {"version": "0"}
+
+
+def test_to_publish_again_changes_nothing_and_finishes_what_was_begun(folder):
+    """A death between two files of one span: whoever restores goes on where it stopped."""
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1), an_outcome(2, TIME + HOUR)])
+    unseen = f"{folder.root}/_pending/p0-0-9-aa/dt=2023-11-14/hour=22/p0-0-9-aa.parquet"
+    visible = f"{folder.root}/dt=2023-11-14/hour=22/p0-0-9-aa.parquet"
+    os.renames(unseen, visible)
+    for _ in range(2):
+        folder.publish("p0-0-9-aa")
+        assert offsets(folder) == [1, 2]
+    assert pending(folder) == []
+
+
+def test_what_lies_beyond_the_checkpoint_is_removed_for_its_partition_only(folder):
+    for span in (Span(0, 0, 9, "aa"), Span(0, 9, 12, "bb"), Span(1, 9, 12, "cc")):
+        folder.write(span, [an_outcome(100 * span.partition + span.end)])
+        folder.publish(span.name)
+    assert folder.clean(0, 9, TIME) == 1
+    assert offsets(folder) == [9, 112]
+
+
+def test_hours_before_the_first_slate_still_open_are_not_looked_at(folder):
+    """None of their slates can be written again."""
+    folder.write(Span(0, 9, 12, "aa"), [an_outcome(1), an_outcome(2, TIME + HOUR)])
+    folder.publish("p0-9-12-aa")
+    assert folder.clean(0, 9, TIME + HOUR) == 1
+    assert offsets(folder) == [1]
+    assert folder.clean(0, 9, None) == 1
+
+
+def test_an_unpublished_span_goes_when_no_commit_can_be_under_way_any_more(folder):
+    folder.write(Span(0, 9, 12, "aa"), [an_outcome(1)])
+    folder.clean(0, 9, None)
+    assert pending(folder) == ["p0-9-12-aa"]
+    path = f"{folder.root}/_pending/p0-9-12-aa/dt=2023-11-14/hour=22/p0-9-12-aa.parquet"
+    os.utime(path, (0, 0))
+    folder.clean(1, 9, None)
+    assert pending(folder) == ["p0-9-12-aa"]
+    folder.clean(0, 9, None)
+    assert pending(folder) == []
+
+
+def test_the_folder_of_another_deployment_is_refused(folder):
+    OutcomeFolder(folder.root, OWNER, {}).check()
+    with pytest.raises(RefusedError, match=r"another deployment.*choose another folder"):
+        OutcomeFolder(folder.root, OWNER | {"group": "h"}, {}).check()
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_of_the_world(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnreachableError, match=r"outcomes: .* cannot be used now"):
+        OutcomeFolder(str(tmp_path / "file" / "out"), OWNER, {}).check()
+
+
+def test_a_uri_that_names_no_file_system_is_refused():
+    with pytest.raises(RefusedError, match="no URI of a file system"):
+        OutcomeFolder("gopher://host/out", OWNER, {})
+
+
+def test_a_uri_names_a_folder_too(tmp_path):
+    opened = OutcomeFolder(f"file://{tmp_path}/out", OWNER, {})
+    opened.check()
+    opened.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    opened.publish("p0-0-9-aa")
+    assert offsets(opened) == [1]
+
+
+def test_pseudonyms_are_hmac_sha256_in_hex(tmp_path):
+    """RFC 4231, test case 2."""
+    name = pseudonyms(b"Jefe")
+    assert name("what do ya want for nothing?") == (
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    )
+    folder = OutcomeFolder(str(tmp_path), OWNER, {}, user=name)
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    folder.publish("p0-0-9-aa")
+    assert [row["user"] for row in read(folder)] == [name("u1")]
+
+
+# --- every fault at once, in the model -----------------------------------------------------------
+
+
+class OlderServer(Server):
+    """Redis that only ever goes back: a copy from after the one it went back to is gone."""
+
+    def roll_back(self):
+        del self._copies[self.rng.randrange(len(self._copies) + 1) :]
+        self.keys, self.volatile = copy.deepcopy([({}, set()), *self._copies][-1])
+
+
+class Recorded(World):
+    """The world of `test_model`, whose workers write outcome files."""
+
+    def __init__(self, rng, seed, root):
+        super().__init__(rng, seed)
+        self.server = OlderServer(rng)
+        self.files = OutcomeFolder(root, OWNER, {})
+
+    async def verify_files(self):
+        while any(worker.ingest._commits for worker in self.workers):  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        found = {number: [] for number in self.topic.log}
+        for row in read(self.files):
+            found[row["partition"]].append(plain(self.definition, row))
+        wanted = {number: self.rows(number) for number in found}
+        assert {number: sorted(rows) for number, rows in found.items()} == wanted
+
+    def rows(self, number):
+        """What the oracle makes of the log up to the checkpoint."""
+        stored = self.server.keys.get(_key(number, "partition"), {})
+        until = int(stored.get(b"checkpoint_offset", 0))
+        records = [record for record in self.topic.log[number] if record[0] < until]
+        events, rejected = self.decoded(records)
+        bad = {at for at, _ in rejected}
+        numbers = [record[0] for at, record in enumerate(records) if at not in bad]
+        return expected(self.definition, events, numbers)
+
+
+@pytest.fixture
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, tmp_path, quiet):
+    """Kills, zombies, lost replies, rebalances, a Redis that goes back to an older file."""
+    with virtual_time(seed, monkeypatch, ingest_module, store_module) as (loop, rng):
+        world = Recorded(rng, seed, str(tmp_path))
+        loop.run_until_complete(world.live())
+        loop.run_until_complete(world.verify_files())
