@@ -177,14 +177,13 @@ class Worker:
         self.log = self.folder / "log.txt"
         self.process = None
 
-    def start(self, *arguments):
+    def start(self, *arguments, program=("-m", "streameval.cli")):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-m",
-                    "streameval.cli",
+                    *program,
                     "worker",
                     "--config",
                     self.config,

@@ -6,17 +6,21 @@ Kills at random moments are in `test_exactly_once`, broken records in `test_pois
 
 import contextlib
 import json
+import pathlib
 import random
 import shutil
 import signal
 import time
 
+import dying_worker
 import pytest
 import redis as redis_client
 import servers
 import service
 from proxy import Proxy
 from scene import Scene
+
+DYING_WORKER = pathlib.Path(dying_worker.__file__).read_text()
 
 pytestmark = pytest.mark.servers
 
@@ -103,6 +107,22 @@ def test_a_worker_waits_for_redis_and_kafka_with_a_line_and_then_works():
         worker.start()
         kafka.start()
         it.produce(2_000)
+        it.verify()
+
+
+def test_a_worker_that_ends_at_each_named_point_of_its_work():
+    """Read, apply, cut, bury, upload, script, pointer, restore: one after the other."""
+    rng = random.Random(2)
+    with scene() as it:
+        worker = it.worker()
+        sending = it.producing(14_000, seconds=28)
+        worker.kill()
+        for point in dying_worker.POINTS:
+            count = rng.randint(1, 4)
+            worker.start(program=("-c", DYING_WORKER, point, str(count)))
+            assert worker.process.wait(30) == dying_worker.EXIT_CODE, point
+        worker.start()
+        sending.result()
         it.verify()
 
 

@@ -1,0 +1,66 @@
+"""A worker that ends, as by kill -9, at a named point of its work, the `count`th time it is there.
+
+Run as `python -c TEXT_OF_THIS_FILE POINT COUNT worker --config FILE`.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from importlib import import_module
+
+POINTS = {
+    "read, not applied": ("reader", "Reader", "poll", "after"),
+    "applied, not cut": ("owned", "Owned", "work", "after"),
+    "cut, not buried": ("owned", "Owned", "cut", "after"),
+    "buried, not committed": ("reader", "Reader", "bury", "after"),
+    "chunks half written": ("store", "Store", "_upload", "before"),
+    "chunks written, pointer not flipped": ("store", "Store", "_upload", "after"),
+    "committed, not answered": ("store", "Store", "_script", "after"),
+    "answered, not counted": ("store", "Store", "commit", "after"),
+    "told to the group": ("reader", "Reader", "commit", "after"),
+    "about to restore": ("store", "Store", "load", "after"),
+}
+EXIT_CODE = 9
+
+
+def install(point, count):
+    """Make the process end at `point`."""
+    module, owner, name, moment = POINTS[point]
+    owner = getattr(import_module(f"streameval.stream.{module}"), owner)
+    call = getattr(owner, name)
+    left = count
+
+    def pass_by(when):
+        nonlocal left
+        left -= when == moment
+        if not left:
+            os._exit(EXIT_CODE)
+
+    @functools.wraps(call)
+    def plain(*arguments, **options):
+        pass_by("before")
+        answer = call(*arguments, **options)
+        pass_by("after")
+        return answer
+
+    @functools.wraps(call)
+    async def awaited(*arguments, **options):
+        pass_by("before")
+        answer = await call(*arguments, **options)
+        pass_by("after")
+        return answer
+
+    setattr(owner, name, awaited if inspect.iscoroutinefunction(call) else plain)
+
+
+def main():
+    from streameval.cli import main as command_line
+
+    _, point, count, *sys.argv[1:] = sys.argv
+    install(point, int(count))
+    command_line()
+
+
+if __name__ == "__main__":
+    main()
