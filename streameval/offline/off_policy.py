@@ -57,7 +57,7 @@ class WeightSums:
         """Sum up rounds: `rewards`, and the probabilities of what was shown, shape (rounds,).
 
         `target` in [0, 1] is the policy asked about, `logged` in (0, 1] the one that served.
-        `clusters` are those of the users (`core.windows.cluster`); without them the rounds are
+        `clusters` are those of the users (`core.windows.cluster_of`); without them the rounds are
         taken for independent and dealt to the clusters in turn.
 
         Raises InputError for a probability out of range or a reward that is not finite.
@@ -128,19 +128,20 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
     ips = Moments.of(sums.rewards, sums.rounds).arm()
     snips = Moments.of(sums.rewards, sums.weights).arm()
     refused = None
-    if effective < LEAST_EFFECTIVE or ips is None or snips is None:
+    if effective < LEAST_EFFECTIVE:
         refused = (
             f"the weights leave {effective:.1f} effective rounds of {rounds:,} (fewer than "
             f"{LEAST_EFFECTIVE:.0f}): the log hardly shows what this policy would; no estimate"
         )
-    known = refused is None and ips is not None and snips is not None
+    elif ips is None or snips is None:
+        refused = "all rounds fall into one cluster of users: no standard error, no estimate"
     return OffPolicy(
         rounds=rounds,
         mean_weight=total / rounds,
         largest_weight=sums.largest,
         effective=effective,
-        ips=interval(ips, level) if known and ips is not None else None,
-        snips=interval(snips, level) if known and snips is not None else None,
+        ips=None if refused or ips is None else interval(ips, level),
+        snips=None if refused or snips is None else interval(snips, level),
         warnings=tuple(_warnings(sums, rounds, effective)),
         refused=refused,
     )

@@ -1,0 +1,361 @@
+"""Standard errors, intervals of one look, the hash bootstrap, and comparisons that are watched."""
+
+import math
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streameval.core.figures import ratio_stderr
+from streameval.core.limits import CLUSTERS
+from streameval.offline.bootstrap import Replicates, user_hashes, weights
+from streameval.offline.intervals import (
+    Arm,
+    Moments,
+    Rate,
+    difference,
+    interval,
+    newcombe,
+    normal,
+    rate_difference,
+    rate_interval,
+    student,
+    wilson,
+)
+from streameval.offline.sequences import (
+    compare,
+    empirical_bernstein,
+    mixing,
+    radius,
+    units_needed,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+def arm(value=0.1, stderr=0.01, skewness=1.0, units=1_000, clusters=None):
+    return Arm(value, stderr, skewness, units, clusters or units)
+
+
+# --- The delta method
+
+units_of_users = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=2, max_size=60
+)
+
+
+@given(units_of_users)
+def test_the_standard_error_is_that_of_the_service_figure(rows):
+    x, y = np.array(rows, np.int64).T
+    expected = ratio_stderr(x, y)
+    found = Moments.of(x, y).arm()
+    assert found.stderr == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    assert found.value == pytest.approx(x.sum() / y.sum())
+
+
+def test_units_without_a_denominator_are_not_there():
+    x, y = np.array([1, 0, 3, 0]), np.array([2, 0, 4, 0])
+    found = Moments.of(x, y).arm()
+    assert found.clusters == 2
+    assert found.stderr == pytest.approx(ratio_stderr(x, y))
+
+
+@given(units_of_users, st.integers(0, 60))
+def test_moments_of_disjoint_users_add_up(rows, cut):
+    x, y = np.array(rows, np.float64).T
+    whole = Moments.of(x, y)
+    parts = Moments.of(x[:cut], y[:cut]) + Moments.of(x[cut:], y[cut:])
+    assert parts == whole
+
+
+def test_skewness_of_a_mean_is_the_usual_one():
+    # One 1 among four: deviations -1/4 thrice and 3/4; m2 = 3/16, m3 = 3/32.
+    found = Moments.of([1, 0, 0, 0], [1, 1, 1, 1]).arm()
+    assert found.skewness == pytest.approx((3 / 32) / (3 / 16) ** 1.5)
+
+
+def test_fewer_than_two_units_have_no_arm():
+    assert Moments.of([1], [2]).arm() is None
+    assert Moments.of([], []).arm() is None
+
+
+def test_clusters_of_users_tell_the_skewness_of_users():
+    chance = np.random.default_rng(5)
+    x = (chance.random(200_000) < 0.01) * 1.0
+    buckets = chance.integers(0, CLUSTERS, len(x))
+    by_bucket = Moments.of(np.bincount(buckets, x, CLUSTERS), np.bincount(buckets)).arm(len(x))
+    by_user = Moments.of(x, np.ones(len(x))).arm()
+    assert by_bucket.units == by_user.units
+    assert by_bucket.stderr == pytest.approx(by_user.stderr, rel=0.15)
+    # 256 buckets tell it within the error of a skewness, sqrt(6/256), of 28 times as many users.
+    off = math.sqrt(6 / CLUSTERS) * math.sqrt(len(x) / CLUSTERS)
+    assert by_bucket.skewness == pytest.approx(by_user.skewness, abs=3 * off)
+
+
+def test_treating_the_slates_of_a_user_as_independent_is_too_sure():
+    chance = np.random.default_rng(7)
+    taste = np.repeat(chance.beta(1, 3, 500), 20)
+    slates = (chance.random(len(taste)) < taste) * 1.0
+    users = Moments.of(slates.reshape(500, 20).sum(axis=1), np.full(500, 20)).arm()
+    alone = Moments.of(slates, np.ones(len(slates))).arm()
+    assert alone.stderr < 0.6 * users.stderr
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    # Any table of Student's t, two-sided 95 %.
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)],
+)
+def test_students_quantiles_are_those_of_the_tables(freedom, quantile):
+    assert student(0.95, freedom) == pytest.approx(quantile, abs=6e-4)
+
+
+def test_students_quantile_tends_to_the_normal_one():
+    assert student(0.99, 1e6) == pytest.approx(normal(0.99), abs=1e-4)
+
+
+def test_an_interval_of_few_clusters_is_wider_than_the_normal_one():
+    found = interval(arm(value=0.5, stderr=0.1, clusters=3))
+    assert (found.low, found.high) == pytest.approx((0.5 - 0.4303, 0.5 + 0.4303), abs=1e-4)
+
+
+def test_welchs_degrees_of_freedom_are_those_of_the_variant_that_varies():
+    found = difference(arm(0.5, 0.1, clusters=4), arm(0.3, 1e-9, clusters=200))
+    assert found.value == pytest.approx(0.2)
+    assert found.high - found.value == pytest.approx(0.1 * student(0.95, 3))
+
+
+def test_the_difference_of_figures_without_spread_has_no_width():
+    found = difference(arm(0.5, 0.0), arm(0.5, 0.0))
+    assert (found.low, found.value, found.high) == (0, 0, 0)
+
+
+# --- Rates of few positives
+
+
+def test_wilson_gives_the_textbook_interval():
+    # Newcombe 1998 (single proportions), 81 of 263: 0.2553 to 0.3662.
+    found = rate_interval(Rate(81, 263))
+    assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+
+
+def test_newcombe_gives_the_textbook_interval():
+    # Newcombe 1998 (differences), 56/70 against 48/80, method 10: 0.0524 to 0.3339.
+    found = rate_difference(Rate(56, 70), Rate(48, 80))
+    assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+def test_no_positive_at_all_still_has_an_upper_bound():
+    # z²/(n + z²): the delta method would say 0 ± 0.
+    found = rate_interval(Rate(0, 100))
+    assert found.low == 0
+    assert found.high == pytest.approx(1.96**2 / (100 + 1.96**2), abs=1e-4)
+    assert rate_difference(Rate(0, 100), Rate(0, 100)).high > 0.03
+
+
+def test_46_and_69_clicks_of_10000_barely_differ_at_one_look_and_do_not_when_watched():
+    one_look = rate_difference(Rate(69, 10_000), Rate(46, 10_000))
+    assert (one_look.low, one_look.high) == pytest.approx((0.000196, 0.004455), abs=1e-6)
+    arms = [Moments.of(np.arange(10_000) < clicks, np.ones(10_000)).arm() for clicks in (69, 46)]
+    watched = compare(*arms)
+    assert watched.verdict == "no difference"
+    assert watched.low < 0 < watched.high
+
+
+def test_correlated_users_widen_the_interval_and_lucky_ones_do_not_narrow_it():
+    alone = rate_interval(Rate(50, 1_000))
+    binomial = math.sqrt(0.05 * 0.95 / 1_000)
+    doubled = Rate(50, 1_000, 2 * binomial, CLUSTERS)
+    assert doubled.design_effect() == pytest.approx(4)
+    assert rate_interval(doubled).high - rate_interval(doubled).low > 1.9 * (alone.high - alone.low)
+    assert Rate(50, 1_000, binomial / 2, CLUSTERS).design_effect() == 1
+
+
+def exact_coverage(bounds, rates, trials):
+    """The chance that `bounds` hold the true difference: a sum over every pair of counts."""
+    n = np.arange(trials + 1)
+    logs = np.cumsum(np.log(np.maximum(n, 1)))
+    mass = [
+        np.exp(logs[-1] - logs - logs[::-1] + n * math.log(p) + (trials - n) * math.log1p(-p))
+        for p in rates
+    ]
+    first, second = np.meshgrid(n / trials, n / trials, indexing="ij")
+    low, high = bounds(first, second)
+    apart = rates[0] - rates[1]
+    held = (low <= apart) & (apart <= high)
+    return float((mass[0][:, None] * mass[1][None, :] * held).sum())
+
+
+def test_newcombe_keeps_its_word_for_few_positives_where_the_delta_method_does_not():
+    trials, z = 600, normal(0.95)
+
+    def delta(p, q):
+        reach = z * np.sqrt((p * (1 - p) + q * (1 - q)) / (trials - 1))
+        return p - q - reach, p - q + reach
+
+    def ours(p, q):
+        return newcombe(p, trials, q, trials, z)
+
+    few = (0.0015, 0.0015)
+    assert exact_coverage(ours, few, trials) > 0.95
+    rare = [(2 / trials, 0.5 / trials), (3 / trials, 1 / trials), (0.01, 0.01)]
+    assert all(exact_coverage(ours, rates, trials) > 0.94 for rates in rare)
+    assert exact_coverage(delta, rare[0], trials) < 0.93
+
+
+def test_wilson_takes_arrays():
+    low, high = wilson([0.0, 0.5, 1.0], [10, 10, 10], 1.96)
+    assert (low < [1e-12, 0.5, 1.0]).all()
+    assert (high > [0.0, 0.5, 1 - 1e-12]).all()
+
+
+# --- The hash bootstrap
+
+
+def test_a_users_weights_are_the_same_in_every_run():
+    # Written down once: a change would make intervals of old and new files differ.
+    assert weights(user_hashes(["u1", "ü2"]), 8).tolist() == [
+        [3, 2, 2, 1, 1, 1, 0, 1],
+        [0, 1, 0, 1, 1, 1, 1, 0],
+    ]
+
+
+def test_weights_are_poisson_of_mean_1_and_independent_between_replicates():
+    drawn = weights(user_hashes(f"u{number}" for number in range(4_000)), 50)
+    shares = np.bincount(drawn.ravel(), minlength=4)[:4] / drawn.size
+    expected = [math.exp(-1) / math.factorial(count) for count in range(4)]
+    assert shares == pytest.approx(expected, abs=0.005)
+    between = np.corrcoef(drawn.T) - np.eye(50)
+    assert np.abs(between).max() < 5 / math.sqrt(4_000)
+
+
+def bootstrap_rows():
+    chance = np.random.default_rng(3)
+    users = [f"u{number}" for number in chance.integers(0, 300, 20_000)]
+    return user_hashes(users), chance.integers(0, 2, 20_000), np.ones(20_000, np.int64)
+
+
+def test_replicates_of_parts_add_up_in_any_order_to_the_same_bits():
+    hashes, x, y = bootstrap_rows()
+    whole = Replicates.of(hashes, x, y)
+    order = np.random.default_rng(4).permutation(len(x))
+    parts = [Replicates.of(hashes[part], x[part], y[part]) for part in np.array_split(order, 3)]
+    merged = parts[2] + parts[0] + parts[1]
+    assert merged.x.tolist() == whole.x.tolist()
+    assert merged.y.tolist() == whole.y.tolist()
+    assert merged.interval() == whole.interval()
+
+
+def test_the_bootstrap_agrees_with_the_delta_method_where_both_hold():
+    chance = np.random.default_rng(11)
+    y = chance.integers(1, 20, 3_000)
+    x = chance.binomial(y, chance.beta(1, 3, 3_000))
+    found = Replicates.of(user_hashes(f"u{n}" for n in range(3_000)), x, y).interval()
+    expected = interval(Moments.of(x, y).arm())
+    assert found.value == pytest.approx(expected.value)
+    assert found.high - found.low == pytest.approx(expected.high - expected.low, rel=0.15)
+
+
+def test_a_user_who_is_in_both_figures_counts_in_both():
+    hashes, x, y = bootstrap_rows()
+    same = Replicates.of(hashes, x, y)
+    found = same.difference(same)
+    assert (found.low, found.value, found.high) == (0, 0, 0)
+
+
+def test_without_a_denominator_the_bootstrap_has_no_interval():
+    none = Replicates.of(user_hashes([]), np.array([], np.int64), np.array([], np.int64))
+    assert none.interval() is None
+    assert none.difference(none) is None
+
+
+# --- Watched comparisons
+
+
+def test_the_mixing_parameter_solves_its_equation_and_the_radius_is_narrowest_as_planned():
+    minus_w = mixing(0.05, 1) + 1
+    assert -minus_w * math.exp(-minus_w) == pytest.approx(-(0.05**2) / math.e)
+    # The variance of a mean falls as 1/t: what is left is the price of watching.
+    prices = {t: float(radius(1.0, t, 0.05, 1_000)) for t in (100, 900, 1_000, 1_100, 10_000)}
+    assert min(prices, key=prices.get) == 1_000
+    assert prices[1_000] / normal(0.95) == pytest.approx(1.55, abs=0.01)
+
+
+def test_a_comparison_waits_for_its_burn_in_and_says_how_many_users_it_needs():
+    found = compare(arm(0.9, units=99), arm(0.1, units=100))
+    assert (found.verdict, found.low, found.needed) == ("not yet", None, 100)
+    skewed = compare(arm(0.9, skewness=10), arm(0.1))
+    assert (skewed.verdict, skewed.needed) == ("not yet", 2_000)
+    assert compare(arm(0.9, skewness=10, units=2_000), arm(0.1)).verdict == "higher"
+
+
+def test_a_small_variant_beside_a_large_one_waits_for_500_users():
+    assert compare(arm(0.9, units=499), arm(0.1, units=4_500)).verdict == "not yet"
+    assert compare(arm(0.9, units=500), arm(0.1, units=4_500)).verdict == "higher"
+
+
+def test_without_any_spread_there_is_no_verdict():
+    flat = Moments.of(np.zeros(1_000), np.ones(1_000)).arm()
+    found = compare(flat, arm())
+    assert (found.verdict, found.needed) == ("not yet", None)
+
+
+def test_a_verdict_says_on_which_side_the_treatment_lies():
+    assert compare(arm(0.3), arm(0.1)).verdict == "higher"
+    assert compare(arm(0.1), arm(0.3)).verdict == "lower"
+    assert compare(arm(0.101), arm(0.1)).verdict == "no difference"
+
+
+def test_rare_clicks_need_some_20_positives():
+    for clicks, ready in ((15, False), (25, True)):
+        known = Moments.of(np.arange(20_000) < clicks, np.ones(20_000)).arm()
+        assert (units_needed(known.skewness, 20_000, 20_000) <= 20_000) == ready
+
+
+def test_empirical_bernstein_bounds_hold_at_every_look():
+    chance = np.random.default_rng(2)
+    missed = 0
+    for _ in range(200):
+        values = (chance.random(1_000) < 0.05) * chance.random(1_000)
+        low, high = empirical_bernstein(values)
+        assert 0 <= low <= 1
+        missed += not low <= 0.025 <= high
+    assert missed <= 10
+
+
+def test_empirical_bernstein_narrows_with_a_small_variance():
+    low, high = empirical_bernstein(np.full(5_000, 0.3))
+    assert low <= 0.3 <= high
+    assert high - low < 0.02
+
+
+# --- A/A experiments, smaller than benchmarks/false_alarms.py
+
+
+def benchmark():
+    path = ROOT / "benchmarks" / "false_alarms.py"
+    if not path.exists():
+        pytest.skip("the benchmarks are not here")
+    spec = util.spec_from_file_location("false_alarms", path)
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["clicks, 10 %", "mean over slates, by user"])
+def test_watching_equal_variants_raises_few_false_alarms_where_a_z_test_raises_many(name):
+    table = benchmark()
+    draw, share = next((draw, share) for found, draw, share in table.FIGURES if found == name)
+    ours, naive, past_burn_in = table.compare_runs(draw, share, runs=200, users=2_000, seed=9)
+    assert past_burn_in == 1
+    assert ours <= 0.06
+    assert naive > 0.2
+
+
+def test_watching_a_fair_split_raises_few_false_alarms_where_chi_square_raises_many():
+    ours, naive = benchmark().split_runs((0.5, 0.5), runs=200, users=2_000, seed=9)
+    assert ours <= 0.06
+    assert naive > 0.3
