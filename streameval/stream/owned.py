@@ -142,10 +142,12 @@ class Owned:
 
     def take(self, records: Records) -> None:
         """Queue records just read."""
-        if records.offsets and records.offsets[0] < self.next_offset and not self._backlog:
+        expected = self._backlog[-1].next_offset if self._backlog else self.next_offset
+        if records.next_offset <= expected:
+            return
+        if records.offsets and records.offsets[0] < expected:
             # Read before a seek: the reader hands out a stretch we have applied already.
-            keep = bisect_left(records.offsets, self.next_offset)
-            records = _tail(records, keep)
+            records = _tail(records, bisect_left(records.offsets, expected))
         self._backlog.append(records)
 
     def drop_backlog(self) -> None:

@@ -33,6 +33,7 @@ from aiokafka.errors import (
 from aiokafka.helpers import create_ssl_context
 
 from streameval.core.errors import RefusedError, UnreachableError
+from streameval.stream.columns import UNIT, Columns, Fetched, read_columns
 from streameval.stream.dead_letters import DeadLetters
 from streameval.stream.metadata import identify
 from streameval.stream.owned import DeadLetter, Records
@@ -133,7 +134,8 @@ class Reader:
         self._consumer: AIOKafkaConsumer | None = None
         self._listener: Listener | None = None
         self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
-        self._reading: asyncio.Task[dict[TopicPartition, list[Any]]] | None = None
+        self._fetched: Fetched | None = None
+        self._reading: asyncio.Task[dict[TopicPartition, list[Columns]]] | None = None
         self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")
@@ -162,6 +164,7 @@ class Reader:
                 await within(_stop(consumer), REQUEST_SECONDS)
                 raise
             else:
+                self._fetched = read_columns(consumer)
                 consumer.subscribe([self._topic], listener=_Bridge(self))
                 return
 
@@ -198,8 +201,10 @@ class Reader:
             await self._rejoin()
             return []
         if self._reading is None:
+            assert self._fetched is not None, "start comes first"
+            self._fetched.unit = unit = min(UNIT, max_records)
             self._reading = asyncio.ensure_future(
-                consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records)
+                consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records // unit)
             )
         reading = self._reading
         await asyncio.wait({reading}, timeout=timeout + HELD_UP_SECONDS)
@@ -215,37 +220,35 @@ class Reader:
         return [
             records
             for place in list(self._positions)
-            if (records := await self._hand_out(consumer, place, found.get(place, ()), stale))
+            for records in await self._hand_out(consumer, place, found.get(place, ()), stale)
         ]
 
     async def _hand_out(
         self,
         consumer: AIOKafkaConsumer,
         place: TopicPartition,
-        found: Sequence[Any],
+        found: Sequence[Columns],
         stale: Collection[TopicPartition],
-    ) -> Records | None:
-        """What was read of one partition, None where nothing is new."""
+    ) -> list[Records]:
+        """What was read of one partition; no records but a new offset where some are gone."""
         before = self._positions.get(place)
         try:
             if found and place in stale:
                 if before is not None:
                     consumer.seek(place, before)
-                return None
+                return []
             position = await consumer.position(place)
         except IllegalStateError:  # taken away meanwhile
-            return None
+            return []
         if place not in self._positions or position == before:
-            return None
+            return []
         self._positions[place] = position
-        return Records(
-            partition=place.partition,
-            offsets=[record.offset for record in found],
-            timestamps=[record.timestamp for record in found],
-            keys=[record.key for record in found],
-            values=[record.value for record in found],
-            next_offset=position,
-        )
+        parts = found or (Columns([], [], [], []),)
+        ends = [*(part.offsets[0] for part in parts[1:]), position]
+        return [
+            Records(place.partition, *part, next_offset=end)
+            for part, end in zip(parts, ends, strict=True)
+        ]
 
     async def _recover(self, consumer: AIOKafkaConsumer, error: BaseException) -> None:
         """Set things right after a read that failed; what was not handed out is read again."""

@@ -1,0 +1,124 @@
+"""Records of Kafka by column: what aiokafka has fetched, without an object for each record.
+
+aiokafka makes a `ConsumerRecord` of eleven fields for each record and hands them out one by one:
+1.0 of the 1.6 us that a record costs on its way to us. We need four fields, a slice at a time.
+
+There is no public way to fetched batches, so this file stands on three private things of aiokafka
+0.14 (its version is pinned, the tests of the reader go through all of this): the fetcher keeps what
+came of a partition in `_records`, as a `FetchResult`, whose `_partition_records` is an iterator
+with `next_fetch_offset`. `read_columns` has the iterators of one consumer replaced as they are
+stored; positions, seeks, pauses and rebalances stay aiokafka's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
+from aiokafka.errors import CorruptRecordException
+
+from streameval.core.limits import APPLY_SLICE
+
+UNIT: Final = APPLY_SLICE
+"""Records handed out together, at most: what is applied in one go."""
+
+
+class Columns(NamedTuple):
+    """Consecutive records of one partition, at least one: parallel lists."""
+
+    offsets: list[int]
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+
+def read_columns(consumer: AIOKafkaConsumer) -> Fetched:
+    """Have `getmany` of a consumer that was just started hand out `Columns` for records.
+
+    Its `max_records` then counts `Columns`; the answer's `unit` is how many records each may hold.
+    """
+    fetcher = consumer._fetcher  # noqa: SLF001 - see above
+    assert not fetcher._records, "nothing is fetched before there is a subscription"  # noqa: SLF001 - see above
+    fetched = Fetched()
+    fetcher._records = fetched  # noqa: SLF001 - see above
+    return fetched
+
+
+class Fetched(OrderedDict[Any, Any]):
+    """What a consumer has fetched and not handed out, by partition."""
+
+    unit = UNIT
+
+    def __setitem__(self, place: Any, result: Any) -> None:
+        """Store what came of a partition; errors are stored too, and stay as they are."""
+        if isinstance(result, FetchResult):
+            result._partition_records = _ColumnRecords(self, result._partition_records)  # noqa: SLF001 - see above
+        super().__setitem__(place, result)
+
+
+class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
+    """The records of one fetch of a partition, as `Columns`."""
+
+    next_fetch_offset: int
+
+    def __init__(self, fetched: Fetched, plain: PartitionRecords) -> None:
+        super().__init__(
+            plain._tp,  # noqa: SLF001 - see above
+            plain._records,  # noqa: SLF001 - see above
+            plain._aborted_transactions,  # noqa: SLF001 - see above
+            plain.next_fetch_offset,
+            None,
+            None,
+            plain._check_crcs,  # noqa: SLF001 - see above
+            plain._isolation_level,  # noqa: SLF001 - see above
+        )
+        self._fetched = fetched
+
+    def _unpack_records(self) -> Iterator[Columns]:
+        """Small batches together, large ones in parts.
+
+        `next_fetch_offset` follows what is handed out; beyond the last batch it is the batch's
+        own, which also counts records that are gone (compaction, aborted transactions).
+        """
+        first = beyond = self.next_fetch_offset
+        rows: list[Any] = []
+        while self._records.has_next():
+            batch = self._records.next_batch()
+            beyond = batch.next_offset
+            if self._readable(batch):
+                rows += [row for row in batch if row.offset >= first]
+            while len(rows) > self._fetched.unit:
+                unit = self._fetched.unit
+                handed_out, rows = rows[:unit], rows[unit:]
+                self.next_fetch_offset = rows[0].offset
+                yield _columns(handed_out)
+        self.next_fetch_offset = beyond
+        if rows:
+            yield _columns(rows)
+
+    def _readable(self, batch: Any) -> bool:
+        """Whether the batch holds records for us: no marker, not of an aborted transaction.
+
+        Raises `CorruptRecordException`; the rest of the fetch is then fetched again.
+        """
+        if self._check_crcs and not batch.validate_crc():
+            raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+        if self._isolation_level == READ_COMMITTED and batch.producer_id is not None:
+            self._consume_aborted_up_to(batch.base_offset)
+            if batch.is_control_batch and self._contains_abort_marker(batch):
+                self._aborted_producers.discard(batch.producer_id)
+            if batch.is_transactional and batch.producer_id in self._aborted_producers:
+                return False
+        return not batch.is_control_batch
+
+
+def _columns(rows: list[Any]) -> Columns:
+    return Columns(
+        [row.offset for row in rows],
+        [row.timestamp for row in rows],
+        [row.key for row in rows],
+        [row.value for row in rows],
+    )
