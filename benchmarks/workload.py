@@ -87,7 +87,7 @@ def _block(
     requests = np.arange(start, start + count)
     times = START + requests * SLATE * 1_000 // shape.per_second
     users = random.integers(shape.users, size=count)
-    variants = random.integers(ord("A"), ord("C"), size=count)
+    variants = ord("A") + users // shape.partitions % 2  # a user's own, as in an experiment
     bases = random.integers(ITEMS, size=count)
     items = (bases[:, np.newaxis] + STRIDE * np.arange(SLATE)) % ITEMS
     showings = {"impressions": _items, "slates": _slates, "lone": _lone}[shape.sent](
