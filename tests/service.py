@@ -157,6 +157,10 @@ def read_log(kafka_port, topic, partitions):
     return asyncio.run(read())
 
 
+# Everything committed, or the signal came before the worker had begun to take signals.
+CLEAN_ENDS = {0, -signal.SIGTERM}
+
+
 class Worker:
     """One `streameval worker` in a process of its own."""
 
