@@ -19,7 +19,7 @@ order-invariance of the rules the answer does not depend on where a flush falls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -66,6 +66,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     value: float = 1.0
     expired: bool = False
     slate: Slate | None = None
+    shown: int = NEVER  # when `slate` showed the item, of feedback without a request
 
 
 class Slate(msgspec.Struct, gc=False, eq=False):
@@ -102,7 +103,7 @@ class User(msgspec.Struct, gc=False, eq=False):
 
     id: str
     slates: dict[str, Slate]
-    singles: dict[str, list[Slate]] | None = None
+    singles: dict[str, dict[int, Slate]] | None = None  # by item, then by time
     pending: dict[int, Pending] | None = None
     touched: bool = False
     first_ts: int = 0
@@ -120,7 +121,7 @@ class User(msgspec.Struct, gc=False, eq=False):
                 older = older.previous
         if self.singles:
             for group in self.singles.values():
-                yield from group
+                yield from group.values()
 
 
 class Segments:
@@ -365,16 +366,15 @@ class Attribution:
         """The slate of an impression without a request: (user, item, ts)."""
         if user.singles is None:
             user.singles = {}
-        group = user.singles.setdefault(item, [])
-        for slate in group:
-            if slate.time == ts:
-                values = self.segments.values
-                if values[segment] < values[slate.segment]:
-                    slate.segment = segment
-                self.mark(slate)
-                return slate
-        slate = self._open(user, None, ts, segment)
-        group.append(slate)
+        group = user.singles.setdefault(item, {})
+        slate = group.get(ts)
+        if slate is None:
+            slate = group[ts] = self._open(user, None, ts, segment)
+            return slate
+        values = self.segments.values
+        if values[segment] < values[slate.segment]:
+            slate.segment = segment
+        self.mark(slate)
         return slate
 
     def _open(self, user: User, request: str | None, ts: int, segment: int) -> Slate:
@@ -386,12 +386,10 @@ class Attribution:
     def adopt(self, slate: Slate) -> None:
         """Take `slate` among the open ones and note when it can be given up."""
         self.open_slates += 1
-        bucket = slate.time // self._closing_width
-        group = self._closing.get(bucket)
-        if group is None:
-            self._closing[bucket] = [slate]
-        else:
-            group.append(slate)
+        try:
+            self._closing[slate.time // self._closing_width].append(slate)
+        except KeyError:
+            self._closing[slate.time // self._closing_width] = [slate]
 
     def mark(self, slate: Slate) -> None:
         """Have the next flush look at `slate`."""
@@ -418,11 +416,15 @@ class Attribution:
     def resolve(self) -> None:
         """Attribute what came in since the last flush; afterwards `dirty` is complete."""
         if self._due:
-            for user_id in {slate.user for slate in self.dirty}:
-                user = self.users[user_id]
-                if user.pending:
-                    for pending in user.pending.values():
-                        self._match(user, pending)
+            users = self.users
+            changed: dict[str, list[Slate]] = {}
+            for slate in self.dirty:
+                if users[slate.user].pending:
+                    changed.setdefault(slate.user, []).append(slate)
+            for user_id, slates in changed.items():
+                user = users[user_id]
+                for pending in (user.pending or {}).values():
+                    self._match_again(user, pending, slates)
         for event in self.inbox:
             self._receive(event)
         self.inbox.clear()
@@ -496,7 +498,7 @@ class Attribution:
         best: Slate | None = None
         best_shown = NEVER
         if user.singles:
-            for slate in user.singles.get(item, ()):
+            for slate in user.singles.get(item, {}).values():
                 if oldest <= slate.time <= ts and slate.time > best_shown:
                     best, best_shown = slate, slate.time
         for newest in user.slates.values():
@@ -514,14 +516,52 @@ class Attribution:
         return best
 
     def _match(self, user: User, pending: Pending) -> None:
-        """Attribute pending feedback anew; both slates, if it changes hands, become dirty."""
+        """Attribute pending feedback anew."""
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
         else:
             slate = self._named(user, pending.request, pending.item, pending.ts)
+        if slate is None and not pending.expired:
+            pending.expired = self._is_expired(user, pending)
+        self._give(pending, slate)
+
+    def _match_again(self, user: User, pending: Pending, changed: Sequence[Slate]) -> None:
+        """The same after `changed` of the user's slates changed since the last match.
+
+        Of the others none comes before the slate that holds it, unless that one changed: one user
+        can have very many open slates, and look at all of them for each pending feedback.
+        """
+        held, item, ts = pending.slate, pending.item, pending.ts
+        if pending.request is not None or (
+            held is not None and self._shown(held, item, ts) != pending.shown
+        ):
+            self._match(user, pending)
+            return
+        best, best_shown = held, pending.shown
+        for slate in changed:
+            shown = self._shown(slate, item, ts)
+            if shown > best_shown or (
+                shown == best_shown and best is not None and _precedes(slate, best)
+            ):
+                best, best_shown = slate, shown
+        if best is None and not pending.expired:
+            pending.expired = self._too_old(pending, changed)
+        self._give(pending, best)
+
+    def _shown(self, slate: Slate, item: str, ts: int) -> int:
+        """When feedback at `ts` saw the item in this slate; NEVER where it does not count."""
+        packed = slate.items.get(item)
+        if packed is None or slate.time < ts - self.definition.attribution_window:
+            return NEVER
+        shown = slate.anchor + (packed >> POSITION_BITS)
+        return shown if shown <= ts else NEVER
+
+    def _give(self, pending: Pending, slate: Slate | None) -> None:
+        """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty."""
         held = pending.slate
+        if slate is not None and pending.request is None:
+            pending.shown = self._shown(slate, pending.item, pending.ts)
         if slate is held:
-            pending.expired = pending.expired or (slate is None and self._is_expired(user, pending))
             return
         if held is None:
             self.waiting -= 1
@@ -529,6 +569,7 @@ class Attribution:
             self._let_go(held, pending)
         pending.slate = slate
         if slate is None:
+            pending.shown = NEVER
             self.waiting += 1
             return
         if slate.soft is None:
@@ -543,13 +584,15 @@ class Attribution:
 
     def _is_expired(self, user: User, pending: Pending) -> bool:
         """Whether a slate is known that this feedback comes too late for (a diagnostic)."""
-        oldest = pending.ts - self.definition.attribution_window
         if pending.request is not None:
             slate = user.slates.get(pending.request)
+            oldest = pending.ts - self.definition.attribution_window
             return slate is not None and slate.time < oldest
-        return any(
-            pending.item in slate.items and slate.time < oldest for slate in user.open_slates()
-        )
+        return self._too_old(pending, user.open_slates())
+
+    def _too_old(self, pending: Pending, slates: Iterable[Slate]) -> bool:
+        oldest = pending.ts - self.definition.attribution_window
+        return any(pending.item in slate.items and slate.time < oldest for slate in slates)
 
     def _settle(self) -> None:
         """Make final what is pending and can no longer change hands: wm > ts + L, strictly."""
@@ -597,7 +640,8 @@ class Attribution:
         """Give up the slates that can no longer change (rule 4), and users with nothing open."""
         for user in self.touched:
             user.touched = False
-            self._forget(user)
+            if not user.slates:
+                self._forget(user)
         self.touched.clear()
         if self.watermark is None:
             return
@@ -631,7 +675,7 @@ class Attribution:
             assert user.singles is not None
             (item,) = slate.items
             group = user.singles[item]
-            group.remove(slate)
+            del group[slate.time]
             if not group:
                 del user.singles[item]
         else:
@@ -672,7 +716,7 @@ def add_mark(
 
 def _precedes(slate: Slate, best: Slate) -> bool:
     """Of two showings at the same ts: none first, then the smaller request."""
-    return slate.request is not None and best.request is not None and slate.request < best.request
+    return best.request is not None and (slate.request is None or slate.request < best.request)
 
 
 def _keep_scores(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:

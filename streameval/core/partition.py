@@ -178,41 +178,44 @@ class Partition:
         rows = Rows()
         users = self.attribution.users
         cells = self.cells
+        indexes = [cells.of_segment(i) for i in range(len(self.attribution.segments.values))]
         rankings: list[tuple[Ranking, int]] = []
-        segment = NEVER
-        index: dict[str, int] = {}
+        # Bound once: this loop sees every slate.
+        journal, unsaved = self.journal, self.unsaved
+        add_time, add_cell = rows.times.append, rows.cells.append
+        add_impressions, add_slates = rows.impressions.append, rows.slates.append
         for slate in self.attribution.dirty:
             slate.dirty = False
-            if self.journal and not slate.unsaved:
+            if journal and not slate.unsaved:
                 slate.unsaved = True
-                self.unsaved.append(slate)
-            user = users[slate.user]
-            moved = slate.booked_segment != slate.segment or slate.booked_time != slate.time
-            if moved and slate.booked_segment != NEVER:
+                unsaved.append(slate)
+            user_id = slate.user
+            user = users[user_id]
+            segment, time = slate.segment, slate.time
+            booked = slate.booked_segment
+            moved = booked != segment or slate.booked_time != time
+            if moved and booked != NEVER:
                 self._take_back(slate, user, rows, rankings)
-            if slate.segment != segment:
-                segment = slate.segment
-                index = cells.of_segment(segment)
-            cell = index.get(slate.user)
+            cell = indexes[segment].get(user_id)
             if cell is None:
-                cell = cells.of(slate.user, segment)
+                cell = cells.of(user_id, segment)
             shown = len(slate.items)
             if moved:
                 slate.booked_segment = segment
-                slate.booked_time = slate.time
+                slate.booked_time = time
                 is_slate = 0 if slate.request is None else 1
                 user.shown_slates += is_slate
-                rows.times.append(slate.time)
-                rows.cells.append(cell)
-                rows.impressions.append(shown)
-                rows.slates.append(is_slate)
+                add_time(time)
+                add_cell(cell)
+                add_impressions(shown)
+                add_slates(is_slate)
                 user.impressions += shown
                 slate.booked_impressions = shown
             elif shown != slate.booked_impressions:
-                rows.times.append(slate.time)
-                rows.cells.append(cell)
-                rows.impressions.append(shown - slate.booked_impressions)
-                rows.slates.append(0)
+                add_time(time)
+                add_cell(cell)
+                add_impressions(shown - slate.booked_impressions)
+                add_slates(0)
                 user.impressions += shown - slate.booked_impressions
                 slate.booked_impressions = shown
             if slate.feedback or slate.soft or slate.booked_positives or slate.booked_duplicates:
