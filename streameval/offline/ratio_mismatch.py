@@ -3,7 +3,7 @@
 A split of 52/48 where 50/50 was configured means that assignment, logging or filtering differs by
 variant, and then no other figure of the experiment can be believed. The test is sequential: it may
 be looked at after every user, and its false alarms stay below alpha over all looks together (χ²
-looked at repeatedly: 48-57 %).
+looked at repeatedly: 55-58 %).
 """
 
 from __future__ import annotations
