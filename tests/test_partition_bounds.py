@@ -5,6 +5,7 @@ from dataclasses import replace
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
+from streameval.core.attribution import Attribution
 from streameval.core.events import SlateEvent
 from streameval.core.limits import MAX_ITEMS
 from streameval.core.oracle import oracle
@@ -30,3 +31,37 @@ def test_items_beyond_the_bound_are_dropped_in_order_of_arrival():
     assert_same(document, oracle(DEFINITION, events))
     assert document["users"]["u"]["impressions"] == MAX_ITEMS
     assert document["users"]["u"]["positives"]["click"] == 2
+
+
+def test_a_showing_that_turns_out_older_gives_its_feedback_to_the_one_between():
+    """Also where the other slate did not change since the feedback was matched."""
+    events = [
+        show(8, request="other"),
+        show(9, request="nearest"),
+        click(10),
+        show(7, request="nearest"),
+        show(11, request="third"),
+    ]
+    document = run(DEFINITION, [[event] for event in events])
+    assert_same(document, oracle(DEFINITION, events))
+
+
+def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_open():
+    """One user, say `anonymous`, can have all the traffic: its open slates are many."""
+    attribution = Attribution(DEFINITION)
+    scans = 0
+    nearest = attribution._nearest
+
+    def counted(*arguments):
+        nonlocal scans
+        scans += 1
+        return nearest(*arguments)
+
+    attribution._nearest = counted
+    attribution.apply([show(0, "first", request="r"), *(click(1, f"i{n}") for n in range(10))])
+    for n in range(20):
+        attribution.apply([show(2, "first", request=f"r{n}")])
+        attribution.resolve()
+        attribution.dirty.clear()
+    assert attribution.waiting == 10
+    assert scans == 10

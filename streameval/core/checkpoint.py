@@ -312,8 +312,12 @@ def restore(
     chunks: Mapping[str, bytes],
     *,
     keep_outcomes: bool = False,
+    at_watermark: bool = False,
 ) -> Partition:
-    """The partition as it was at the checkpoint; raises `RefusedError` for another definition."""
+    """The partition as it was at the checkpoint; raises `RefusedError` for another definition.
+
+    `at_watermark`: T is the watermark, however far an idle stream had moved it on.
+    """
     stored = _decode(header)
     refuse_other_definition(stored.definition, definition)
     partition = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
@@ -339,6 +343,8 @@ def restore(
     attribution.close_exactly()
     attribution.given_up.clear()  # their outcomes were taken before the checkpoint
     _restore_counters(partition, stored)
+    if stored.reading_time is not None and not at_watermark:
+        partition.read_at(stored.reading_time)
     return partition
 
 
@@ -364,7 +370,7 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     if request is None:
         if user.singles is None:
             user.singles = {}
-        user.singles.setdefault(next(iter(items)), []).append(slate)
+        user.singles.setdefault(next(iter(items)), {})[time] = slate
     else:
         slate.previous = user.slates.get(request)
         user.slates[request] = slate
@@ -412,5 +418,3 @@ def _restore_counters(partition: Partition, stored: Header) -> None:
     for user in attribution.users.values():
         user.impressions = user.shown_slates = 0
         user.positives = None
-    if stored.reading_time is not None:
-        partition.read_at(stored.reading_time)
