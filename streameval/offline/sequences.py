@@ -91,8 +91,8 @@ def radius(
 
     s·sqrt(2(tρ²+1)/(t²ρ²)·ln(sqrt(tρ²+1)/α)) with t units and s² = t·variance; ρ² makes it
     narrowest at t = `planned`. Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform
-    central limit theory and asymptotic confidence sequences", arXiv 2103.06476, theorem 2.2 and
-    appendix B.2. Arrays of one shape.
+    central limit theory and asymptotic confidence sequences", arXiv 2103.06476. Arrays of one
+    shape.
     """
     spread, t = np.asarray(variance, np.float64), np.asarray(units, np.float64)
     rho = mixing(alpha, planned)
@@ -116,7 +116,7 @@ def empirical_bernstein(values: Any, alpha: float = ALPHA) -> tuple[float, float
 
     No approximation, so also for the few large values that clipped importance weights leave.
     Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv
-    2010.09686, theorem 2: predictable plug-in empirical Bernstein, bets of at most 1/2; the bounds
+    2010.09686: predictable plug-in empirical Bernstein, bets of at most 1/2; the bounds
     are those of the last look intersected with all earlier ones.
     """
     x = np.asarray(values, np.float64)
