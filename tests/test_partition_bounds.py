@@ -36,7 +36,7 @@ def test_items_beyond_the_bound_are_dropped_in_order_of_arrival():
 def test_a_showing_that_turns_out_older_gives_its_feedback_to_the_one_between():
     """Also where the other slate did not change since the feedback was matched."""
     events = [
-        show(8, request="other"),
+        show(8, request="other", variant="B"),
         show(9, request="nearest"),
         click(10),
         show(7, request="nearest"),
