@@ -171,6 +171,90 @@ def replay(
         print_figures(document)
 
 
+@app.command(epilog="Example: streameval snapshot --config streameval.yaml")
+def snapshot(config: Config = None, as_json: Json = False) -> None:
+    """Take a snapshot of counters, windows and open slates into the folder `snapshots`.
+
+    Reads Redis while workers go on, and changes nothing there. Prints the new folder.
+    """
+    settings = _settings(config)
+    from streameval.offline.snapshots import manifest_of, take
+
+    folder = asyncio.run(take(settings))
+    if as_json:
+        _print_json({"snapshot": str(folder), **manifest_of(folder)})
+    else:
+        typer.echo(folder)
+
+
+@app.command(epilog="Example: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci")
+def evaluate(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Outcome files or their folder, or slates (with --labels)."),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Such as ndcg@10,map@5. Default: the stream's, at 10."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Also for each value of these: variant,surface.")
+    ] = "",
+    ci: Annotated[
+        bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
+    ] = False,
+    labels: Annotated[
+        list[str] | None, typer.Option(help="What was relevant: list, item, gain.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="A TREC run; goes with --qrels.")] = None,
+    qrels: Annotated[str | None, typer.Option(help="TREC's relevance judgements.")] = None,
+    ties: Annotated[
+        str | None,
+        typer.Option(
+            metavar="trec|input",
+            help="Order at equal scores: trec_eval's (default of a run) or the file's.",
+        ),
+    ] = None,
+    complete: Annotated[
+        bool,
+        typer.Option(help="Lists that only the labels or qrels know count 0, or are left out."),
+    ] = True,
+    per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page of figures and charts (HTML) here.")
+    ] = None,
+    checks: Annotated[
+        Path | None, typer.Option(help="Results of `check --json`, to show in the report.")
+    ] = None,
+    catalogue: Annotated[
+        bool, typer.Option("--list", help="Print the figures there are, and end.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compute ranking figures of files: outcome files, slates with labels, TREC runs."""
+    from streameval.offline import command
+
+    command.run(
+        command.Request(
+            files=files or [],
+            metrics=metrics,
+            by=[name for name in by.split(",") if name],
+            labels=labels or [],
+            run=run,
+            qrels=qrels,
+            ties=ties,
+            complete=complete,
+            per_list=per_list,
+            intervals=ci,
+            report=report,
+            checks=checks,
+            catalogue=catalogue,
+            as_json=as_json,
+        ),
+        _print_json,
+    )
+
+
 @app.command(epilog="Example: streameval user u42 --json")
 def user(
     user_id: Annotated[str, typer.Argument(metavar="ID", help="The user_id of the events.")],

@@ -40,8 +40,8 @@ TIME = 472_222 * HOUR  # 2023-11-14T22:00Z
 # --- what the oracle says the files hold ---------------------------------------------------------
 
 
-def expected(definition, events, offsets):
-    """The oracle's slates that can no longer change, as rows; lists as sorted tuples by item."""
+def expected(definition, events, offsets, *, closed=True):
+    """The oracle's slates that can no longer change (or those that can), as comparable rows."""
     known = history(definition, events)
     if known.watermark is None:
         return []
@@ -50,7 +50,7 @@ def expected(definition, events, offsets):
     return sorted(
         _row(definition, slate, opened[slate.arrival])
         for slate in known.slates
-        if slate.time < over
+        if (slate.time < over) == closed
     )
 
 
@@ -263,8 +263,12 @@ def read(folder):
     """All visible rows, `time` in ms."""
     with contextlib.suppress(FileNotFoundError):
         rows = dataset(folder.root).to_table().to_pylist()
-        return [row | {"time": round(row["time"].timestamp() * 1000)} for row in rows]
+        return [with_ms(row) for row in rows]
     return []
+
+
+def with_ms(row):
+    return row | {"time": round(row["time"].timestamp() * 1000)}
 
 
 def pending(folder):

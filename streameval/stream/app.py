@@ -41,6 +41,7 @@ from mode import Service
 from streameval.core.errors import InputError, StreamevalError
 from streameval.stream import logs
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
+from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.stream.status import IngestLike, LeaseLike, ServiceStatus
 
@@ -76,7 +77,7 @@ class FrameOptions:
 Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike]]]
 
 
-def run(options: FrameOptions, build: Build) -> int:
+def run(options: FrameOptions, build: Build, snapshots: SnapshotSchedule | None = None) -> int:
     """Run a worker until it is told to stop, or fails; returns the exit code.
 
     The last thing a process does, in its main thread. `build` makes the parts inside the loop,
@@ -87,7 +88,7 @@ def run(options: FrameOptions, build: Build) -> int:
     listening = _listen(options.host, options.port)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    frame = Frame(options, shutdown, listening)
+    frame = Frame(options, shutdown, listening, snapshots)
     log.info("pages and /metrics on http://%s:%d/", *listening.getsockname()[:2])
     take_signals(shutdown, lambda name: _tell(loop, frame, f"{name} received"))
     return loop.run_until_complete(frame.main(build))
@@ -116,7 +117,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
         return ingest, ingest.store.lease(owner, round(LEASE_SECONDS * 1000))
 
-    return run(options, build)
+    return run(options, build, SnapshotSchedule(settings))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, frame: Frame, why: str) -> None:
@@ -140,8 +141,15 @@ def _listen(host: str, port: int) -> socket.socket:
 class Frame:
     """The worker process around one `Ingest`."""
 
-    def __init__(self, options: FrameOptions, shutdown: Shutdown, listening: socket.socket) -> None:
+    def __init__(
+        self,
+        options: FrameOptions,
+        shutdown: Shutdown,
+        listening: socket.socket,
+        snapshots: SnapshotSchedule | None = None,
+    ) -> None:
         self.options = options
+        self._snapshots = snapshots
         self.listening = listening
         self._shutdown = shutdown
         self._stop = asyncio.Event()
@@ -210,10 +218,14 @@ class Frame:
         if not self.stopping:
             servers = self.status.broker_up and self.status.store_up
             await self.leadership.renew(None if servers else self.status.unready())
+            if self._snapshots is not None:
+                self._snapshots.turn(self.leadership.token)
 
     async def _close(self, worker: Worker) -> None:
         shutdown = self._shutdown
         shutdown.begin()
+        if self._snapshots is not None:
+            self._snapshots.stop()
         # 1. The next leader need not wait.
         leaving = self.leadership.step_down("stopping")
         await shutdown.bounded(leaving, time.monotonic() + LEASE_SHARE)

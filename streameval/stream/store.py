@@ -37,6 +37,7 @@ from redis.backoff import NoBackoff
 from streameval.core.errors import RefusedError, UnreachableError
 from streameval.core.partition import UserDelta
 from streameval.stream.lease import Lease
+from streameval.stream.scan import UserScan, scan_users
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -333,11 +334,26 @@ class Store:
             last_ts=max(row["last_ts"] for _, row in rows),
         )
 
+    async def users(self, partition: int) -> UserScan:
+        """The counters of all users of `partition`; `scan` says how exact."""
+        keys = self._key(partition, "partition"), self._key(partition, "user:")
+
+        async def command(*words: str) -> Any:
+            return await self._once(lambda: self._raw(*words))
+
+        return await scan_users(command, self._run_once, *keys)
+
     # --- Leases -------------------------------------------------------------------------------
 
     def lease(self, owner: str, ttl: int, name: str = "leader") -> Lease:
         """A lease of this group and topic for `owner`, which lapses after `ttl` ms."""
         return Lease(self._run_once, f"streameval:{{{self._scope}}}:{name}", owner, ttl)
+
+    async def fence(self, name: str = "leader") -> int | None:
+        """The fencing token of a lease that was given out last."""
+        key = f"streameval:{{{self._scope}}}:{name}:fence"
+        token: bytes | None = await self._once(lambda: self._raw("GET", key))
+        return None if token is None else int(token)
 
     # --- Calls --------------------------------------------------------------------------------
 

@@ -1,0 +1,293 @@
+"""Snapshots: what the service holds at one moment, as files that checks can read.
+
+    <root>/20260131T071500Z-<token>/
+      manifest.json    versions, offsets, watermarks, rows and checksums of the files, configuration
+      users.parquet    every user's lifetime counters, each row exact at the offset beside it
+      figures.json     the windows at the checkpoints' watermarks: of each partition, and combined
+      open.parquet     the open slates at the checkpoints, in the columns of outcome files
+
+A partition has two offsets: `checkpoint_offset`, which figures and open slates belong to (as do the
+outcome files visible then, at least), and `users_begin` = `users_end`, which the counters belong
+to. Where the two differ, the partition was busy: then each row's own `offset` counts, and a user
+without a row had no counters at `users_begin`.
+
+A folder appears complete, by one rename. The leader of the workers takes them on schedule; the
+name carries its fencing token (0 for the command), and a leader that was replaced meanwhile throws
+its own away. Everything is read from Redis and a list of partitions from Kafka; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from streameval import __version__
+from streameval.core.attribution import NEVER, Particulars, Slate
+from streameval.core.checkpoint import restore
+from streameval.core.definition import Definition
+from streameval.core.errors import ConfigError, InputError, RefusedError, UnreachableError
+from streameval.core.figures import Sums, figures, merge
+from streameval.core.outcome import Outcome, outcome
+from streameval.core.partition import Partition
+from streameval.offline.outcomes import SCHEMA, pseudonyms, table
+from streameval.stream.scan import UserRow
+from streameval.stream.store import Store
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+# The unfinished folder of a death goes after so long.
+UNFINISHED_SECONDS: Final = 24 * 3600.0
+
+USERS: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("user", pa.string()),
+        ("offset", pa.int64()),
+        ("impressions", pa.int64()),
+        ("slates", pa.int64()),
+        ("positives", pa.map_(pa.string(), pa.int64())),
+        ("first_ts", pa.int64()),
+        ("last_ts", pa.int64()),
+    ]
+)
+"""Columns of users.parquet; times in ms since the epoch."""
+
+UserName = Callable[[str], str]
+
+
+class _Part(NamedTuple):
+    """What one partition adds."""
+
+    facts: dict[str, Any]
+    users: pa.Table
+    open_slates: pa.Table
+    sums: Sums | None
+    document: dict[str, Any] | None
+
+
+async def take(settings: Settings, token: int = 0) -> Path:
+    """Take a snapshot of all partitions; answers its folder.
+
+    `token` is the leader's. Raises ConfigError without a folder to put it in, `RefusedError` for
+    state of another definition or where another leader took over, `UnreachableError`.
+    """
+    from streameval.stream.reader import client_arguments
+    from streameval.stream.tools import partitions
+
+    if settings.snapshots is None:
+        raise ConfigError("snapshots: name the folder that snapshots go to")
+    count = await partitions(client_arguments(settings), settings.topic)
+    if not count:
+        raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
+    definition = settings.definition()
+    store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    try:
+        return await take_from(store, settings, settings.snapshots, range(count), token)
+    finally:
+        await store.close()
+
+
+async def take_from(
+    store: Store, settings: Settings, root: Path, partitions: Sequence[int], token: int
+) -> Path:
+    """Take a snapshot of `partitions` as `store` holds them."""
+    definition = settings.definition()
+    key = settings.pseudonymize
+    name = None if key is None else pseudonyms(key.get_secret_value().encode())
+    moment = datetime.now(UTC)
+    parts = [await _part(store, definition, number, name) for number in partitions]
+    unfinished = root / f"_{os.getpid()}-{moment:%Y%m%dT%H%M%SZ}-{token}"
+    folder = root / f"{moment:%Y%m%dT%H%M%SZ}-{token}"
+    try:
+        unfinished.mkdir(parents=True)
+        files = _write(unfinished, definition, parts)
+        manifest = {
+            "format": FORMAT,
+            "version": __version__,
+            "taken_at": moment.isoformat(timespec="milliseconds"),
+            "token": token,
+            "group": settings.group,
+            "topic": settings.topic,
+            "fingerprint": definition.fingerprint(),
+            "definition": definition.described(),
+            "pseudonymous": key is not None,
+            "partitions": [part.facts for part in parts],
+            "files": files,
+        }
+        _put(unfinished / MANIFEST, manifest)
+        fence = await store.fence() if token else None
+        if fence is not None and fence > token:
+            raise RefusedError(f"another leader took over (token {fence}, ours is {token})")
+        unfinished.rename(folder)
+        _sync(root)
+    except OSError as error:
+        raise UnreachableError(f"snapshots: {root} cannot be used now ({error})") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    _retire(root, settings.snapshot_keep)
+    return folder
+
+
+def snapshots(root: Path) -> list[Path]:
+    """The snapshots in a folder, oldest first."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if re.fullmatch(r"\d{8}T\d{6}Z-\d+", path.name)]
+    return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))
+
+
+def taken_at(snapshot: Path) -> float:
+    """When a snapshot was taken, by its name: seconds since the epoch."""
+    moment = datetime.strptime(snapshot.name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return moment.timestamp()
+
+
+def manifest_of(snapshot: Path) -> dict[str, Any]:
+    """The manifest, once the checksums of all files are found right; raises `InputError`."""
+    try:
+        manifest: dict[str, Any] = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
+        files: Mapping[str, Any] = manifest["files"]
+        wrong = [name for name in files if _sha256(snapshot / name) != files[name]["sha256"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
+    if wrong:
+        raise InputError(f"{snapshot}: {', '.join(wrong)} changed since the snapshot was taken")
+    if manifest["format"] != FORMAT:
+        raise InputError(f"{snapshot} has format {manifest['format']}, this version reads {FORMAT}")
+    return manifest
+
+
+# ------------------------------------------------------------------------------------- partitions
+
+
+async def _part(store: Store, definition: Definition, number: int, name: UserName | None) -> _Part:
+    stored = await store.load(number)
+    users = await store.users(number)
+    facts: dict[str, Any] = {
+        "partition": number,
+        "offset": stored.offset,
+        "checkpoint_offset": stored.checkpoint_offset,
+        "cluster_id": stored.cluster_id,
+        "topic_id": stored.topic_id,
+        "watermark": None,
+        "users_begin": users.begin,
+        "users_end": users.end,
+        "users": len(users.rows),
+        "open_slates": 0,
+    }
+    user_table = _user_table(number, users.rows, name)
+    if stored.header is None:
+        return _Part(facts, user_table, table(number, []), None, None)
+    state = restore(definition, stored.header, stored.chunks, keep_outcomes=True, at_watermark=True)
+    sums = state.sums()
+    rows = list(_open_slates(state))
+    facts |= {"watermark": state.watermark, "open_slates": len(rows)}
+    return _Part(facts, user_table, table(number, rows, name), sums, state.document())
+
+
+def _user_table(number: int, rows: Sequence[UserRow], name: UserName | None) -> pa.Table:
+    columns: dict[str, Any] = {"partition": [number] * len(rows)}
+    for field in USERS.names[1:]:
+        columns[field] = [getattr(row, field) for row in rows]
+    if name is not None:
+        columns["user"] = [name(user) for user in columns["user"]]
+    columns["positives"] = [list(positives.items()) for positives in columns["positives"]]
+    return pa.table([pa.array(columns[field.name], field.type) for field in USERS], USERS)
+
+
+def _open_slates(state: Partition) -> Iterator[Outcome]:
+    """The slates that can still change, as they are; offset -1 where outcomes are not kept."""
+    for user in state.attribution.users.values():
+        for slate in user.open_slates():
+            if slate.particulars is None or slate.particulars.ts == NEVER:
+                slate.particulars = _known_of(state, slate)
+            yield outcome(slate, state.gains, state.definition.kinds)
+
+
+def _known_of(state: Partition, slate: Slate) -> Particulars:
+    values = state.attribution.segments.values[slate.segment]
+    labels = dict(zip(state.definition.dimensions, values, strict=True))
+    variant, surface = labels.get("variant") or None, labels.get("surface") or None
+    return Particulars(NEVER, slate.time, variant, surface, {}, [])
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict[str, Any]:
+    """Write all files but the manifest; answers rows, bytes and checksum of each."""
+    users = pa.concat_tables([USERS.empty_table(), *(part.users for part in parts)])
+    slates = pa.concat_tables([SCHEMA.empty_table(), *(part.open_slates for part in parts)])
+    for name, rows in (("users.parquet", users), ("open.parquet", slates)):
+        pa.parquet.write_table(rows, folder / name, compression="zstd")
+    combined = figures(definition, merge(part.sums for part in parts if part.sums is not None))
+    document = {
+        "combined": {
+            "rates": combined.rates,
+            "ranking": combined.ranking,
+            "maturity": combined.maturity,
+        },
+        "partitions": {
+            str(part.facts["partition"]): part.document
+            for part in parts
+            if part.document is not None
+        },
+    }
+    _put(folder / "figures.json", document)
+    counts = {"users.parquet": len(users), "open.parquet": len(slates)}
+    counts["figures.json"] = len(combined.rates) + len(combined.ranking)
+    for name in counts:
+        _sync(folder / name)
+    return {
+        name: {
+            "rows": rows,
+            "bytes": (folder / name).stat().st_size,
+            "sha256": _sha256(folder / name),
+        }
+        for name, rows in counts.items()
+    }
+
+
+def _put(path: Path, document: Mapping[str, Any]) -> None:
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+    _sync(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the disk keep a file or folder, whatever comes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _retire(root: Path, keep: int) -> None:
+    """Remove the oldest snapshots beyond `keep`, and what dead ones began."""
+    for path in snapshots(root)[:-keep]:
+        gone = root / f"_{path.name}"  # no reader finds half of it
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+    for path in root.glob("_*"):
+        if path.is_dir() and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""All users of a partition, read while a worker goes on counting.
+
+Keys come from SCAN, counters a thousand users at a time by a script that answers the partition's
+offset with them: whatever happens meanwhile, each row is exact at the offset that stands beside
+it. A scan that saw one offset only is consistent as a whole; it is tried a few times. A user who is
+not among the rows had no counters at the first offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+# Users of one call: it blocks Redis for a few ms, as a commit does.
+USERS_A_CALL: Final = 1_000
+KEYS_A_CALL: Final = 5_000
+ATTEMPTS: Final = 3
+
+_READ: Final = """
+local rows = {redis.call('HGET', KEYS[1], 'offset')}
+for number = 2, #ARGV do rows[number] = redis.call('HGETALL', ARGV[1] .. ARGV[number]) end
+return rows
+"""
+
+
+class UserRow(NamedTuple):
+    """Counters of one user at `offset` of the partition; times in ms."""
+
+    user: str
+    offset: int
+    impressions: int
+    slates: int
+    positives: dict[str, int]
+    first_ts: int
+    last_ts: int
+
+
+class UserScan(NamedTuple):
+    """All users of a partition; consistent as a whole where `begin` is `end`."""
+
+    begin: int
+    end: int
+    rows: list[UserRow]
+
+
+async def scan_users(
+    command: Callable[..., Awaitable[Any]],
+    script: Callable[[str, str, Sequence[Any]], Awaitable[Any]],
+    partition_key: str,
+    prefix: str,
+) -> UserScan:
+    """Read every user below `prefix`; `command` and `script` ask Redis."""
+    found = UserScan(0, 0, [])
+    for _ in range(ATTEMPTS):
+        first: list[Any] = await script(_READ, partition_key, [prefix])
+        begin = end = int(first[0] or 0)
+        rows: list[UserRow] = []
+        names = await _names(command, prefix)
+        for at in range(0, len(names), USERS_A_CALL):
+            portion = names[at : at + USERS_A_CALL]
+            answer: list[Any] = await script(_READ, partition_key, [prefix, *portion])
+            end = int(answer[0] or 0)
+            rows += _rows(portion, answer[1:], end)
+        found = UserScan(begin, end, rows)
+        if begin == end:
+            break
+    return found
+
+
+async def _names(command: Callable[..., Awaitable[Any]], prefix: str) -> list[str]:
+    found: set[str] = set()
+    cursor = 0
+    while True:
+        cursor, keys = await command(
+            "SCAN", str(cursor), "MATCH", f"{prefix}*", "COUNT", str(KEYS_A_CALL)
+        )
+        found.update(key.decode().removeprefix(prefix) for key in keys)
+        if not int(cursor):
+            return sorted(found)
+
+
+def _rows(names: Sequence[str], answers: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
+    for name, flat in zip(names, answers, strict=True):
+        if not flat:
+            continue  # its time to live ended since its key was seen
+        fields = {
+            key.decode(): int(value) for key, value in zip(flat[::2], flat[1::2], strict=True)
+        }
+        yield UserRow(
+            name,
+            offset,
+            fields.get("impressions", 0),
+            fields.get("slates", 0),
+            {
+                key.removeprefix("positives:"): count
+                for key, count in fields.items()
+                if key.startswith("positives:")
+            },
+            fields["first_ts"],
+            fields["last_ts"],
+        )

@@ -1,0 +1,287 @@
+"""Snapshots: whole, each partition consistent, equal to the oracle; by command and by leader."""
+
+import asyncio
+import json
+import os
+import random
+import time
+from types import SimpleNamespace
+
+import pyarrow.parquet
+import pytest
+from pydantic import SecretStr
+from streams import cuts, hostile
+from test_outcomes import expected, plain, with_ms
+from test_partition_properties import Counters, assert_same, assert_same_rows
+
+from streameval.core.checkpoint import checkpoint
+from streameval.core.errors import ConfigError, InputError, RefusedError
+from streameval.core.oracle import oracle
+from streameval.core.partition import Partition
+from streameval.offline.outcomes import pseudonyms
+from streameval.offline.snapshots import manifest_of, snapshots, take, take_from, taken_at
+from streameval.stream.scan import UserRow, UserScan, scan_users
+from streameval.stream.schedule import SnapshotSchedule
+from streameval.stream.store import Stored
+
+SEED = 17  # with several slates still open at its end
+NOTHING = Stored(None, None, None, None, None, {}, None, None, None)
+
+
+class FakeStore:
+    """A store that holds partition 0 as a worker left it, and nothing of any other."""
+
+    def __init__(self, definition, events, *, rng=None, keep_outcomes=True, idle=0, token=1):
+        state = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
+        counters = Counters(definition.kinds)
+        at = 0
+        for batch in cuts(events, rng or random.Random(0)):
+            state.apply(batch, range(at, at + len(batch)))
+            at += len(batch)
+            counters.add(state.flush())
+        state.sums(state.watermark + idle)
+        state.take_outcomes()
+        saved = checkpoint(state, "0")
+        self.token = token
+        rows = [UserRow(user, at, **row) for user, row in counters.users.items()]
+        self.scan = UserScan(at, at, rows)
+        self.stored = Stored(at, "cluster", "topic", "f", saved.header, saved.chunks, at, 0, "{}")
+
+    async def load(self, partition):
+        return NOTHING if partition else self.stored
+
+    async def users(self, partition):
+        return UserScan(0, 0, []) if partition else self.scan
+
+    async def fence(self):
+        return self.token
+
+
+def some_settings(definition, root, **changes):
+    values = {
+        "definition": lambda: definition,
+        "pseudonymize": None,
+        "group": "g",
+        "topic": "t",
+        "snapshots": root,
+        "snapshot_keep": 3,
+        "snapshot_interval": 60_000,
+    }
+    return SimpleNamespace(**values | changes)
+
+
+def snapshot(root, *, seed=SEED, store=None, token=1, **changes):
+    """A snapshot of two partitions, of which one has nothing yet."""
+    definition, events = hostile(seed)
+    store = store or FakeStore(definition, events)
+    settings = some_settings(definition, root, **changes)
+    return asyncio.run(take_from(store, settings, root, range(2), token))
+
+
+def rows_of(folder, name):
+    return pyarrow.parquet.read_table(folder / name).to_pylist()
+
+
+# --- what is in it -------------------------------------------------------------------------------
+
+
+def test_users_windows_and_open_slates_equal_the_oracle(seed, tmp_path):
+    """Windows at the watermark, however far an idle stream had moved T on."""
+    definition, events = hostile(seed)
+    rng = random.Random(f"cuts of {seed}")
+    store = FakeStore(definition, events, rng=rng, idle=rng.choice((0, 5_000)))
+    folder = snapshot(tmp_path, seed=seed, store=store)
+    wanted = oracle(definition, events)
+    figures = json.loads((folder / "figures.json").read_text())
+    users = {}
+    for row in rows_of(folder, "users.parquet"):
+        assert (row.pop("partition"), row.pop("offset")) == (0, len(events))
+        row["positives"] = dict(row["positives"])
+        name = row.pop("user")
+        users[name] = row
+    assert_same(figures["partitions"]["0"] | {"users": users}, wanted)
+    for part in ("rates", "ranking", "maturity"):
+        assert_same_rows(part, figures["combined"][part], wanted[part])
+    found = [plain(definition, with_ms(row))[:-1] for row in rows_of(folder, "open.parquet")]
+    slates = expected(definition, events, range(len(events)), closed=False)
+    assert sorted(found) == [row[:-1] for row in slates]  # feedback is on its way
+
+
+def test_open_slates_are_there_where_outcomes_are_not_kept(tmp_path):
+    definition, events = hostile(SEED)
+    folder = snapshot(tmp_path, store=FakeStore(definition, events, keep_outcomes=False))
+    kept = rows_of(snapshot(tmp_path, token=2), "open.parquet")
+    found = rows_of(folder, "open.parquet")
+    assert {row["offset"] for row in found} == {-1}
+    names = ("user", "request", "time", "items", "positions", "shown", "gains")
+    assert [[row[name] for name in names] for row in found] == [
+        [row[name] for name in names] for row in kept
+    ]
+
+
+def test_the_manifest_says_what_belongs_together(tmp_path):
+    definition, events = hostile(SEED)
+    folder = snapshot(tmp_path)
+    manifest = manifest_of(folder)
+    assert manifest["fingerprint"] == definition.fingerprint()
+    assert (manifest["group"], manifest["topic"], manifest["token"]) == ("g", "t", 1)
+    one, nothing = manifest["partitions"]
+    assert one["watermark"] == oracle(definition, events)["watermark"]
+    assert one["checkpoint_offset"] == one["users_begin"] == one["users_end"] == len(events)
+    assert (nothing["offset"], nothing["watermark"], nothing["users"]) == (None, None, 0)
+    for name in ("users.parquet", "open.parquet"):
+        assert manifest["files"][name]["rows"] == len(rows_of(folder, name)) > 0
+
+
+def test_users_have_pseudonyms_where_outcome_files_do(tmp_path):
+    name = pseudonyms(b"a long key")
+    plainly = snapshot(tmp_path)
+    folder = snapshot(tmp_path, token=2, pseudonymize=SecretStr("a long key"))
+    assert manifest_of(folder)["pseudonymous"]
+    for file in ("users.parquet", "open.parquet"):
+        known = {name(row["user"]) for row in rows_of(plainly, file)}
+        assert {row["user"] for row in rows_of(folder, file)} == known
+
+
+# --- how it appears and goes ---------------------------------------------------------------------
+
+
+def test_a_file_that_changed_is_noticed(tmp_path):
+    folder = snapshot(tmp_path)
+    (folder / "figures.json").write_text("{}")
+    with pytest.raises(InputError, match=r"figures\.json changed since"):
+        manifest_of(folder)
+    (folder / "figures.json").unlink()
+    with pytest.raises(InputError, match="is no snapshot, or not whole"):
+        manifest_of(folder)
+
+
+def test_a_leader_that_was_replaced_throws_its_snapshot_away(tmp_path):
+    definition, events = hostile(SEED)
+    with pytest.raises(RefusedError, match=r"another leader took over \(token 8, ours is 7\)"):
+        snapshot(tmp_path, store=FakeStore(definition, events, token=8), token=7)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_needs_no_lease(tmp_path):
+    definition, events = hostile(SEED)
+    folder = snapshot(tmp_path, store=FakeStore(definition, events, token=8), token=0)
+    assert snapshots(tmp_path) == [folder]
+
+
+def test_the_oldest_go_and_what_is_no_snapshot_stays(tmp_path):
+    for day in range(10, 15):
+        (tmp_path / f"202001{day}T000000Z-9").mkdir()
+    (tmp_path / "notes").mkdir()
+    dead, young = tmp_path / "_17-20200101T000000Z-9", tmp_path / "_18-20200101T000000Z-9"
+    dead.mkdir()
+    young.mkdir()
+    os.utime(dead, (0, 0))
+    folder = snapshot(tmp_path)
+    kept = ["20200113T000000Z-9", "20200114T000000Z-9", folder.name]
+    assert [path.name for path in snapshots(tmp_path)] == kept
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "notes", young.name}
+
+
+def test_without_a_folder_there_is_none():
+    settings = SimpleNamespace(snapshots=None)
+    with pytest.raises(ConfigError, match="snapshots: name the folder"):
+        asyncio.run(take(settings))
+
+
+# --- the users of a busy partition ---------------------------------------------------------------
+
+
+class BusyRedis:
+    """Users u0 to u1499, counted once more at each of `commits` between two calls."""
+
+    def __init__(self, commits):
+        self.offset, self.commits = 100, commits
+
+    async def command(self, *words):
+        assert words[:1] + words[2:4] == ("SCAN", "MATCH", "p:user:*")
+        return 0, [f"p:user:u{number}".encode() for number in range(1_500)]
+
+    async def script(self, _script, key, arguments):
+        assert key == "p:partition"
+        if self.commits and len(arguments) > 1:
+            self.commits -= 1
+            self.offset += 1
+        row = [b"impressions", b"%d" % self.offset, b"first_ts", b"1", b"last_ts", b"2"]
+        return [b"%d" % self.offset, *(row for _ in arguments[1:])]
+
+
+@pytest.mark.parametrize(
+    ("commits", "consistent"),
+    [
+        pytest.param(0, True, id="idle"),
+        pytest.param(1, True, id="a commit during the first try"),
+        pytest.param(99, False, id="always busy"),
+    ],
+)
+def test_each_user_is_exact_at_the_offset_beside_it(commits, consistent):
+    redis = BusyRedis(commits)
+    scan = asyncio.run(scan_users(redis.command, redis.script, "p:partition", "p:user:"))
+    assert (scan.begin == scan.end) == consistent
+    assert len({row.user for row in scan.rows}) == 1_500
+    assert all(row.impressions == row.offset for row in scan.rows)
+    assert all(scan.begin <= row.offset <= scan.end for row in scan.rows)
+
+
+# --- the leader's schedule -----------------------------------------------------------------------
+
+
+class FakeProcess:
+    exitcode = None
+
+    def is_alive(self):
+        return self.exitcode is None
+
+    def join(self):
+        """It has ended."""
+
+
+@pytest.fixture
+def schedule(tmp_path, monkeypatch):
+    """A schedule whose processes are lists of the tokens they were given."""
+    made = SnapshotSchedule(some_settings(None, tmp_path))
+    made.begun = []
+
+    def begin(token):
+        made.begun.append(token)
+        return FakeProcess()
+
+    monkeypatch.setattr(made, "_begin", begin)
+    return made
+
+
+def test_only_a_leader_begins_a_snapshot_and_one_at_a_time(schedule):
+    schedule.turn(None)
+    assert schedule.begun == []
+    schedule.turn(4)
+    schedule.turn(4)
+    assert schedule.begun == [4]
+
+
+def test_the_interval_counts_from_the_newest_snapshot_whoever_took_it(schedule, tmp_path):
+    newest = tmp_path / time.strftime("%Y%m%dT%H%M%SZ-3", time.gmtime())
+    newest.mkdir()
+    assert abs(taken_at(newest) - time.time()) < 60
+    schedule.turn(4)
+    assert schedule.begun == []
+    newest.rename(tmp_path / "20200101T000000Z-3")
+    schedule.turn(4)
+    assert schedule.begun == [4]
+
+
+def test_one_that_failed_is_not_tried_again_at_once(schedule):
+    schedule.turn(4)
+    schedule._process.exitcode = 3
+    schedule.turn(4)
+    assert schedule.begun == [4]
+
+
+def test_without_a_folder_there_is_no_schedule(monkeypatch):
+    schedule = SnapshotSchedule(some_settings(None, None))
+    monkeypatch.setattr(schedule, "_begin", pytest.fail)
+    schedule.turn(4)
