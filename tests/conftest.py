@@ -1,6 +1,7 @@
 """A test that takes `seed` runs once for each of them, and says how to replay the one that fails.
 
-`STREAMEVAL_SEEDS=2000` runs more seeds than the ordinary 300; `STREAMEVAL_SEED=17` runs one.
+`STREAMEVAL_SEEDS=2000` runs more seeds than the ordinary 300 (or a module's own `SEEDS`);
+`STREAMEVAL_SEED=17` runs one.
 """
 
 import os
@@ -16,7 +17,8 @@ settings.load_profile("untimed")
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         one = os.environ.get("STREAMEVAL_SEED")
-        many = range(int(os.environ.get("STREAMEVAL_SEEDS", "300")))
+        ordinary = getattr(metafunc.module, "SEEDS", 300)
+        many = range(int(os.environ.get("STREAMEVAL_SEEDS", ordinary)))
         metafunc.parametrize("seed", many if one is None else [int(one)])
 
 

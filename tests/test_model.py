@@ -39,6 +39,7 @@ from streameval.stream import store as store_module
 from streameval.stream.ingest import Ingest
 from streameval.stream.store import Store
 
+SEEDS = 120
 PARTITIONS = 3
 SECONDS = 90.0
 BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}')

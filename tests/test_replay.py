@@ -10,6 +10,8 @@ from streameval.core.events import decode_batch
 from streameval.core.oracle import oracle
 from streameval.replay import replay
 
+SEEDS = 2000
+
 BROKEN = (
     b"no json",
     b'{"type":"impression"}',
