@@ -6,6 +6,7 @@ What is measured, on what, and what the last run gave: docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import statistics
@@ -28,7 +29,7 @@ CHECKPOINT_INTERVAL: Final = "3s"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: impressions, records of the slower peers, repeats."""
+    """How much is measured; `per_second` is impressions a second of event time."""
 
     impressions: int = 3_000_000
     slate_impressions: int = 8_000_000
@@ -37,6 +38,7 @@ class Sizes:
     agent: int = 100_000
     repeats: int = 3
     users: int = 100_000
+    per_second: int = 1_000
 
 
 QUICK: Final = Sizes(600_000, 1_000_000, 150_000, 100_000, 20_000, 1, 20_000)
@@ -57,14 +59,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run of a minute")
     parser.add_argument("--repeats", type=int, help="of each contender")
+    parser.add_argument(
+        "--per-second",
+        type=int,
+        help="impressions a second of event time: the more, the more slates are open at a time",
+    )
     given = parser.parse_args()
-    sizes = QUICK if given.quick else Sizes()
-    repeats = given.repeats or sizes.repeats
+    chosen = {"repeats": given.repeats, "per_second": given.per_second}
+    sizes = dataclasses.replace(
+        QUICK if given.quick else Sizes(), **{key: n for key, n in chosen.items() if n}
+    )
     _, other = cores()
     os.sched_setaffinity(0, {other})
     print("\n".join(facts()))
     with servers.kafka() as kafka, servers.redis() as redis:
-        targets = measure(Stack(kafka, redis), sizes, repeats)
+        targets = measure(Stack(kafka, redis), sizes)
     _table(
         ("target", "measured", "wanted", ""),
         [(t.name, t.measured, t.wanted, "met" if t.met else "MISSED") for t in targets],
@@ -72,13 +81,14 @@ def main() -> int:
     return not all(target.met for target in targets)
 
 
-def measure(stack: Stack, sizes: Sizes, repeats: int) -> list[Target]:
+def measure(stack: Stack, sizes: Sizes) -> list[Target]:
     """All measurements, one after the other; contenders take turns."""
     port = stack.kafka.port
     # More users than the windows are to hold: not everyone looks at a slate.
-    shape = Shape(sizes.impressions, users=sizes.users * 6 // 5)
+    users = sizes.users * 6 // 5
+    shape = Shape(sizes.impressions, per_second=sizes.per_second, users=users)
     items = _filled("impressions", fill(port, "impressions", records(shape)))
-    slates = Shape(sizes.slate_impressions, "slates", per_second=3_000, users=sizes.users)
+    slates = Shape(sizes.slate_impressions, "slates", per_second=sizes.per_second, users=users)
     whole = _filled("whole slates", fill(port, "slates", records(slates)))
     contenders: dict[str, Callable[[], Run]] = {
         "streameval": lambda: throughput(stack, items, CHECKPOINT_INTERVAL),
@@ -88,7 +98,7 @@ def measure(stack: Stack, sizes: Sizes, repeats: int) -> list[Target]:
         "streameval, slates": lambda: throughput(stack, whole, CHECKPOINT_INTERVAL),
     }
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
-    for number in range(repeats):
+    for number in range(sizes.repeats):
         for name, contender in contenders.items():
             run = contender()
             runs[name].append(run)
