@@ -232,13 +232,10 @@ def test_each_user_is_exact_at_the_offset_beside_it(commits, consistent):
 
 
 class FakeProcess:
-    exitcode = None
+    code = None
 
-    def is_alive(self):
-        return self.exitcode is None
-
-    def join(self):
-        """It has ended."""
+    def poll(self):
+        return self.code
 
 
 @pytest.fixture
@@ -276,7 +273,7 @@ def test_the_interval_counts_from_the_newest_snapshot_whoever_took_it(schedule, 
 
 def test_one_that_failed_is_not_tried_again_at_once(schedule):
     schedule.turn(4)
-    schedule._process.exitcode = 3
+    schedule._process.code = 3
     schedule.turn(4)
     assert schedule.begun == [4]
 

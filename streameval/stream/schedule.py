@@ -3,15 +3,20 @@
 A snapshot restores each partition's state: in the worker it would cost memory and stop commits for
 seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The time
 of the last snapshot is that of the newest folder: a new leader does not begin the interval anew.
+
+It is a plain child and not `multiprocessing`'s, which unblocks the signals that `shutdown` waits
+for. The settings go to it through a pipe, since they hold secrets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import multiprocessing
 import os
-import signal
+import pickle
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +24,6 @@ from streameval.core.errors import StreamevalError
 from streameval.stream import logs
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
     from streameval.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ RETRY_SECONDS: Final = 60.0
 # Beside a worker that is busy.
 NICENESS: Final = 10
 
+Process = subprocess.Popen[bytes]
+
 
 class SnapshotSchedule:
     """Starts a snapshot when one is due, if this worker leads; looked after every few seconds."""
@@ -37,34 +42,36 @@ class SnapshotSchedule:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
-        self._process: SpawnProcess | None = None
+        self._process: Process | None = None
         self._not_before = 0.0
 
     def turn(self, token: int | None) -> None:
         """Look after a snapshot under way, or begin one; `token` None: this worker leads not."""
         if self._process is not None:
-            if self._process.is_alive():
+            code = self._process.poll()
+            if code is None:
                 return
-            if self._process.exitcode != 0:
-                log.warning("the snapshot failed (exit code %s)", self._process.exitcode)
+            if code != 0:
+                log.warning("the snapshot failed (exit code %s)", code)
                 self._not_before = time.time() + min(RETRY_SECONDS, self._interval)
-            self._process.join()
             self._process = None
         if token is not None and self._due(time.time()):
             self._process = self._begin(token)
 
-    def _begin(self, token: int) -> SpawnProcess:
-        spawning = multiprocessing.get_context("spawn")
-        process = spawning.Process(
-            target=_take, args=(self._settings, token), name="snapshot", daemon=True
-        )
-        process.start()
+    def _begin(self, token: int) -> Process:
+        command = [sys.executable, "-m", __name__]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  our own module
+        assert process.stdin is not None
+        # Far smaller than what a pipe holds: never waits. One that is gone has an exit code.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pickle.dump((self._settings, token), pipe)
         return process
 
     def stop(self) -> None:
         """End a snapshot under way; what it began is never looked at."""
         if self._process is not None:
             self._process.kill()
+            self._process.wait()
 
     def _due(self, now: float) -> bool:
         if self._settings.snapshots is None or now < self._not_before:
@@ -75,9 +82,9 @@ class SnapshotSchedule:
         return not known or now >= taken_at(known[-1]) + self._interval
 
 
-def _take(settings: Settings, token: int) -> None:
+def main() -> int:
     """The process: one snapshot, and an exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which ends this one
+    settings, token = pickle.load(sys.stdin.buffer)  # noqa: S301  what `_begin` wrote
     os.nice(NICENESS)
     logs.configure(settings.log_level, settings.log_format)
     from streameval.offline.snapshots import take
@@ -86,5 +93,10 @@ def _take(settings: Settings, token: int) -> None:
         folder = asyncio.run(take(settings, token))
     except StreamevalError as error:
         log.warning("no snapshot: %s", error)
-        raise SystemExit(error.exit_code) from None
+        return error.exit_code
     log.info("snapshot %s", folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
