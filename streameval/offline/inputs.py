@@ -1,0 +1,168 @@
+"""Readers of what `evaluate` takes: outcome files here, tables and TREC files by `ranked_tables`.
+
+Outcome files are read row group by row group (`iter_batches` grows with the file), and of a row
+group only the columns that the figures need. Arrow's buffers are looked at in place: its own way
+to numpy imports pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streameval.core.errors import InputError
+from streameval.core.limits import CLUSTERS
+from streameval.offline.batches import ROWS, Advance, Batch, Ints
+from streameval.offline.outcomes import PENDING
+
+DIMENSIONS: Final = ("variant", "surface")
+"""What outcome files can be split by."""
+
+
+def files_of(paths: Sequence[str]) -> list[str]:
+    """The files to read: of a folder the Parquet files below it, in order of name.
+
+    Spans that no checkpoint has confirmed yet (`_pending`) are left out.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            if not Path(path).is_file():
+                raise InputError(f"{path}: no such file or folder")
+            found.append(path)
+            continue
+        below = sorted(str(file) for file in Path(path).rglob("*.parquet") if file.is_file())
+        below = [file for file in below if PENDING not in Path(file).relative_to(path).parts]
+        if not below:
+            raise InputError(f"{path}: no Parquet file below this folder")
+        found += below
+    return found
+
+
+def is_outcome_file(path: str) -> bool:
+    """Tell an outcome file from a table of another shape."""
+    if not path.endswith(".parquet"):
+        return False
+    return {"user", "ranks", "gains"} <= set(_opened(path).schema_arrow.names)
+
+
+def read_outcomes(
+    files: Sequence[str], by: Sequence[str], advance: Advance, *, with_ids: bool = False
+) -> Iterator[Batch]:
+    """The slates of outcome files; impressions without a request are no ranked list.
+
+    A list's name is its request. Raises `InputError` for a dimension that such files do not have.
+    """
+    for dimension in by:
+        if dimension not in DIMENSIONS:
+            raise InputError(f"--by {dimension}: outcome files have {', '.join(DIMENSIONS)}")
+    for path in files:
+        file = _opened(path)
+        size = Path(path).stat().st_size
+        for group in range(file.num_row_groups):
+            columns = ["user", "ranks", "gains", *by]
+            # Strings that are all different are dear to read: only where something is null.
+            if with_ids or _has_null(file, group, "request"):
+                columns.append("request")
+            try:
+                table = file.read_row_group(group, columns=columns, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                raise InputError(f"{path}: {error}") from error
+            for record in table.to_batches(max_chunksize=ROWS):
+                yield _batch(record, by, with_ids=with_ids)
+            advance(size // file.num_row_groups)
+
+
+def _opened(path: str) -> Any:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _has_null(file: Any, group: int, column: str) -> bool:
+    metadata = file.metadata.row_group(group)
+    index = file.schema_arrow.names.index(column)
+    # Columns before it are not nested: names and leaves agree up to there.
+    statistics = metadata.column(index).statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+
+
+def _batch(record: Any, by: Sequence[str], *, with_ids: bool) -> Batch:
+    if "request" in record.schema.names and record.column("request").null_count:
+        record = record.filter(record.column("request").is_valid())
+    starts, gains = _flat(record.column("gains"), np.float64)
+    _, ranks = _flat(record.column("ranks"), np.int16)
+    positive = gains > 0
+    before = np.concatenate(([0], np.cumsum(positive)))
+    relevant = before[starts[1:]] - before[starts[:-1]]
+    where = np.flatnonzero(positive)
+    segments, names = _segments(record, by)
+    return Batch(
+        relevant=relevant,
+        ranks=ranks[where].astype(np.int64),
+        gains=gains[where],
+        # Stored positions decide: nothing is sorted by score again, so nothing ties.
+        places=(where - np.repeat(starts[:-1], relevant) + 1).astype(np.float64),
+        length=np.diff(starts),
+        clusters=clusters_of(record.column("user")),
+        segments=segments,
+        names=names,
+        ids=record.column("request").to_pylist() if with_ids else None,
+    )
+
+
+def _flat(column: Any, sort: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:
+    """Where each list starts (n + 1,), and the values of all of them."""
+    wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
+    starts = _window(column, 1, wide, len(column) + 1).astype(np.int64)
+    first, last = int(starts[0]), int(starts[-1])
+    values = column.values.slice(first, last - first)
+    return starts - first, _window(values, 1, sort, len(values))
+
+
+def _window(array: Any, buffer: int, sort: type[np.generic], count: int) -> npt.NDArray[Any]:
+    raw = array.buffers()[buffer]
+    if raw is None:
+        return np.zeros(count, sort)
+    width = np.dtype(sort).itemsize
+    return np.frombuffer(raw, sort, count=count, offset=array.offset * width)
+
+
+def clusters_of(users: Any) -> Ints:
+    """The cluster of each user of an Arrow column of strings, as `core.windows.cluster_of`."""
+    if not len(users):
+        return np.zeros(0, np.int64)
+    starts = _window(users, 1, np.int32, len(users) + 1).tolist()
+    raw = memoryview(users.buffers()[2] or b"")
+    checksums = [crc32(raw[start:end]) for start, end in pairwise(starts)]
+    return np.array(checksums, np.int64) & (CLUSTERS - 1)
+
+
+def _segments(record: Any, by: Sequence[str]) -> tuple[Ints, list[tuple[str, ...]]]:
+    """The segment of each row as an index into the segments found, and those; null is ""."""
+    codes = np.zeros(len(record), np.int64)
+    names: list[tuple[str, ...]] = [()]
+    for dimension in by:
+        column = record.column(dimension).fill_null("").dictionary_encode()
+        values = column.dictionary.to_pylist()
+        indices = _window(column.indices, 1, np.int32, len(column))
+        # Number the pairs of what was found so far and this dimension's values.
+        pairs, codes = np.unique(codes * len(values) + indices, return_inverse=True)
+        names = [(*names[pair // len(values)], values[pair % len(values)]) for pair in pairs]
+    return codes.astype(np.int64), names
+
+
+def segments_of(rows: Sequence[tuple[str, ...]]) -> tuple[Ints, list[tuple[str, ...]]]:
+    """Number the distinct values, in the order in which they come."""
+    numbers: dict[tuple[str, ...], int] = {}
+    codes = [numbers.setdefault(row, len(numbers)) for row in rows]
+    return np.array(codes, np.int64), list(numbers)

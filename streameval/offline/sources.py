@@ -1,0 +1,62 @@
+"""Which reader takes the files of `evaluate`: the one place that knows all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from streameval.core.errors import InputError
+from streameval.offline.batches import Advance, Batch
+from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes
+from streameval.offline.ranked_tables import Tables, Ties, read_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files and how to read them; `outcomes` says that they are outcome files."""
+
+    files: Sequence[str]
+    read: Callable[[Advance], Iterator[Batch]]
+    outcomes: bool
+
+
+def source(
+    paths: Sequence[str],
+    *,
+    labels: Sequence[str] = (),
+    run: str | None = None,
+    qrels: str | None = None,
+    by: Sequence[str] = (),
+    ties: Ties | None = None,
+    complete: bool = True,
+    with_ids: bool = False,
+) -> Source:
+    """Choose by what was given. Raises `InputError` where that is no question we can answer.
+
+    `ties` is `trec` for a run and `input` for tables, unless it is given.
+    """
+    if (run is None) != (qrels is None):
+        raise InputError("--run and --qrels go together: one without the other has no figure")
+    if run is not None and qrels is not None:
+        if paths or labels:
+            raise InputError("give files, or --run and --qrels, not both")
+        return _of_tables(Tables([run], [qrels], "trec", by, ties or "trec", complete))
+    if not paths:
+        raise InputError("no files: give outcome files, slates with --labels, or --run and --qrels")
+    if labels:
+        return _of_tables(Tables(paths, labels, "tables", by, ties or "input", complete))
+    files = files_of(paths)
+    for file in files:
+        if not is_outcome_file(file):
+            raise InputError(
+                f"{file}: not an outcome file; slates of another shape need --labels,"
+                " a TREC run --run and --qrels"
+            )
+    return Source(
+        files, lambda advance: read_outcomes(files, by, advance, with_ids=with_ids), outcomes=True
+    )
+
+
+def _of_tables(tables: Tables) -> Source:
+    files = files_of([*tables.shown, *tables.labels])
+    return Source(files, lambda advance: read_tables(tables, advance), outcomes=False)

@@ -1,0 +1,339 @@
+"""`streameval evaluate`: the same figures whatever the file, its cut into batches and its order."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError
+from streameval.core.figures import ratio_stderr
+from streameval.core.limits import CLUSTERS, NANO
+from streameval.core.metrics import RANKING, Scorer
+from streameval.core.outcome import Outcome
+from streameval.core.windows import cluster_of
+from streameval.offline.evaluate import DEFAULT, evaluate
+from streameval.offline.inputs import files_of, read_outcomes
+from streameval.offline.outcomes import table
+from streameval.offline.sources import source
+
+TREC = Path(__file__).parents[2] / "shared" / "data" / "trec_eval"
+
+
+def outcome(number: int, chance: random.Random) -> Outcome:
+    size = chance.randint(1, 30)
+    ranks = sorted(chance.sample(range(1, 60), size))
+    gains = [chance.choice([0.0, 0.0, 0.0, 1.0, 3.0]) for _ in range(size)]
+    return Outcome(
+        offset=number,
+        user=f"ü{chance.randrange(300)}",
+        request=f"r{number}" if chance.random() < 0.9 else None,
+        variant=chance.choice(["A", "B", None]),
+        surface=chance.choice(["home", "search"]),
+        time=1_700_000_000_000 + number,
+        items=[f"i{rank}" for rank in range(size)],
+        positions=list(ranks),
+        ranks=ranks,
+        shown=[1_700_000_000_000 + number] * size,
+        scores=[None] * size,
+        propensities=[None] * size,
+        gains=gains,
+        feedback=[],
+    )
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    chance = random.Random(7)
+    return [outcome(number, chance) for number in range(2_000)]
+
+
+def write(path: Path, rows: Sequence[Outcome], row_group: int) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table(0, rows), path, row_group_size=row_group)
+    return str(path)
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["evaluate", *arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+    return str(error.value)
+
+
+def test_outcome_files_give_the_streams_own_scores_to_the_bit(
+    outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "a.parquet", outcomes, 700)
+    found = evaluate(read_outcomes([file], ["variant"], lambda _: None), DEFAULT, ["variant"])
+    lists = [row for row in outcomes if row.request is not None]
+    rows = []
+    for row in lists:
+        relevant = [(r, g) for r, g in zip(row.ranks, row.gains, strict=True) if g > 0]
+        rows.append((tuple(r for r, _ in relevant), tuple(g for _, g in relevant)))
+    units = Scorer([10], "linear").score(rows)
+    for variant in ("A", "B", ""):
+        x = np.zeros((CLUSTERS, len(RANKING)), np.int64)
+        y = np.zeros(CLUSTERS, np.int64)
+        for row, score in zip(lists, units, strict=True):
+            if (row.variant or "") == variant:
+                x[cluster_of(row.user)] += score
+                y[cluster_of(row.user)] += 1
+        for number, metric in enumerate(RANKING):
+            figure = found.figures((variant,))[f"{metric.name}@10"]
+            stderr = ratio_stderr(x[:, number], y)
+            assert figure.n == y.sum()
+            assert figure.value == int(x[:, number].sum()) / (figure.n * NANO)
+            assert stderr is not None
+            assert figure.low is not None
+            assert figure.high is not None
+            # Student's t of 100 to 255 clusters, on both sides.
+            assert 1.96 < (figure.high - figure.value) * NANO / stderr < 2.0
+            assert math.isclose(figure.value - figure.low, figure.high - figure.value)
+
+
+def test_neither_files_nor_row_groups_nor_order_change_a_bit(
+    outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    whole = write(tmp_path / "whole.parquet", outcomes, 65_536)
+    shuffled = random.Random(1).sample(outcomes, len(outcomes))
+    write(tmp_path / "parts/dt=1/one.parquet", shuffled[:313], 50)
+    write(tmp_path / "parts/dt=2/two.parquet", shuffled[313:], 7)
+    arguments = ["--by", "variant,surface", "--metrics", "ndcg@3,map,precision@40"]
+    assert run(whole, *arguments) == run(str(tmp_path / "parts"), *arguments)
+
+
+def test_unconfirmed_files_of_a_folder_are_not_read(tmp_path: Path) -> None:
+    rows = [outcome(number, random.Random(number)) for number in range(3)]
+    seen = write(tmp_path / "dt=1/hour=1/p0-0-9-ab.parquet", rows, 10)
+    write(tmp_path / "_pending/p0-9-12-cd/dt=1/hour=1/p0-9-12-cd.parquet", rows, 10)
+    assert files_of([str(tmp_path)]) == [seen]
+
+
+def test_lists_of_very_different_widths_score_as_alone(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    rows = []
+    for number, size in enumerate([1, 700, 1, 2, 64, 65, 3, 1000]):
+        row = outcome(number, chance)
+        ranks = list(range(1, size + 1))
+        rows.append(
+            Outcome(
+                offset=number,
+                user=row.user,
+                request=f"r{number}",
+                variant=None,
+                surface=None,
+                time=row.time,
+                items=[f"i{rank}" for rank in ranks],
+                positions=list(ranks),
+                ranks=ranks,
+                shown=[row.time] * size,
+                scores=[None] * size,
+                propensities=[None] * size,
+                gains=[chance.choice([0.0, 1.0]) for _ in ranks],
+                feedback=[],
+            )
+        )
+    together = run(write(tmp_path / "all.parquet", rows, 100), "--per-list")["lists"]
+    for number, row in enumerate(rows):
+        alone = run(write(tmp_path / f"{number}.parquet", [row], 100), "--per-list")["lists"]
+        assert alone[f"r{number}"] == together[f"r{number}"]
+
+
+SLATES = [
+    {"list_id": "u1", "item_id": "a", "rank": 1, "variant": "A"},
+    {"list_id": "u1", "item_id": "b", "rank": 2, "variant": "A"},
+    {"list_id": "u1", "item_id": "c", "rank": 3, "variant": "A"},
+    {"list_id": "u2", "item_id": "x", "rank": 1, "variant": "B"},
+]
+LABELS = [
+    {"list_id": "u1", "item_id": "b", "gain": 3},
+    {"list_id": "u1", "item_id": "c", "gain": 1},
+    {"list_id": "u1", "item_id": "z", "gain": 2},
+    {"list_id": "u3", "item_id": "a", "gain": 1},
+]
+
+
+def tables(folder: Path, kind: str) -> tuple[str, str]:
+    names = []
+    for name, rows in (("slates", SLATES), ("labels", LABELS)):
+        path = folder / f"{name}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        elif kind == "csv":
+            lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+            path.write_text("\n".join(lines) + "\n")
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        names.append(str(path))
+    return names[0], names[1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_slates_and_labels_of_case_a_give_its_figures(kind: str, tmp_path: Path) -> None:
+    """Case A of docs: [a, b, c] with b: 3, c: 1 and z: 2 not shown, k = 5.
+
+    DCG = 3/log2(3) + 1/log2(4), ideal = 3 + 2/log2(3) + 1/log2(4).
+    """
+    slates, labels = tables(tmp_path, kind)
+    names = "precision@5,recall@5,ndcg@5,map@5,mrr@5"
+    found = run(slates, "--labels", labels, "--metrics", names, "--per-list", "--by", "variant")
+    log3 = math.log2(3)
+    ideal = 3 + 2 / log3 + 1 / 2
+    assert found["lists"]["u1"] == pytest.approx(
+        {
+            "precision@5": 2 / 5,
+            "recall@5": 2 / 3,
+            "ndcg@5": (3 / log3 + 1 / 2) / ideal,
+            "map@5": (1 / 2 + 2 / 3) / 3,
+            "mrr@5": 1 / 2,
+        },
+        abs=1e-12,
+    )
+    assert set(found["lists"]["u2"].values()) == {0.0}
+    assert set(found["lists"]["u3"].values()) == {0.0}, "a user without a list counts 0"
+    assert found["figures"]["precision@5"]["n"] == 3
+    by = {segment["variant"]: segment["figures"]["recall@5"]["n"] for segment in found["segments"]}
+    assert by == {"A": 1, "B": 1, "": 1}
+
+
+def test_lists_that_only_labels_know_can_be_left_out(tmp_path: Path) -> None:
+    slates, labels = tables(tmp_path, "csv")
+    found = run(slates, "--labels", labels, "--no-complete", "--per-list")
+    assert list(found["lists"]) == ["u1", "u2"]
+
+
+def test_ranks_with_gaps_and_repeated_items_follow_the_streams_rule(tmp_path: Path) -> None:
+    slates, labels = tmp_path / "s.csv", tmp_path / "l.csv"
+    # Ranks become 1, 3, 4, 7: an equal rank moves down, gaps stay, the second b is a duplicate.
+    slates.write_text("list,item,rank\nu,a,0\nu,b,3\nu,c,3\nu,b,5\nu,d,7\n")
+    labels.write_text("list,item\nu,b\nu,c\nu,d\n")
+    found = run(str(slates), "--labels", str(labels), "--metrics", "map", "--per-list")
+    assert found["lists"]["u"]["map"] == pytest.approx((1 / 3 + 2 / 4 + 3 / 7) / 3, abs=1e-12)
+
+
+def trec(folder: Path) -> tuple[str, str]:
+    run_file, qrels = folder / "run", folder / "qrels"
+    run_file.write_text("1 Q0 d1 1 2.0 x\n1 Q0 d2 2\t2.0 x\n1 Q0 d3 3 3.5 x\n9 Q0 d1 1 1.0 x\n")
+    qrels.write_text("1 0 d1 1\n1 0 d3 0\n1 0 d4 -1\n2 0 d1 2\n")
+    return str(run_file), str(qrels)
+
+
+@pytest.mark.parametrize(("ties", "rank"), [("trec", 3), ("input", 2)])
+def test_equal_scores_are_ordered_as_asked(ties: str, rank: int, tmp_path: Path) -> None:
+    run_file, qrels = trec(tmp_path)
+    arguments = ["--run", run_file, "--qrels", qrels, "--metrics", "mrr", "--per-list"]
+    assert run(*arguments, "--ties", ties)["lists"]["1"]["mrr"] == pytest.approx(1 / rank)
+    if ties == "trec":
+        assert run(*arguments)["lists"]["1"]["mrr"] == pytest.approx(1 / rank), "the default"
+
+
+def test_topics_of_the_qrels_without_a_run_count_0_unless_left_out(tmp_path: Path) -> None:
+    run_file, qrels = trec(tmp_path)
+    arguments = ["--run", run_file, "--qrels", qrels, "--metrics", "mrr", "--per-list"]
+    assert run(*arguments)["lists"]["2"]["mrr"] == 0.0
+    assert list(run(*arguments, "--no-complete")["lists"]) == ["1"]
+
+
+@pytest.mark.skipif(not TREC.exists(), reason="needs trec_eval's test files")
+@pytest.mark.parametrize(
+    ("results", "expected", "option"),
+    [
+        ("results.test", "out.test.aq", "--no-complete"),
+        ("results.trunc", "out.test.aqc", "--complete"),
+    ],
+)
+def test_figures_equal_trec_evals_own_output(results: str, expected: str, option: str) -> None:
+    measures = {
+        "map": "map",
+        "recip_rank": "mrr",
+        "ndcg": "ndcg",
+        **{f"P_{k}": f"precision@{k}" for k in (5, 10, 100, 1000)},
+        **{f"recall_{k}": f"recall@{k}" for k in (5, 10, 100, 1000)},
+        **{f"ndcg_cut_{k}": f"ndcg@{k}" for k in (5, 10, 100, 1000)},
+        **{f"map_cut_{k}": f"map@{k}" for k in (5, 10, 100, 1000)},
+        **{f"success_{k}": f"hit_rate@{k}" for k in (1, 5, 10)},
+    }
+    found = run(
+        *("--run", str(TREC / results), "--qrels", str(TREC / "qrels.test"), option),
+        *("--metrics", ",".join(measures.values()), "--per-list"),
+    )
+    compared = 0
+    for line in (TREC / expected).read_text().splitlines():
+        measure, topic, value = line.split()
+        if measure in measures:
+            name = measures[measure]
+            mine = (
+                found["figures"][name]["value"] if topic == "all" else found["lists"][topic][name]
+            )
+            assert mine == pytest.approx(float(value), abs=5.1e-5), line
+            compared += 1
+    assert compared >= 4 * len(measures)
+
+
+def test_json_has_exactly_the_documented_keys(tmp_path: Path) -> None:
+    run_file, qrels = trec(tmp_path)
+    found = run("--run", run_file, "--qrels", qrels, "--metrics", "ndcg@10", "--per-list")
+    assert list(found) == ["figures", "lists"]
+    assert list(found["figures"]["ndcg@10"]) == ["value", "low", "high", "n"]
+    assert list(found["lists"]["1"]) == ["ndcg@10"]
+
+
+def test_nothing_to_average_is_null_and_not_zero(tmp_path: Path) -> None:
+    file = write(tmp_path / "none.parquet", [], 10)
+    assert run(file)["figures"]["ndcg@10"] == {"value": None, "low": None, "high": None, "n": 0}
+
+
+def test_the_catalogue_names_formula_and_source() -> None:
+    rows = {row["name"]: row for row in run("--list")["catalogue"]}
+    assert {metric.name for metric in RANKING} <= set(rows)
+    assert all(row["formula"] and row["source"] for row in rows.values())
+    text = CliRunner().invoke(app, ["evaluate", "--list"]).output
+    assert "ndcg@k" in text
+    assert rows["ndcg"]["formula"] in text
+
+
+def test_what_cannot_be_answered_is_said_in_one_sentence(tmp_path: Path) -> None:
+    slates, labels = tables(tmp_path, "csv")
+    file = write(tmp_path / "o.parquet", [outcome(1, random.Random(1))], 10)
+    bad = tmp_path / "bad"
+    bad.write_text("1 Q0 d1 1 2.0\n")
+    assert "nosuch@5" in refused(file, "--metrics", "nosuch@5")
+    assert "needs a cut" in refused(file, "--metrics", "precision")
+    assert "go together" in refused("--run", str(bad))
+    assert "bad:1: 6 fields" in refused("--run", str(bad), "--qrels", str(bad))
+    assert "not an outcome file" in refused(slates)
+    assert "no column" in refused(labels, "--labels", labels)
+    assert "no such file" in refused(str(tmp_path / "away.parquet"))
+    assert "--by user" in refused(file, "--by", "user")
+    assert "no files" in refused()
+    assert "--ties" in refused(file, "--ties", "some")
+
+
+def test_two_lists_of_one_name_cannot_be_shown_apart(tmp_path: Path) -> None:
+    row = outcome(1, random.Random(1))
+    file = write(tmp_path / "o.parquet", [row, row], 10)
+    assert "two lists of this name" in refused(file, "--per-list")
+
+
+def test_a_source_says_whether_its_files_are_outcomes(tmp_path: Path) -> None:
+    file = write(tmp_path / "o.parquet", [outcome(1, random.Random(1))], 10)
+    slates, labels = tables(tmp_path, "csv")
+    assert source([file]).outcomes
+    assert not source([slates], labels=[labels]).outcomes
