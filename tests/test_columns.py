@@ -1,0 +1,102 @@
+"""Records by column are the records that aiokafka itself hands out, whatever the units."""
+
+import struct
+
+import pytest
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streameval.stream.columns import Fetched, _ColumnRecords
+
+LZ4, NONE = 3, 0
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+ATTRIBUTES, CONTROL = 21, 0x20
+
+
+def batch(base, offsets, *, codec=LZ4, producer=-1, length=None, marker=None):
+    """A batch of Kafka as bytes: records at `base` + `offsets`, `length` offsets long."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=producer >= 0,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    if marker is not None:
+        builder.append(0, 1_000, marker, b"\0\0\0\0\0\0", [])
+    for offset in offsets:
+        value = None if offset % 7 == 3 else b"value %d" % (base + offset)
+        builder.append(offset, 1_000 + offset, b"key %d" % offset, value, [("header", b"x")])
+    raw = bytearray(builder.build())
+    struct.pack_into(">q", raw, 0, base)
+    struct.pack_into(">i", raw, 23, (length or (offsets[-1] + 1 if offsets else 1)) - 1)
+    if marker is not None:
+        raw[ATTRIBUTES + 1] |= CONTROL
+    return bytes(raw)
+
+
+@st.composite
+def fetches(draw):
+    """Batches one after the other (compacted, transactional, markers), and where to begin."""
+    raw, at, aborted = b"", draw(st.integers(0, 50)), []
+    starts = []
+    for _ in range(draw(st.integers(1, 6))):
+        producer = draw(st.sampled_from([-1, -1, 5, 6]))
+        length = draw(st.integers(1, 12))
+        if producer >= 0 and draw(st.booleans()):
+            marker = draw(st.sampled_from([ABORT, COMMIT]))
+            raw += batch(at, [], codec=NONE, producer=producer, marker=marker)
+            starts += [at]
+            at += 1
+            continue
+        kept = draw(st.sets(st.integers(0, length - 1)))
+        if kept and producer >= 0 and draw(st.booleans()):
+            aborted.append((producer, at))
+        codec = draw(st.sampled_from([LZ4, NONE])) if kept else NONE
+        raw += batch(at, sorted(kept), codec=codec, producer=producer, length=length)
+        starts += [draw(st.integers(at, at + length - 1))]
+        at += length
+    return raw, aborted, starts[0]  # a broker answers from the batch that holds the offset
+
+
+def plain(raw, aborted, start, *, check_crcs=False):
+    place = TopicPartition("topic", 0)
+    arguments = (place, MemoryRecords(raw), aborted, start, None, None, check_crcs, READ_COMMITTED)
+    return PartitionRecords(*arguments)
+
+
+@given(fetches(), st.integers(1, 5))
+def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(fetch, unit):
+    theirs = plain(*fetch)
+    records = [(r.offset, r.timestamp, r.key, r.value) for r in theirs]
+    fetched = Fetched()
+    fetched.unit = unit
+    ours = _ColumnRecords(fetched, plain(*fetch))
+    rows = []
+    for columns in ours:
+        assert 1 <= len(columns.offsets) <= unit
+        rows += zip(*columns, strict=True)
+        after = [row[0] for row in records if row[0] > rows[-1][0]]
+        assert rows[-1][0] < ours.next_fetch_offset
+        assert not after or ours.next_fetch_offset <= after[0], "a seek back here loses nothing"
+    assert rows == records
+    assert ours.next_fetch_offset == theirs.next_fetch_offset
+
+
+def test_a_damaged_batch_is_an_error_after_the_good_ones_before_it():
+    good, bad = batch(0, [0, 1]), bytearray(batch(2, [0, 1]))
+    bad[-1] ^= 1
+    fetched = Fetched()
+    fetched.unit = 1
+    records = _ColumnRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
+    assert next(records).offsets == [0]
+    with pytest.raises(CorruptRecordException):
+        next(records)
+    assert records.next_fetch_offset == 1, "what was not handed out is fetched again"
