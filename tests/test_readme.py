@@ -132,8 +132,9 @@ async def _use_everything(store: Store) -> None:
     assert (await store.load(0)).offset == await store.offset(0) == 9
     assert (await store.user("u", 2)).impressions == 2
     await store.reset_windows(0, "f2", "{}")
+    assert [row.user for row in (await store.users(0)).rows] == ["u"]
     lease = store.lease("me", 1_000)
-    assert await lease.acquire() == 1
+    assert await lease.acquire() == await store.fence() == 1
     await lease.release()
     await store.close()
 
