@@ -187,7 +187,9 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
         typer.echo(folder)
 
 
-@app.command(epilog="Example: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci")
+@app.command(
+    epilog="Example: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
+)
 def evaluate(
     files: Annotated[
         list[str] | None,
