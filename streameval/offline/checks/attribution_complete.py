@@ -1,0 +1,75 @@
+"""`attribution_complete`: feedback is credited, to rows that can have earned it.
+
+Two things: every feedback of a row points to one of its items, within the attribution window after
+the showing; and of the positive feedback that the partitions took in, little found no impression
+(diagnosed from the snapshot's event counters: it grows when producers lose `request_id`s or
+impressions).
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+
+
+class Settings(CheckSettings):
+    """How much feedback may go without an impression."""
+
+    max_unattributed: float = Field(
+        0.1, ge=0, le=1, description="Largest share of positive feedback without an impression."
+    )
+
+
+def check(evidence: Evidence, settings: Settings) -> Found:
+    """The rows first: wrong rows make every share meaningless."""
+    slates, feedback, wrong = _rows(evidence)
+    if not slates:
+        return nothing("there is no outcome row")
+    if wrong:
+        return failed(
+            wrong,
+            0,
+            f"{wrong:,} of {feedback:,} feedback entries cannot be where they are: before their "
+            f"item was shown, later than the attribution window, or of no item of their row. The "
+            "files were changed, or written under another definition",
+        )
+    if evidence.snapshot is None:
+        return passed(
+            0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are in their place"
+        )
+    taken = {"no_impression": 0, "expired": 0, "ignored": 0, "feedback": 0}
+    for document in evidence.snapshot.figures.values():
+        events = document["events"]
+        taken["no_impression"] += events["unattributed"]["no_impression"]
+        taken["expired"] += events["unattributed"]["expired"]
+        taken["ignored"] += events["ignored"]
+        taken["feedback"] += events["accepted"]["feedback"]
+    lost = taken["no_impression"] + taken["expired"]
+    positive = taken["feedback"] - taken["ignored"]
+    share = lost / positive if positive else 0.0
+    what = (
+        f"{percent(share)} of {positive:,} positive feedback events found no impression"
+        f" ({taken['no_impression']:,} without one, {taken['expired']:,} too late)"
+    )
+    if share <= settings.max_unattributed:
+        return passed(share, settings.max_unattributed, what)
+    return failed(
+        share,
+        settings.max_unattributed,
+        f"{what}: see whether producers send every impression, the same `request_id` and `item_id`"
+        " with both, and whether `attribution_window` is long enough",
+    )
+
+
+def _rows(evidence: Evidence) -> tuple[int, int, int]:
+    """Slates, feedback entries, and entries that cannot be."""
+    bound = evidence.definition.attribution_window
+    slates, feedback, wrong = evidence.row(
+        f"""SELECT count(*), sum(len(feedback)), sum(len(list_filter(feedback, lambda f:
+                f.item < 0 OR f.item >= len(items) OR f.delay > {bound}
+                OR ms + f.delay < coalesce(shown[f.item + 1], 0))))
+            FROM current"""  # noqa: S608  # a number
+    )
+    return slates, int(feedback or 0), int(wrong or 0)

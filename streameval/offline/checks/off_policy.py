@@ -1,0 +1,84 @@
+"""`off_policy`: whether the logged propensities can answer what another policy would earn.
+
+The policy asked about shows each of `catalogue_size` items with the same chance, the usual yard
+stick: IPS and SNIPS of the share of impressions with a positive (`offline.off_policy`). The
+estimates are refused or flagged by their weights; the check fails where they mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from pydantic import Field
+
+from streameval.core.windows import cluster_of
+from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.offline.off_policy import OffPolicy, WeightSums, estimate
+
+BATCH: Final = 65_536
+_ROUNDS: Final = (
+    'SELECT "user", propensities[i], (gains[i] > 0)::INTEGER FROM (SELECT "user", propensities,'
+    " gains, unnest(range(1, len(items) + 1)) AS i FROM current) WHERE propensities[i] IS NOT NULL"
+)
+
+
+class Settings(CheckSettings):
+    """Which policy is asked about, and how much its weights must leave."""
+
+    catalogue_size: int | None = Field(
+        None,
+        ge=1,
+        description="Items that a uniformly random policy would choose from; null: not checked.",
+    )
+    min_effective_share: float = Field(
+        0.01, ge=0, le=1, description="Smallest effective sample size, as a share of impressions."
+    )
+
+
+def check(evidence: Evidence, settings: Settings) -> Found:
+    """Over all impressions of `current` that have a propensity."""
+    if settings.catalogue_size is None:
+        return nothing("the specification names no `catalogue_size`")
+    sums = _sums(evidence, 1 / settings.catalogue_size)
+    if sums is None:
+        return nothing("no impression has a propensity")
+    found = estimate(sums)
+    share, bound = found.effective / found.rounds, settings.min_effective_share
+    if found.refused is not None:
+        return failed(share, bound, f"{found.refused}. {_ADVICE}")
+    what = _what(found, share)
+    if share < bound:
+        return failed(share, bound, f"{what}. {_ADVICE}")
+    return passed(share, bound, what)
+
+
+_ADVICE: Final = (
+    "Log propensities as the policy chose with them, and have it explore more; a comparison of "
+    "variants needs none"
+)
+
+
+def _what(found: OffPolicy, share: float) -> str:
+    assert found.ips is not None, "an estimate that is not refused is there"
+    assert found.snips is not None, "an estimate that is not refused is there"
+    text = (
+        f"uniformly random: IPS {found.ips.value:.4g} ({found.ips.low:.4g} to {found.ips.high:.4g})"
+        f", SNIPS {found.snips.value:.4g} ({found.snips.low:.4g} to {found.snips.high:.4g}); "
+        f"weights: mean {found.mean_weight:.3f}, largest {found.largest_weight:.4g}, effective "
+        f"{found.effective:,.0f} of {found.rounds:,} impressions ({percent(share)})"
+    )
+    return "; ".join([text, *found.warnings])
+
+
+def _sums(evidence: Evidence, target: float) -> WeightSums | None:
+    """The sums over batches of impressions: memory does not grow with the log."""
+    total: WeightSums | None = None
+    result = evidence.connection.execute(_ROUNDS)
+    while rows := result.fetchmany(BATCH):
+        users, logged, rewards = zip(*rows, strict=True)
+        clusters = np.fromiter(map(cluster_of, users), np.int64, len(rows))
+        part = WeightSums.of(rewards, np.full(len(rows), target), logged, clusters)
+        total = part if total is None else total + part
+    return total

@@ -1,0 +1,78 @@
+"""What a check answers, and what every check can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Severity: TypeAlias = Literal["error", "warning", "off"]
+
+
+class CheckSettings(BaseModel):
+    """What the specification may say of any check."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    severity: Severity = Field(
+        "error", description="error: exit code 1 when it fails; warning: reported; off: not run."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one check found. `value` is what `threshold` bounds, in the unit its sentence names.
+
+    `passed` None: there was nothing to check, and `message` says what it would need.
+    """
+
+    passed: bool | None
+    value: float | None
+    threshold: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A check that was run: what it found, and how long it took (seconds)."""
+
+    name: str
+    passed: bool | None
+    severity: Severity
+    value: float | None
+    threshold: float | None
+    message: str
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def passed(value: float, threshold: float, message: str) -> Found:
+    """All is well."""
+    return Found(passed=True, value=value, threshold=threshold, message=message)
+
+
+def failed(value: float | None, threshold: float, message: str) -> Found:
+    """Something is wrong; `message` says what was found and what to do."""
+    return Found(passed=False, value=value, threshold=threshold, message=message)
+
+
+def nothing(message: str) -> Found:
+    """There was nothing to check."""
+    return Found(passed=None, value=None, threshold=None, message=f"not checked: {message}")
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{100 * share:.3g} %"
+
+
+def duration(ms: float) -> str:
+    """A time span as people read it, in the largest unit that gives 1 or more."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if abs(ms) >= size:
+            return f"{ms / size:.3g} {unit}"
+    return f"{ms:.0f} ms"

@@ -1,0 +1,229 @@
+"""`windows_match_outcomes`: the matured figures of a snapshot, recomputed from the outcome files.
+
+DuckDB's SQL computes them again, by partition at the snapshot's watermark, from the rows alone.
+Counts and means over slates must be equal to the last bit: both sides add integers and divide
+once. Means over users add fractions in another order, so they must agree to 1e-12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from streameval.core.definition import Window
+from streameval.core.limits import NANO, OTHER
+from streameval.offline.checks import sql
+from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.result import CheckSettings, Found, duration, failed, nothing, passed
+
+Segment: TypeAlias = tuple[str, ...]
+Place: TypeAlias = tuple[str, Segment]
+SHOWN: Final = 3
+
+
+class Settings(CheckSettings):
+    """Exact: there is nothing to set but the severity."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums of one window and segment: integers, and by kind the sum of the users' rates."""
+
+    users: int = 0
+    impressions: int = 0
+    positives: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    slates: int = 0
+    with_positive: int = 0
+    nanos: list[int] = field(default_factory=list)
+
+    def add(self, other: _Sums) -> None:
+        self.users += other.users
+        self.impressions += other.impressions
+        self.slates += other.slates
+        self.with_positive += other.with_positive
+        self.positives = _added(self.positives, other.positives)
+        self.rates = _added(self.rates, other.rates)
+        self.nanos = _added(self.nanos, other.nanos)
+
+
+def _added(one: list[Any], other: list[Any]) -> list[Any]:
+    return [a + b for a, b in zip(one, other, strict=True)] if one else list(other)
+
+
+def check(evidence: Evidence, _: Settings) -> Found:
+    """Compare each partition's figures, then those of all partitions together."""
+    snapshot, definition = evidence.snapshot, evidence.definition
+    if snapshot is None:
+        return nothing("give a snapshot to compare the outcome files with")
+    compared, differences = 0, []
+    together: dict[Place, _Sums] = defaultdict(_Sums)
+    for partition, document in sorted(snapshot.figures.items()):
+        sums = {
+            (window.name, segment): found
+            for window in definition.windows
+            for segment, found in _recomputed(
+                evidence, window, partition, snapshot.watermarks[partition]
+            )
+        }
+        for place, found in sums.items():
+            together[place].add(found)
+        count, wrong = _compare(evidence, f"partition {partition}", document, sums)
+        compared += count
+        differences += wrong
+    count, wrong = _compare(evidence, "all partitions", snapshot.combined, together)
+    compared += count
+    differences += wrong
+    if not compared and not differences:
+        return nothing("no figure of the snapshot has matured yet")
+    if not differences:
+        return passed(0, 0, f"all {compared:,} matured figures are those of the outcome rows")
+    shown = "; ".join(differences[:SHOWN])
+    more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    return failed(
+        len(differences),
+        0,
+        f"{len(differences):,} of {compared:,} matured figures are not those of the outcome rows: "
+        f"{shown}{more}. {_advice(evidence)}",
+    )
+
+
+def _advice(evidence: Evidence) -> str:
+    (first,) = evidence.row("SELECT min(ms) FROM slates")
+    longest = max(window.size for window in evidence.definition.windows)
+    return (
+        "Rows were lost, added or changed, or files removed by age: compare the files' offsets. "
+        f"Where `outcomes` was switched on less than {duration(longest)} before the snapshot"
+        f" (the first row is of {first} ms), earlier slates are in no file: wait for so long"
+    )
+
+
+def _recomputed(
+    evidence: Evidence, window: Window, partition: int, watermark: int
+) -> Iterator[tuple[Segment, _Sums]]:
+    """The sums of a window's matured panes at a partition's watermark, by segment."""
+    definition = evidence.definition
+    end = (watermark - definition.horizon) // window.slide * window.slide
+    segment = sql.segment(definition.dimensions)
+    chosen = (
+        f"(SELECT * FROM slates WHERE partition = {partition}"  # noqa: S608  # numbers
+        f" AND ms >= {end - window.size} AND ms < {end})"
+    )
+    scores = [
+        f"sum({sql.nano_score(metric, k, definition)}) FILTER (WHERE request IS NOT NULL)"
+        for k in definition.ks
+        for metric in sql.METRICS
+    ]
+    kinds = range(len(definition.kinds))
+    by_user = ", ".join(
+        [f"sum({sql.positives(kind)}) AS p{i}" for i, kind in enumerate(definition.kinds)]
+        + [f"{score} AS s{i}" for i, score in enumerate(scores)]
+    )
+    totals = ", ".join(
+        [f"sum(p{i})" for i in kinds]
+        + [f"sum(p{i}::DOUBLE / impressions)" for i in kinds]
+        + [f"sum(s{i})" for i in range(len(scores))]
+    )
+    rows = evidence.rows(
+        f"""SELECT segment, count(*), sum(impressions), sum(slates), sum(with_positive), {totals}
+            FROM (
+                SELECT {segment} AS segment, "user", sum(len(items)) AS impressions,
+                    count(request) AS slates,
+                    count(*) FILTER (WHERE request IS NOT NULL AND len(positive) > 0)
+                        AS with_positive, {by_user}
+                FROM ({sql.judged(definition, chosen)})
+                GROUP BY ALL
+            ) GROUP BY segment"""  # noqa: S608  # names and numbers of the definition, quoted
+    )
+    for values, users, impressions, slates, with_positive, *rest in rows:
+        n = len(kinds)
+        yield (
+            tuple(values),
+            _Sums(
+                users,
+                int(impressions),
+                [int(value) for value in rest[:n]],
+                rest[n : 2 * n],
+                int(slates),
+                int(with_positive),
+                [int(value or 0) for value in rest[2 * n :]],
+            ),
+        )
+
+
+def _compare(
+    evidence: Evidence, where: str, document: Mapping[str, Any], sums: Mapping[Place, _Sums]
+) -> tuple[int, list[str]]:
+    """How many figures were compared, and what differs."""
+    definition = evidence.definition
+    expected: dict[tuple[Any, ...], float | None] = {}
+    for (window, segment), found in sums.items():
+        for name, key, value in _figures(evidence, found):
+            expected[window, segment, key, name] = value
+    known = {
+        (row["window"], tuple(row[name] for name in definition.dimensions), key, name): value
+        for row in (*document["rates"], *document["ranking"])
+        if row["basis"] == "matured"
+        for key in (row.get("feedback", row.get("k")),)
+        for name, value in row.items()
+        if name in _NAMES
+    }
+    # Beyond `max_segments` the rows cannot say which of them went to `__other__`.
+    overflown = {place[0] for place in known if OTHER in place[1]}
+    places = sorted(
+        (place for place in known.keys() | expected.keys() if place[0] not in overflown), key=str
+    )
+    wrong = [
+        _difference(where, place, known.get(place), expected.get(place))
+        for place in places
+        if not _equal(place[3], known.get(place), expected.get(place))
+    ]
+    return len(places), wrong
+
+
+_NAMES: Final = (
+    "users",
+    "impressions",
+    "positives",
+    "positive_rate",
+    "positives_per_impression",
+    "slates",
+    "slates_with_positive",
+    *sql.METRICS,
+)
+
+
+def _figures(evidence: Evidence, found: _Sums) -> Iterable[tuple[str, Any, float | None]]:
+    """Each figure of the sums: its name, its kind or k, its value."""
+    definition = evidence.definition
+    for index, kind in enumerate(definition.kinds):
+        yield "users", kind, found.users
+        yield "impressions", kind, found.impressions
+        yield "positives", kind, found.positives[index]
+        yield "positive_rate", kind, found.rates[index] / found.users
+        yield "positives_per_impression", kind, found.positives[index] / found.impressions
+    nanos = iter(found.nanos)
+    for k in definition.ks:
+        yield "slates", k, found.slates
+        yield "slates_with_positive", k, found.with_positive
+        for metric in sql.METRICS:
+            total = next(nanos)
+            yield metric, k, total / (found.slates * NANO) if found.slates else None
+
+
+def _equal(name: str, known: float | None, expected: float | None) -> bool:
+    if known is None or expected is None or name != "positive_rate":
+        return known == expected
+    return math.isclose(known, expected, rel_tol=1e-12, abs_tol=1e-12)
+
+
+def _difference(
+    where: str, place: tuple[Any, ...], known: float | None, expected: float | None
+) -> str:
+    window, segment, key, name = place
+    labels = "/".join(segment)
+    cut = f"@{key}" if isinstance(key, int) else f" of {key}"
+    return f"{name}{cut} in {window} of {where} {labels!r} is {known}, the rows give {expected}"

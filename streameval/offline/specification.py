@@ -1,0 +1,83 @@
+"""What is checked and how strictly: a YAML file with a key for each check, all of them optional.
+
+    period: 24h
+    sample_ratio: {split: {A: 1, B: 1}}
+    metric_regression: {control: A, metrics: [ndcg@10, map@10]}
+    drift: {severity: warning}
+
+`streameval check --schema` prints its JSON Schema.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+
+from streameval.core.errors import ConfigError
+from streameval.durations import parse_duration
+from streameval.offline.checks.table import CHECKS
+
+
+def _milliseconds(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+class _Base(BaseModel):
+    """What is checked, and how strictly."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    period: Annotated[int | None, BeforeValidator(_milliseconds)] = Field(
+        None,
+        gt=0,
+        description="Time before the newest row that the checks of traffic look at, e.g. 24h;"
+        " null: everything.",
+    )
+
+
+if TYPE_CHECKING:
+    Specification: TypeAlias = _Base
+else:
+    Specification = create_model(
+        "Specification",
+        __base__=_Base,
+        __doc__=_Base.__doc__,
+        **{
+            check.name: (
+                check.settings,
+                Field(default_factory=check.settings, description=check.sentence),
+            )
+            for check in CHECKS
+        },
+    )
+    """One field per row of the table of checks."""
+
+
+def load(path: Path | None) -> Specification:
+    """The specification in a YAML file; without one, all defaults. Raises ConfigError."""
+    if path is None:
+        return Specification.model_validate({})
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    try:
+        return Specification.model_validate({} if given is None else given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(map(str, problem["loc"]))
+        message = problem["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            f"{path}: {key}: {message} (streameval check --schema lists all)"
+        ) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Specification.model_json_schema(),
+    }

@@ -1,0 +1,561 @@
+"""Checks: on clean files all pass; each planted fault fails exactly the check that is about it.
+
+The files are written by the service's own writers from a seeded stream through the core: two
+partitions, two variants of equal quality, scores that are the truth, propensities that are.
+"""
+
+import json
+import random
+import zlib
+from dataclasses import replace
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from streameval.core.definition import Definition, Positive, Window
+from streameval.core.errors import ConfigError, InputError
+from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.core.figures import figures, merge
+from streameval.core.metrics import RANKING, Scorer
+from streameval.core.outcome import Span
+from streameval.core.partition import Partition
+from streameval.offline import snapshots, specification
+from streameval.offline.checks import runner, sql
+from streameval.offline.checks.evidence import Log, gather
+from streameval.offline.checks.table import CHECKS
+from streameval.offline.outcomes import OutcomeFolder
+from streameval.stream.scan import UserRow
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+LENGTH = 300 * MINUTE
+DEFINITION = Definition(
+    positives=(Positive("click"), Positive("buy")),
+    gains={"buy": 3.0},
+    windows=(Window("1h", 60 * MINUTE, MINUTE), Window("4h", 240 * MINUTE, 10 * MINUTE)),
+)
+PARTITIONS = 2
+SPECIFICATION = {
+    "sample_ratio": {"split": {"A": 1, "B": 1}},
+    "metric_regression": {"control": "A"},
+    "logged_scores": {"probabilities": True},
+    "off_policy": {"catalogue_size": 20},
+    "freshness": {"max_age_seconds": 600},
+}
+
+
+# --- a clean stream -------------------------------------------------------------------------------
+
+
+def stream(seed=1, users=3_000, slates=8_000, share_of_b=0.5, score_shift=0.0, skill=None):
+    """Events of a recommender by `(ts, event)`; `skill` scales what variant B's people click."""
+    chance = random.Random(seed)
+    events = []
+    for number in range(slates):
+        user = f"u{chance.randrange(users)}"
+        ts = START + chance.randrange(LENGTH)
+        variant = "B" if zlib.crc32(user.encode()) % 1000 < 1000 * share_of_b else "A"
+        events += one_slate(chance, number, user, ts, variant, score_shift, skill)
+    return sorted(events, key=lambda event: event.ts)
+
+
+def one_slate(chance, number, user, ts, variant, score_shift=0.0, skill=None):
+    """A slate of 5 out of 20 items that the policy samples, and the feedback to it."""
+    weights = [1 + item % 4 for item in range(20)]
+    items = []
+    while len(items) < 5:
+        (item,) = chance.choices(range(20), weights)
+        if item not in items:
+            items.append(item)
+    request = f"r{number}"
+    rates = [0.05 + 0.02 * (item % 4) + 0.1 * chance.random() for item in items]
+    details = {
+        f"i{item}": (rate + score_shift, weights[item] / sum(weights))
+        for item, rate in zip(items, rates, strict=True)
+    }
+    positions = {f"i{item}": place for place, item in enumerate(items, 1)}
+    yield SlateEvent(
+        ts=ts,
+        user_id=user,
+        request_id=request,
+        items=positions,
+        variant=variant,
+        surface=None,
+        details=details,
+    )
+    for item, rate in zip(items, rates, strict=True):
+        if chance.random() < rate * (skill or {}).get(variant, 1.0):
+            kind = "buy" if chance.random() < 0.1 else "click"
+            later = ts + chance.randrange(1, 10 * MINUTE)
+            yield FeedbackEvent(
+                ts=later, user_id=user, item_id=f"i{item}", feedback=kind, request_id=request
+            )
+            if chance.random() < 0.05:
+                yield FeedbackEvent(
+                    ts=later + chance.randrange(MINUTE),
+                    user_id=user,
+                    item_id=f"i{item}",
+                    feedback=kind,
+                    request_id=request,
+                    retract=True,
+                )
+
+
+# --- what the service writes of it ----------------------------------------------------------------
+
+
+class Service:
+    """Runs a stream through the core and leaves outcome files and snapshots as a worker would."""
+
+    def __init__(self, root, definition=DEFINITION):
+        self.root, self.definition = root, definition
+        self.outcomes = root / "outcomes"
+        self.folder = OutcomeFolder(str(self.outcomes), {"group": "g", "topic": "t"}, {})
+        self.folder.check()
+        self.logs = {number: [] for number in range(PARTITIONS)}
+        self.states = [
+            Partition(definition, journal=True, keep_outcomes=True) for _ in range(PARTITIONS)
+        ]
+        self.users = {}
+        self.saved = [0] * PARTITIONS
+
+    def take(self, events):
+        for event in events:
+            self.logs[zlib.crc32(event.user_id.encode()) % PARTITIONS].append(event)
+        for number, state in enumerate(self.states):
+            fresh = self.logs[number][self.saved[number] :]
+            state.apply(fresh, range(self.saved[number], self.saved[number] + len(fresh)))
+            self._count(number, state.flush())
+            span = Span(number, self.saved[number], len(self.logs[number]), "ab")
+            self.folder.write(span, state.take_outcomes())
+            self.folder.publish(span.name)
+            self.saved[number] = span.end
+        return self
+
+    def _count(self, number, deltas):
+        for user, impressions, slates, first, last, positives in deltas:
+            known = self.users.setdefault((number, user), [0, 0, first, last, [0, 0]])
+            known[0] += impressions
+            known[1] += slates
+            known[2:4] = min(known[2], first), max(known[3], last)
+            known[4] = [a + b for a, b in zip(known[4], positives, strict=True)]
+
+    def snapshot(self, name, change=None):
+        """Take a snapshot; `change` may tamper with the users' counters in Redis before."""
+        if change is not None:
+            change(self.users)
+        folder = self.root / name
+        folder.mkdir()
+        parts = [self._part(number) for number in range(PARTITIONS)]
+        manifest = {
+            "format": snapshots.FORMAT,
+            "definition": self.definition.described(),
+            "pseudonymous": False,
+            "partitions": [part.facts for part in parts],
+            "files": snapshots._write(folder, self.definition, parts),
+        }
+        snapshots._put(folder / snapshots.MANIFEST, manifest)
+        return folder
+
+    def _part(self, number):
+        state, end = self.states[number], self.saved[number]
+        rows = [
+            UserRow(user, end, known[0], known[1], dict(zip(kinds, known[4], strict=True)), *ends)
+            for (partition, user), known in self.users.items()
+            if partition == number
+            for kinds, ends in ((self.definition.kinds, known[2:4]),)
+        ]
+        facts = {"partition": number, "watermark": state.watermark}
+        return snapshots._Part(
+            facts,
+            snapshots._user_table(number, rows, None),
+            snapshots.SCHEMA.empty_table(),
+            state.sums(),
+            state.document(),
+        )
+
+    def log(self):
+        return {number: Log(0, events) for number, events in self.logs.items()}
+
+    def now(self):
+        return max(state.watermark for state in self.states)
+
+
+def clean(root, events=None, *, change=None, halves=True):
+    """A service after both halves of a stream, with a snapshot after each."""
+    service = Service(root)
+    events = stream() if events is None else events
+    middle = START + LENGTH // 2 + DEFINITION.horizon
+    if halves:
+        service.take([event for event in events if event.ts < middle])
+        service.snapshot("earlier")
+        events = [event for event in events if event.ts >= middle]
+    service.take(events)
+    service.snapshot("later", change)
+    return service
+
+
+def results(service, given=None, **changes):
+    """The results by name of all checks over what a service left."""
+    spec = specification.Specification.model_validate(SPECIFICATION | (given or {}))
+    arguments = {
+        "snapshot": service.root / "later",
+        "reference": service.root / "earlier",
+        "log": service.log(),
+        "period": spec.period,
+    } | changes
+    evidence = gather(str(service.outcomes), service.definition, service.now(), **arguments)
+    return {result.name: result for result in runner.run(evidence, spec)}
+
+
+def failures(found):
+    return {name for name, result in found.items() if result.passed is False}
+
+
+def edit(service, change):
+    """Change the rows of every outcome file; `change` answers a row, or None to drop it."""
+    for path in sorted(service.outcomes.glob("dt=*/hour=*/*.parquet")):
+        rows = pa.parquet.ParquetFile(path).read()
+        kept = [row for row in map(change, rows.to_pylist()) if row is not None]
+        pa.parquet.write_table(pa.Table.from_pylist(kept, rows.schema), path)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """A clean service that no test changes."""
+    return clean(tmp_path_factory.mktemp("clean"))
+
+
+# --- clean, and each fault ------------------------------------------------------------------------
+
+
+def test_on_clean_files_every_check_runs_and_passes(service):
+    found = results(service)
+    assert list(found) == [check.name for check in CHECKS]
+    wrong = {name: result.message for name, result in found.items() if result.passed is not True}
+    assert wrong == {}
+
+
+def test_a_changed_counter_fails_the_recount_and_nothing_else(tmp_path):
+    def change(users):
+        users[min(users)][4][0] += 1
+
+    service = clean(tmp_path, change=change)
+    found = results(service)
+    assert failures(found) == {"counters_match_log"}
+    user = min(service.users)[1]
+    assert f"user {user!r} has positives" in found["counters_match_log"].message
+    assert found["counters_match_log"].value == 1
+
+
+def test_a_users_hash_that_is_gone_fails_the_recount(tmp_path):
+    gone = []
+
+    def change(users):
+        gone.append(min(users))
+        del users[gone[0]]
+
+    found = results(clean(tmp_path, change=change))
+    assert failures(found) == {"counters_match_log"}
+    assert f"user {gone[0][1]!r} has none" in found["counters_match_log"].message
+
+
+def test_a_removed_outcome_row_fails_the_windows_and_nothing_else(tmp_path):
+    service = clean(tmp_path)
+    seen = []
+
+    def drop(row):
+        seen.append(row)
+        # One of the middle of the last hour that has matured.
+        inside = row["time"].timestamp() * 1000 > START + LENGTH - 80 * MINUTE
+        if inside and not any(known is None for known in seen):
+            seen.append(None)
+            return None
+        return row
+
+    edit(service, drop)
+    found = results(service)
+    assert None in seen
+    assert failures(found) == {"windows_match_outcomes"}
+    assert "the rows give" in found["windows_match_outcomes"].message
+
+
+def test_a_positive_taken_from_a_row_fails_the_windows_and_nothing_else(tmp_path):
+    service = clean(tmp_path)
+    taken = []
+
+    def forget(row):
+        late = row["time"].timestamp() * 1000 > START + LENGTH - 80 * MINUTE
+        if late and not taken and [one["retract"] for one in row["feedback"]] == [False]:
+            taken.append(row)
+            return row | {"feedback": []}
+        return row
+
+    edit(service, forget)
+    found = results(service)
+    assert taken
+    assert failures(found) == {"windows_match_outcomes"}
+
+
+def test_dropped_positions_fail_the_positions_and_nothing_else(tmp_path):
+    service = clean(tmp_path)
+
+    def drop(row):
+        return row | {"positions": [None] * 5} if row["offset"] % 10 == 0 else row
+
+    edit(service, drop)
+    found = results(service)
+    assert failures(found) == {"positions_complete"}
+    assert "have no position, most in variant" in found["positions_complete"].message
+
+
+def test_feedback_out_of_its_window_fails_attribution_and_nothing_else(tmp_path):
+    service = clean(tmp_path)
+    bound = DEFINITION.attribution_window
+
+    def delay(row):
+        late = [one | {"delay": one["delay"] + bound} for one in row["feedback"]]
+        return row | {"feedback": late} if row["offset"] % 50 == 0 else row
+
+    edit(service, delay)
+    found = results(service)
+    assert failures(found) == {"attribution_complete"}
+    assert "cannot be where they are" in found["attribution_complete"].message
+
+
+def test_feedback_without_impressions_fails_attribution_and_nothing_else(tmp_path):
+    events = stream()
+    lost = [
+        FeedbackEvent(
+            ts=event.ts,
+            user_id=event.user_id,
+            item_id="elsewhere",
+            feedback="click",
+            request_id="unknown",
+        )
+        for event in events[::10]
+    ]
+    service = clean(tmp_path, sorted([*events, *lost], key=lambda event: event.ts))
+    found = results(service)
+    assert failures(found) == {"attribution_complete"}
+    assert "found no impression" in found["attribution_complete"].message
+
+
+def test_a_bot_fails_the_traffic_and_nothing_else(tmp_path):
+    chance = random.Random(5)
+    begin = (START + LENGTH - 120 * MINUTE) // MINUTE * MINUTE
+    bot = [
+        event
+        for number in range(100)
+        for event in one_slate(chance, 10**6 + number, "bot", begin + 500 * number, "A")
+    ]
+    service = clean(tmp_path, sorted([*stream(), *bot], key=lambda event: event.ts))
+    found = results(service)
+    assert failures(found) == {"traffic_sane"}
+    assert "user 'bot' was shown 100 slates in a minute" in found["traffic_sane"].message
+
+
+def test_a_split_of_52_to_48_fails_the_sample_ratio_and_nothing_else(tmp_path):
+    events = stream(seed=3, users=60_000, slates=40_000, share_of_b=0.52)
+    service = clean(tmp_path, events, halves=False)
+    found = results(service, reference=None, log={})
+    assert failures(found) == {"sample_ratio"}
+    assert "the split is not the configured one" in found["sample_ratio"].message
+
+
+def test_a_shifted_score_fails_the_scores_and_nothing_else(tmp_path):
+    found = results(clean(tmp_path, stream(score_shift=0.2)))
+    assert failures(found) == {"logged_scores"}
+    assert "scores are shifted" in found["logged_scores"].message
+
+
+def test_scores_the_wrong_way_round_have_an_auc_below_a_coins(tmp_path):
+    service = clean(tmp_path)
+    edit(service, lambda row: row | {"scores": [1 - score for score in row["scores"]]})
+    found = results(service, {"logged_scores": {}})
+    assert failures(found) == {"logged_scores"}
+    assert "do not tell positives from the rest" in found["logged_scores"].message
+
+
+def test_a_worse_variant_fails_the_regression_and_nothing_else(tmp_path):
+    events = stream(seed=4, slates=12_000, skill={"B": 0.4})
+    service = clean(tmp_path, events, halves=False)
+    found = results(service, {"logged_scores": {}}, reference=None)
+    assert failures(found) == {"metric_regression"}
+    assert "ndcg@10 of variant 'B' against 'A'" in found["metric_regression"].message
+
+
+def test_a_worse_period_fails_the_regression_and_nothing_else(tmp_path):
+    middle = START + LENGTH // 2
+    good, bad = (
+        stream(seed=6, slates=12_000),
+        stream(seed=6, slates=12_000, skill={"A": 0.5, "B": 0.5}),
+    )
+    shown = {event.request_id: event.ts for event in good if isinstance(event, SlateEvent)}
+    events = [event for event in good if shown[event.request_id] < middle]
+    events += [event for event in bad if shown[event.request_id] >= middle]
+    service = clean(tmp_path, sorted(events, key=lambda event: event.ts))
+    relaxed = {"logged_scores": {}, "drift": {"max_distance": 0.5}}
+    found = results(service, relaxed)
+    assert failures(found) == {"metric_regression"}
+    assert "now against the reference" in found["metric_regression"].message
+
+
+def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(tmp_path):
+    service = clean(tmp_path)
+    middle = START + LENGTH // 2
+
+    def rename(row):
+        new = row["time"].timestamp() * 1000 > middle
+        items = ["new" if new and item == "i3" else item for item in row["items"]]
+        return row | {"items": items}
+
+    edit(service, rename)
+    found = results(service, {"drift": {"max_distance": 0.05}})
+    assert failures(found) == {"drift"}
+    assert "items: " in found["drift"].message
+
+
+def test_old_files_fail_the_freshness_and_nothing_else(service):
+    spec = specification.Specification.model_validate(SPECIFICATION)
+    evidence = gather(str(service.outcomes), DEFINITION, service.now() + 60 * MINUTE)
+    found = {result.name: result for result in runner.run(evidence, spec)}
+    assert failures(found) == {"freshness"}
+    assert "has been final for" in found["freshness"].message
+
+
+def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
+    service = clean(tmp_path)
+    left = [1e-6]
+
+    def collapse(row):
+        now = row["time"].timestamp() * 1000 > START + LENGTH - 60 * MINUTE
+        return row | {"propensities": [left.pop() if now and left else 1.0, *[1.0] * 4]}
+
+    edit(service, collapse)
+    found = results(service)
+    assert failures(found) == {"off_policy"}
+    assert "effective rounds" in found["off_policy"].message
+    assert "no estimate" in found["off_policy"].message
+
+
+# --- details --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ndcg_gain", ["linear", "exponential"])
+def test_the_formulas_in_sql_give_the_kernels_integers(ndcg_gain):
+    """Any ranks and gains, any k: to the last bit, so that comparing exactly is no lottery."""
+    definition = replace(DEFINITION, ndcg_gain=ndcg_gain, ks=(1, 3, 10, 50))
+    chance = random.Random(7)
+    rows = []
+    for _ in range(3_000):
+        ranks = sorted(chance.sample(range(1, 60), chance.randrange(0, 25)))
+        rows.append((tuple(ranks), tuple(chance.choice([1.0, 3.0, 0.37, 2.5]) for _ in ranks)))
+    expected = Scorer(definition.ks, ndcg_gain).score(rows)
+    table = pa.table(
+        {
+            "relevant": pa.array(
+                [
+                    [{"rank": rank, "gain": gain} for rank, gain in zip(*row, strict=True)]
+                    for row in rows
+                ],
+                pa.list_(pa.struct([("rank", pa.int32()), ("gain", pa.float64())])),
+            )
+        }
+    )
+    columns = [
+        sql.nano_score(metric, k, definition) for k in definition.ks for metric in sql.METRICS
+    ]
+    with duckdb.connect() as connection:
+        connection.register("judged", table)
+        found = connection.execute(f"SELECT {', '.join(columns)} FROM judged").fetchall()
+    assert [list(row) for row in found] == expected.tolist()
+    assert [metric.name for metric in RANKING] == list(sql.METRICS)
+
+
+def test_a_part_of_the_log_gives_what_counters_grew_by(tmp_path):
+    service = clean(tmp_path)
+    skipped = {number: len(events) // 20 for number, events in service.logs.items()}
+    log = {
+        number: Log(skipped[number], events[skipped[number] :])
+        for number, events in service.logs.items()
+    }
+    found = results(service, log=log)["counters_match_log"]
+    assert found.passed is True, found.message
+    without = results(service, log=log, reference=None)["counters_match_log"]
+    assert without.passed is None
+    assert "give an earlier snapshot" in without.message
+
+
+def test_a_sample_recounts_some_users(service):
+    spec = {"counters_match_log": {"sample": 0.1}}
+    every = results(service)["counters_match_log"].message
+    some = results(service, spec)["counters_match_log"]
+    assert some.passed is True
+    assert some.message != every
+
+
+def test_without_snapshot_and_reference_the_checks_say_what_they_lack(service):
+    found = results(service, snapshot=None, reference=None, log={})
+    lacking = {name: result.message for name, result in found.items() if result.passed is None}
+    assert set(lacking) == {"counters_match_log", "windows_match_outcomes", "drift"}
+    assert all(message.startswith("not checked: give a") for message in lacking.values())
+
+
+def test_without_dimensions_the_windows_match_too(tmp_path):
+    plain = replace(DEFINITION, dimensions=(), ndcg_gain="exponential")
+    service = Service(tmp_path, plain).take(stream(slates=1_000))
+    service.snapshot("later")
+    found = results(service, reference=None, log={})["windows_match_outcomes"]
+    assert found.passed is True, found.message
+
+
+def test_a_folder_of_outcome_files_is_a_reference_too(service, tmp_path):
+    other = Service(tmp_path).take(stream(seed=9))
+    found = results(service, reference=other.outcomes)
+    assert found["drift"].passed is True
+    with pytest.raises(InputError, match="neither a snapshot nor outcome files"):
+        results(service, reference=tmp_path)
+
+
+def test_a_check_that_is_off_does_not_run_and_a_warning_does_not_fail(service):
+    given = {
+        "drift": {"severity": "off"},
+        "freshness": {"severity": "warning", "max_age_seconds": 1e-9},
+    }
+    found = results(service, given)
+    assert "drift" not in found
+    assert found["freshness"].passed is False
+    assert not runner.failed(list(found.values()))
+    assert json.loads(json.dumps(runner.document(list(found.values()), 5)))["passed"] is True
+
+
+def test_a_wrong_specification_is_one_line_that_names_the_key(tmp_path):
+    path = tmp_path / "checks.yaml"
+    for text, key in (
+        ("drifts: {}", "drifts"),
+        ("drift: {max_distance: 2}", "drift.max_distance"),
+        ("metric_regression: {metrics: [auc@5]}", "metric_regression.metrics"),
+        ("period: soon", "period"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=f"checks.yaml: {key}: "):
+            specification.load(path)
+    path.write_text("period: 24h\ndrift: {severity: warning}")
+    assert specification.load(path).period == 24 * 60 * MINUTE
+
+
+def test_the_schema_has_every_check_with_its_sentence():
+    schema = specification.json_schema()
+    assert {check.name: check.sentence for check in CHECKS} | {
+        "period": schema["properties"]["period"]["description"]
+    } == {name: about["description"] for name, about in schema["properties"].items()}
+
+
+def test_combined_figures_are_those_of_the_partitions(service):
+    """What the snapshots of these tests hold is what `merge` gives."""
+    document = json.loads((service.root / "later" / "figures.json").read_text())
+    combined = figures(DEFINITION, merge(state.sums() for state in service.states))
+    assert document["combined"]["ranking"] == combined.ranking
