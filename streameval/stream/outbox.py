@@ -84,7 +84,8 @@ class Outbox:
     async def write(self, cut: Cut) -> None:
         """Before the commit: the rows, whole and not visible."""
         if self._files is not None and cut.span is not None:
-            await self._run(self._files.write, cut.span, cut.outcomes)
+            files, span = self._files, cut.span
+            await self._run(lambda: files.write(span, cut.outcomes()))
 
     async def publish(self, cut: Cut) -> None:
         """After the commit: visible, if the pointer still names the span.

@@ -13,8 +13,9 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from streameval.core.checkpoint import Checkpoint, checkpoint
@@ -73,8 +74,8 @@ class Cut:
     letters: list[DeadLetter]
     checkpoint: Checkpoint | None
     tally: Tally
-    span: Span | None = None  # of `outcomes`, where there are any
-    outcomes: Sequence[Outcome] = ()
+    span: Span | None = None  # of the outcomes, where there are any
+    outcomes: Callable[[], list[Outcome]] = list  # for another thread to call: they take a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class Owned:
         users = self.state.flush()
         many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
         due = with_checkpoint or many or now >= self.checkpoint_at
-        saved, span, outcomes = self._checkpoint(now) if due else (None, None, ())
+        saved, span, outcomes = self._checkpoint(now) if due else (None, None, list)
         began = now if self._began is None else self._began
         cut = Cut(
             self.number,
@@ -258,15 +259,17 @@ class Owned:
         self._began = None
         return cut
 
-    def _checkpoint(self, now: float) -> tuple[Checkpoint, Span | None, Sequence[Outcome]]:
+    def _checkpoint(
+        self, now: float
+    ) -> tuple[Checkpoint, Span | None, Callable[[], list[Outcome]]]:
         self.checkpoint_at = now + self.limits.checkpoint_seconds
         token = secrets.token_hex(6)
-        outcomes = self.state.take_outcomes()
-        span = Span(self.number, self.saved, self.next_offset, token) if outcomes else None
+        slates = self.state.take_given_up()
+        span = Span(self.number, self.saved, self.next_offset, token) if slates else None
         attachments = [] if span is None else [span.name]
         saved = checkpoint(self.state, f"{self.next_offset}-{token}", attachments)
         self.saved = self.next_offset
-        return saved, span, outcomes
+        return saved, span, partial(self.state.outcomes_of, slates)
 
     def _tally(self, seconds: float) -> Tally:
         before, before_feedback, before_overflow = (
