@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -255,6 +256,72 @@ def evaluate(
         ),
         _print_json,
     )
+
+
+@app.command(epilog="Example: streameval check --config streameval.yaml --spec checks.yaml")
+def check(
+    outcomes: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder or URI of outcome files. Default: `outcomes`."),
+    ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A snapshot. Default: the newest of `snapshots`."),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="An earlier snapshot, or a folder of outcome files to compare with."
+        ),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML of thresholds and severities (see --schema)."),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTITION[@OFFSET]=FILE",
+            help="The log of a partition as JSON lines, a record a line, from this offset on.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="The time that freshness goes by (ms, or RFC 3339). Default: now."),
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of --spec and end.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Check outcome files, snapshots and the log. Exit code 1 where an error was found.
+
+    Each check says what it found and what to do; docs/checks.md explains them.
+    """
+    from streameval.offline import specification
+
+    if schema:
+        typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
+        return
+    settings = _settings(config)
+    from streameval.offline.checks import command, runner
+    from streameval.tables import print_results
+
+    now = round(time.time() * 1000) if at is None else _instant(at)
+    results = command.check(
+        settings,
+        now,
+        outcomes=outcomes,
+        snapshot=snapshot,
+        reference=reference,
+        spec=spec,
+        logs=log or (),
+    )
+    found = list(results) if as_json else print_results(results)
+    if as_json:
+        _print_json(runner.document(found, now))
+    raise typer.Exit(int(runner.failed(found)))
 
 
 @app.command(epilog="Example: streameval user u42 --json")

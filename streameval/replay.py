@@ -64,6 +64,12 @@ def replay(
     return partition.document(at, users.rows() if users else None)
 
 
+def lines_of(name: str) -> Iterator[list[bytes]]:
+    """The lines of a file that are not blank, a slice at a time; raises `InputError`."""
+    with _opened(name) as (stream, _, _):
+        yield from _batches(_lines(stream))
+
+
 def _apply(partition: Partition, values: Sequence[bytes]) -> None:
     events, rejected = decode_batch(values, None, partition.definition.max_clock_skew)
     for _, rejection in rejected:

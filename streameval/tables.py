@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from streameval.diagnosis import Finding
+    from streameval.offline.checks.result import Result
     from streameval.replay import Progress
 
 Row = Mapping[str, Any]
@@ -153,3 +154,18 @@ def print_findings(findings: Sequence[Finding]) -> None:
         style = _LEVEL_STYLE[finding.level]
         level = f"[{style}]{finding.level:4}[/{style}]"
         console.print(f"{level} {finding.check}: {escape(finding.message)}{cure}")
+
+
+def print_results(results: Iterable[Result]) -> list[Result]:
+    """Print one line a check as soon as it has run; answers all of them."""
+    console = Console(soft_wrap=True, highlight=False)
+    found = []
+    for result in results:
+        if result.passed is None:
+            level, style = "none", "dim"
+        else:
+            level = "ok" if result.passed else {"error": "fail"}.get(result.severity, "warn")
+            style = _LEVEL_STYLE[level]
+        console.print(f"[{style}]{level:4}[/{style}] {result.name}: {escape(result.message)}")
+        found.append(result)
+    return found

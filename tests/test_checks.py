@@ -6,10 +6,13 @@ partitions, two variants of equal quality, scores that are the truth, propensiti
 
 import json
 import random
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -112,6 +115,7 @@ class Service:
     def __init__(self, root, definition=DEFINITION):
         self.root, self.definition = root, definition
         self.outcomes = root / "outcomes"
+        root.mkdir(exist_ok=True)
         self.folder = OutcomeFolder(str(self.outcomes), {"group": "g", "topic": "t"}, {})
         self.folder.check()
         self.logs = {number: [] for number in range(PARTITIONS)}
@@ -439,6 +443,87 @@ def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
     assert failures(found) == {"off_policy"}
     assert "effective rounds" in found["off_policy"].message
     assert "no estimate" in found["off_policy"].message
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def command(service, tmp_path, *arguments):
+    """Run `streameval check` on what a service left, with its log as files."""
+    config, spec = tmp_path / "streameval.yaml", tmp_path / "checks.yaml"
+    config.write_text(
+        "positives: [click, buy]\ngains: {buy: 3}\n"
+        "windows: [{size: 1h, slide: 1m}, {size: 4h, slide: 10m}]\n"
+    )
+    spec.write_text(json.dumps(SPECIFICATION))
+    logs = []
+    for number, events in service.logs.items():
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(b"".join(encoded(event) + b"\n" for event in events))
+        logs += ["--log", f"{number}={path}"]
+    given = ["--outcomes", service.outcomes, "--snapshot", service.root / "later", *logs]
+    given += ["--reference", service.root / "earlier", "--at", service.now(), "--spec", spec]
+    return subprocess.run(
+        [sys.executable, "-m", "streameval.cli", "check", "--config", config]
+        + [str(argument) for argument in (*given, *arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def encoded(event):
+    """An event as a producer sends it."""
+    if isinstance(event, FeedbackEvent):
+        return msgspec.json.encode(event)
+    items = [
+        {"item_id": item, "position": place, "score": score, "propensity": propensity}
+        for item, place in event.items.items()
+        for score, propensity in (event.details[item],)
+    ]
+    names = ("ts", "user_id", "request_id", "variant")
+    head = {"type": "slate"} | {name: getattr(event, name) for name in names}
+    return msgspec.json.encode(head | {"items": items})
+
+
+def test_the_command_passes_with_exit_code_0(service, tmp_path):
+    ran = command(service, tmp_path, "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    document = json.loads(ran.stdout)
+    assert document["passed"] is True
+    assert [(one["name"], one["passed"]) for one in document["checks"]] == [
+        (check.name, True) for check in CHECKS
+    ]
+
+
+def test_the_command_fails_with_exit_code_1_and_a_line_that_says_why(tmp_path):
+    def change(users):
+        users[min(users)][0] += 7
+
+    service = clean(tmp_path / "service", stream(slates=3_000), change=change)
+    ran = command(service, tmp_path)
+    assert ran.returncode == 1
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("fail")]
+    assert line.startswith("fail counters_match_log: 1 of")
+    assert "has impressions" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--log", "x.jsonl"], "write PARTITION=FILE"),
+        (["--log", "0=nowhere.jsonl"], "cannot read nowhere.jsonl"),
+        (["--snapshot", "nowhere"], "nowhere is no snapshot"),
+        (["--reference", "nowhere"], "neither a snapshot nor outcome files"),
+    ],
+)
+def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
+    service, tmp_path, arguments, message
+):
+    ran = command(service, tmp_path, *arguments)
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
 # --- details --------------------------------------------------------------------------------------
