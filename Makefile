@@ -14,10 +14,10 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lock lint test chaos demo bench clean
+.PHONY: help venv lock lint test chaos demo bench bench-offline clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 venv: $(BIN)/.dev ## make the virtual environment with the tools of development
 
@@ -44,10 +44,10 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(PIP) install uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate \
-		--extra demo pyproject.toml --output-file requirements.lock
+		--extra demo --extra report pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
-		--extra demo --group dev pyproject.toml --output-file requirements-dev.lock
+		--extra demo --extra report --group dev pyproject.toml --output-file requirements-dev.lock
 
 lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/ruff check
@@ -67,6 +67,9 @@ demo: $(BIN)/.run ## the whole service on an embedded broker and store (ARGS="--
 
 bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka and Redis
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
+	$(BIN)/python benchmarks/offline.py $(ARGS)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

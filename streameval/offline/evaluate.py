@@ -8,10 +8,11 @@ clusters of users.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from streameval.core.figures import ratio_stderr
 from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import CATALOGUE, RANKING, Metric, nano
 from streameval.core.metrics.entry import UNCUT
+from streameval.core.metrics.lists import MeanMetric
 from streameval.offline.batches import Batch, Floats, Ints
 from streameval.offline.intervals import Arm, interval
 
@@ -32,33 +34,45 @@ DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 
 _NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<k>[1-9][0-9]{0,8}))?")
 
-LIST_METRICS: Final = {entry.name: entry for entry in CATALOGUE if isinstance(entry, Metric)}
-"""The rows of the catalogue that score ranked lists, by name."""
+LIST_METRICS: Final[dict[str, Metric | MeanMetric]] = {
+    entry.name: entry for entry in CATALOGUE if isinstance(entry, Metric | MeanMetric)
+}
+"""The rows of the catalogue that are computed from ranked lists, by name."""
+
+
+Column: TypeAlias = tuple[Metric, int]
+"""A metric and its k: a score for each list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Asked:
     """A figure by its name, `ndcg@10`; k is `UNCUT` where the name has none."""
 
     name: str
-    metric: Metric
+    entry: Metric | MeanMetric
     k: int
 
     @classmethod
-    def parse(cls, name: str) -> Column:
+    def parse(cls, name: str) -> Asked:
         """Read a name. Raises `InputError` where the catalogue has no such figure."""
-        found = _NAME.fullmatch(name.strip())
-        metric = LIST_METRICS.get(found["metric"]) if found else None
-        if found is None or metric is None:
+        name = name.strip()
+        found = _NAME.fullmatch(name)
+        entry = LIST_METRICS.get(found["metric"]) if found else None
+        if found is None or entry is None:
             raise InputError(
                 f"{name}: no such figure of ranked lists: a name of the catalogue"
                 " (streameval evaluate --list), with a cut, such as ndcg@10"
             )
-        if found["k"] is None and metric.cut == "required":
-            raise InputError(f"{name}: needs a cut, such as {metric.name}@10")
-        if found["k"] is not None and metric.cut == "none":
-            raise InputError(f"{name}: {metric.name} has no cut")
-        return cls(name.strip(), metric, int(found["k"]) if found["k"] else UNCUT)
+        if found["k"] is None and entry.cut == "required":
+            raise InputError(f"{name}: needs a cut, such as {entry.name}@10")
+        if found["k"] is not None and entry.cut == "none":
+            raise InputError(f"{name}: {entry.name} has no cut")
+        return cls(name, entry, int(found["k"]) if found["k"] else UNCUT)
+
+    def columns(self) -> list[Column]:
+        """What lists are scored by: itself, or the parts of a figure that is made of means."""
+        parts = (self.entry,) if isinstance(self.entry, Metric) else self.entry.parts
+        return [(part, self.k) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +94,29 @@ class Figure:
 
 @dataclass(slots=True)
 class Evaluation:
-    """Sums of the figures in `columns`, over all and by the values of the dimensions `by`.
+    """Sums of the figures `asked` for, over all and by the values of the dimensions `by`.
 
-    `segments` holds Σ score in nano-units and the lists with a score, int64 (CLUSTERS, columns)
-    each. `lists` holds each list's scores if `per_list`, and grows with the file then.
+    `columns` are the scores they need, numbered. `segments` holds Σ score in nano-units and the
+    number of lists with a score, int64 (CLUSTERS, columns) each. `lists` holds each list's scores
+    if `per_list`, and grows with the file then.
     """
 
-    columns: Sequence[Column]
+    asked: Sequence[Asked]
     by: Sequence[str] = ()
     per_list: bool = False
     segments: dict[tuple[str, ...], tuple[Ints, Ints]] = field(default_factory=dict)
     lists: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    columns: dict[Column, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        needed = dict.fromkeys(column for asked in self.asked for column in asked.columns())
+        self.columns = {column: number for number, column in enumerate(needed)}
 
     def add(self, batch: Batch) -> None:
         """Score a batch and add its sums."""
         if not len(batch.relevant):
             return
-        scores = batch.scores([(column.metric, column.k) for column in self.columns])
+        scores = batch.scores(list(self.columns))
         defined = ~np.isnan(scores)
         units = nano(np.where(defined, scores, 0.0))
         self._add_sums(batch, units, defined)
@@ -133,13 +153,17 @@ class Evaluation:
 
     def _add_lists(self, batch: Batch, scores: Floats) -> None:
         assert batch.ids is not None, "lists are told apart by their names"
-        names = [column.name for column in self.columns]
+        # A figure made of means has no score for a list.
+        shown = [
+            (asked.name, self.columns[asked.entry, asked.k])
+            for asked in self.asked
+            if isinstance(asked.entry, Metric)
+        ]
         for name, row in zip(batch.ids, scores.tolist(), strict=True):
             if name in self.lists:
                 raise InputError(f"{name}: two lists of this name, so --per-list cannot show both")
             self.lists[name] = {
-                metric: None if score != score else score  # noqa: PLR0124  # NaN
-                for metric, score in zip(names, row, strict=True)
+                metric: None if math.isnan(row[column]) else row[column] for metric, column in shown
             }
 
     def figures(self, segment: tuple[str, ...] | None = None) -> dict[str, Figure]:
@@ -148,10 +172,14 @@ class Evaluation:
         shape = (CLUSTERS, len(self.columns))
         x = sum((sums for sums, _ in chosen), start=np.zeros(shape, np.int64))
         y = sum((counts for _, counts in chosen), start=np.zeros(shape, np.int64))
-        return {
-            column.name: _figure(x[:, number], y[:, number])
-            for number, column in enumerate(self.columns)
-        }
+        found = {}
+        for asked in self.asked:
+            parts = [
+                _figure(x[:, n], y[:, n]) for n in map(self.columns.__getitem__, asked.columns())
+            ]
+            entry = asked.entry
+            found[asked.name] = parts[0] if isinstance(entry, Metric) else _combined(entry, parts)
+        return found
 
     def document(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -174,7 +202,7 @@ def evaluate(
     per_list: bool = False,
 ) -> Evaluation:
     """The figures `names` of ranked lists. Raises `InputError`."""
-    evaluation = Evaluation([Column.parse(name) for name in names], by, per_list)
+    evaluation = Evaluation([Asked.parse(name) for name in names], by, per_list)
     for batch in batches:
         evaluation.add(batch)
     return evaluation
@@ -196,3 +224,10 @@ def _figure(x: Ints, y: Ints) -> Figure:
     clusters = int(np.count_nonzero(y))
     bounds = interval(Arm(value, stderr / NANO, float("nan"), clusters, clusters))
     return Figure(value, bounds.low, bounds.high, n)
+
+
+def _combined(metric: MeanMetric, parts: Sequence[Figure]) -> Figure:
+    """A figure of means; no formula gives its interval."""
+    means = [part.value for part in parts]
+    value = None if None in means else metric.combine(*means)
+    return Figure(value, None, None, min(part.n for part in parts))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from streameval.core.metrics import Metric
+from streameval.core.metrics.entry import Entry
 from streameval.offline.evaluate import Evaluation, Figure
 
 UNDEFINED: Final = "-"
@@ -46,8 +46,8 @@ def _add(
 
 def _lists(evaluation: Evaluation) -> Table:
     table = Table("list", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in evaluation.columns:
-        table.add_column(column.name, justify="right")
+    for figure in next(iter(evaluation.lists.values()), ()):
+        table.add_column(figure, justify="right")
     for name in sorted(evaluation.lists):
         table.add_row(escape(name), *map(_shown, evaluation.lists[name].values()))
     return table
@@ -57,7 +57,7 @@ def _shown(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
-def catalogue_rows(metrics: Iterable[Metric]) -> list[dict[str, str]]:
+def catalogue_rows(metrics: Iterable[Entry]) -> list[dict[str, str]]:
     """The rows of the catalogue as `--list --json` prints them."""
     return [
         {
@@ -72,7 +72,7 @@ def catalogue_rows(metrics: Iterable[Metric]) -> list[dict[str, str]]:
     ]
 
 
-def print_catalogue(metrics: Iterable[Metric]) -> None:
+def print_catalogue(metrics: Iterable[Entry]) -> None:
     """Print each figure's name, formula, convention and source."""
     console = Console(highlight=False, soft_wrap=True)
     names = {"required": "{}@k", "optional": "{}@k or {}", "none": "{}"}

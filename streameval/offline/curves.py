@@ -1,0 +1,166 @@
+"""What the report draws of outcome files: counts by time, rank, item and score.
+
+DuckDB scans the files in bounded memory. All it adds up are integers, so threads and the order of
+files do not change a bit; they are divided here, once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import duckdb
+
+from streameval.core.errors import InputError
+
+MEMORY: Final = "512MB"
+POINTS: Final = 60
+"""Points of a curve over time, at most about so many."""
+RANKS: Final = 50
+BINS: Final = 10
+TAIL: Final = 50
+SCORE_UNITS: Final = 10**6
+
+# Steps of the time axis, ms: a minute to four weeks.
+_MINUTE: Final = 60_000
+_STEPS: Final = tuple(
+    minutes * _MINUTE for minutes in (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 40_320)
+)
+
+Curve: TypeAlias = list[tuple[float, float]]
+"""Points (x, y), x rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Curves of outcome files; an empty one has nothing to show.
+
+    `time`: share of impressions with a positive by the start of a `step` (both ms), for each
+    segment. `rank` and `position`: the same share by rank and by position as sent. `tail`: share
+    of impressions, and `tail_positives` of positives, by share of items, most shown first; `items`
+    counts those. `calibration`: observed share by mean score; None where scores are not within 0
+    and 1, empty where none is logged.
+    """
+
+    step: int
+    time: dict[str, Curve]
+    rank: Curve
+    position: Curve
+    items: int
+    tail: Curve
+    tail_positives: Curve
+    calibration: Curve | None
+
+
+def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
+    """Scan outcome files. Raises `InputError`."""
+    with tempfile.TemporaryDirectory(prefix="streameval-") as folder:
+        connection = duckdb.connect(
+            config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
+        )
+        try:
+            names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+            connection.execute(
+                f"CREATE VIEW slates AS SELECT * FROM read_parquet([{names}])"  # noqa: S608  # quoted
+            )
+            step, time = _time(connection, by)
+            items, tail, tail_positives = _tail(connection)
+            return Curves(
+                step=step,
+                time=time,
+                rank=_by_place(connection, "ranks"),
+                position=_by_place(connection, "positions"),
+                items=items,
+                tail=tail,
+                tail_positives=tail_positives,
+                calibration=_calibration(connection),
+            )
+        except duckdb.Error as error:
+            raise InputError(f"{files[0]}: {str(error).splitlines()[0]}") from error
+        finally:
+            connection.close()
+
+
+def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:
+    first, last = connection.execute(
+        "SELECT epoch_ms(min(time)), epoch_ms(max(time)) FROM slates"
+    ).fetchone()
+    if first is None:
+        return _STEPS[0], {}
+    step = next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
+    # Each dimension is a known column of outcome files (`inputs.DIMENSIONS`).
+    segment = " || ' · ' || ".join(f"coalesce({name}, '-')" for name in by) or "''"
+    rows = connection.execute(
+        f"""
+        SELECT {segment} AS segment, epoch_ms(time) // {step} * {step} AS start,
+            sum(len(gains)), sum(len([gain FOR gain IN gains IF gain > 0]))
+        FROM slates GROUP BY ALL ORDER BY ALL
+        """  # noqa: S608
+    ).fetchall()
+    found: dict[str, Curve] = {}
+    for name, start, impressions, positives in rows:
+        if impressions:
+            found.setdefault(name, []).append((start, positives / impressions))
+    return step, found
+
+
+def _by_place(connection: Any, column: str) -> Curve:
+    rows = connection.execute(
+        f"""
+        SELECT place, count(*), count(*) FILTER (gain > 0)
+        FROM (SELECT unnest({column}) AS place, unnest(gains) AS gain FROM slates)
+        WHERE place <= {RANKS} GROUP BY place ORDER BY place
+        """  # noqa: S608
+    ).fetchall()
+    return [(place, positives / shown) for place, shown, positives in rows]
+
+
+def _tail(connection: Any) -> tuple[int, Curve, Curve]:
+    rows = connection.execute(
+        f"""
+        WITH items AS (
+            SELECT item, count(*) AS shown, count(*) FILTER (gain > 0) AS positives
+            FROM (SELECT unnest(items) AS item, unnest(gains) AS gain FROM slates) GROUP BY item
+        ), numbered AS (
+            SELECT *, row_number() OVER (ORDER BY shown DESC, item) AS number,
+                count(*) OVER () AS count FROM items
+        )
+        SELECT max(number), any_value(count), sum(shown), sum(positives)
+        FROM numbered GROUP BY (number * {TAIL} + count - 1) // count ORDER BY 1
+        """  # noqa: S608
+    ).fetchall()
+    if not rows:
+        return 0, [], []
+    shown_all, positive_all = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    shown = positives = 0
+    tail, tail_positives = [(0.0, 0.0)], [(0.0, 0.0)]
+    for number, count, shown_here, positives_here in rows:
+        shown += shown_here
+        positives += positives_here
+        tail.append((number / count, shown / shown_all))
+        if positive_all:
+            tail_positives.append((number / count, positives / positive_all))
+    return rows[-1][1], tail, tail_positives
+
+
+def _calibration(connection: Any) -> Curve | None:
+    connection.execute(
+        "CREATE VIEW scored AS SELECT score, gain FROM"
+        " (SELECT unnest(scores) AS score, unnest(gains) AS gain FROM slates)"
+        " WHERE score IS NOT NULL"
+    )
+    low, high = connection.execute("SELECT min(score), max(score) FROM scored").fetchone()
+    if low is None:
+        return []
+    if low < 0 or high > 1:
+        return None
+    rows = connection.execute(
+        f"""
+        SELECT least(floor(score * {BINS}), {BINS - 1})::INT AS bin, count(*),
+            sum(round(score * {SCORE_UNITS})::BIGINT), count(*) FILTER (gain > 0)
+        FROM scored GROUP BY bin ORDER BY bin
+        """  # noqa: S608
+    ).fetchall()
+    return [(total / count / SCORE_UNITS, positive / count) for _, count, total, positive in rows]

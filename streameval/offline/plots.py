@@ -1,0 +1,128 @@
+"""Charts as SVG for inside a page: matplotlib draws, the page's CSS variables colour.
+
+Equal input gives equal bytes: ids come from a fixed salt, no date is written. Text stays text, in
+the page's font.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from streameval.core.errors import InputError
+from streameval.offline.curves import Curve
+
+INK: Final = "#010101"
+GRID: Final = "#020202"
+LINES: Final = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
+"""Stand-ins that become CSS variables: --ink, --grid, --line-1 to --line-6."""
+
+_VARIABLES: Final = {
+    INK: "var(--ink)",
+    GRID: "var(--grid)",
+    **{colour: f"var(--line-{number})" for number, colour in enumerate(LINES, start=1)},
+}
+_STYLES: Final = ("-", "--", ":", "-.")
+_SETTINGS: Final = {
+    "svg.hashsalt": "streameval",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "savefig.transparent": True,
+}
+
+
+def chart(
+    name: str,
+    series: Mapping[str, Curve],
+    *,
+    x: str,
+    y: str,
+    time: bool = False,
+    diagonal: bool = False,
+) -> str:
+    """One chart of lines, as an `<svg>` element whose ids start with `name`.
+
+    `x` and `y` label the axes; `time`: x is ms since the epoch; `diagonal`: with the line y = x.
+    Raises `InputError` where matplotlib is not installed.
+    """
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(_SETTINGS):
+        figure = _figure(series, x=x, y=y, time=time, diagonal=diagonal)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    return _embedded(name, written.getvalue())
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise InputError(
+            "--report draws with matplotlib, which is not installed: pip install"
+            " 'streameval[report]'"
+        ) from error
+    return mpl
+
+
+def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal: bool) -> Any:
+    # The figure by itself: pyplot would keep it and look for a screen.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (label, points) in enumerate(series.items()):
+        axes.plot(
+            _abscissas(points, time),
+            [value for _, value in points],
+            color=LINES[number % len(LINES)],
+            linestyle=_STYLES[number // len(LINES) % len(_STYLES)],
+            marker="o",
+            markersize=2.5,
+            linewidth=1.4,
+            label=label or None,
+        )
+    if diagonal:
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=":", label="y = x")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(0, 1.08 * max([y for points in series.values() for _, y in points]) or 1)
+    if time:
+        axes.xaxis.axis_date("UTC")
+        figure.autofmt_xdate(rotation=30)
+    if len(series) + diagonal > 1:
+        axes.legend()
+    return figure
+
+
+def _abscissas(points: Curve, time: bool) -> Sequence[Any]:
+    if time:
+        return [datetime.fromtimestamp(ms / 1000, UTC) for ms, _ in points]
+    return [at for at, _ in points]
+
+
+def _embedded(name: str, svg: str) -> str:
+    """The element without its file header, its ids unique in a page, its colours variables."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    # The page sets the size.
+    return re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1).replace(
+        ' height="216pt"', "", 1
+    )

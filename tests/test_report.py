@@ -1,0 +1,173 @@
+"""The report: one file that says everything, needs nothing, and is the same for equal input."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError
+from streameval.core.outcome import Outcome
+from streameval.offline.curves import curves
+from streameval.offline.outcomes import table
+
+START = 1_700_000_000_000
+
+
+def slate(number: int, gains: list[float], *, score: float | None, items: list[str]) -> Outcome:
+    size = len(gains)
+    return Outcome(
+        offset=number,
+        user=f"u{number % 40}",
+        request=f"r{number}",
+        variant="<A>" if number % 2 else "B",
+        surface=None,
+        time=START + number * 30_000,
+        items=items,
+        positions=[1, None, 3][:size],
+        ranks=list(range(1, size + 1)),
+        shown=[START] * size,
+        scores=[score] * size,
+        propensities=[None] * size,
+        gains=gains,
+        feedback=[],
+    )
+
+
+def outcomes(folder: Path, score: float | None = 0.25, count: int = 200) -> str:
+    """Of three items the second is always positive, and `common` stands first in each slate."""
+    rows = [
+        slate(number, [0.0, 1.0, 0.0], score=score, items=["common", f"i{number % 50}", "last"])
+        for number in range(count)
+    ]
+    folder.mkdir(exist_ok=True)
+    path = folder / "outcomes.parquet"
+    pq.write_table(table(0, rows), path)
+    return str(path)
+
+
+def report(target: Path, *arguments: str) -> str:
+    command = ["evaluate", *arguments, "--report", str(target)]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return target.read_text(encoding="utf-8")
+
+
+class Elements(HTMLParser):
+    """Collects what a page is made of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    file = outcomes(tmp_path)
+    pages = [report(tmp_path / f"{n}.html", file, "--by", "variant") for n in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_the_page_needs_no_network_and_no_script(tmp_path: Path) -> None:
+    found = Elements(report(tmp_path / "r.html", outcomes(tmp_path)))
+    assert not {"script", "link", "img", "iframe"} & set(found.tags)
+    for name, value in found.attributes:
+        if name in {"href", "xlink:href", "src"}:
+            assert value.startswith("#"), value
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in found.attributes
+
+
+def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", outcomes(tmp_path))
+    ids = [value for name, value in Elements(page).attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    targets = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page))
+    assert {a or b for a, b in targets} <= set(ids)
+
+
+def test_it_shows_figures_charts_formulas_and_checks(tmp_path: Path) -> None:
+    checks = tmp_path / "checks.json"
+    results = [
+        {"name": "freshness", "passed": True, "severity": "error", "message": "5 min old"},
+        {"name": "drift", "passed": False, "severity": "warning", "message": "items < moved"},
+        {"name": "off_policy", "passed": None, "severity": "error", "message": "no propensities"},
+    ]
+    checks.write_text(json.dumps({"checks": results}))
+    page = report(
+        *(tmp_path / "r.html", outcomes(tmp_path), "--by", "variant"),
+        *("--metrics", "mrr@10", "--checks", str(checks)),
+    )
+    for text in (
+        *("Over time", "Precision and recall", "By rank", "Long tail", "Calibration"),
+        *("mrr@10", "0.5000", "trec_eval recip_rank", "items &lt; moved", "not checked"),
+        "&lt;A&gt;",
+    ):
+        assert text in page, text
+    assert "<A>" not in page
+    assert page.count("<svg") == 5
+
+
+def test_colours_are_variables_for_light_and_dark_and_paper(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", outcomes(tmp_path))
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+    used = set(re.findall(r"var\((--[a-z0-9-]+)\)", page))
+    assert {"--ink", "--grid", "--line-1"} <= used
+    assert used <= set(re.findall(r"(--[a-z0-9-]+):", page))
+    assert not re.search(r"#0[123]0[123]0[1-6]", page), "a stand-in for a colour is left"
+
+
+def test_curves_are_the_counts_of_the_slates(tmp_path: Path) -> None:
+    found = curves([outcomes(tmp_path)], ["variant"])
+    assert found.rank == [(1, 0.0), (2, 1.0), (3, 0.0)]
+    assert found.position == [(1, 0.0), (3, 0.0)], "the second item had no position"
+    assert found.calibration == [(0.25, 1 / 3)]
+    assert set(found.time) == {"<A>", "B"}
+    assert all(y == 1 / 3 for points in found.time.values() for _, y in points)
+    # 200 slates, one in 30 s: 100 minutes in steps of 5.
+    assert found.step == 300_000
+    # common, last and 50 others; the first of 52 has a third of the impressions and no positive.
+    assert found.items == 52
+    assert found.tail[0] == (0.0, 0.0)
+    assert found.tail[1] == (1 / 52, 1 / 3)
+    assert found.tail_positives[1] == (1 / 52, 0.0)
+    assert found.tail[-1] == found.tail_positives[-1] == (1.0, 1.0)
+
+
+def test_scores_that_are_no_probabilities_are_not_compared_with_rates(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", outcomes(tmp_path, score=7.5))
+    assert "they are no probabilities" in page
+    assert curves([outcomes(tmp_path, score=None)], []).calibration == []
+
+
+def test_files_without_a_slate_still_give_a_page(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", outcomes(tmp_path, count=0))
+    assert "0 ranked lists" in page
+    assert "<svg" not in page
+
+
+def test_a_run_is_reported_with_its_precision_recall_curve(tmp_path: Path) -> None:
+    run, qrels = tmp_path / "run", tmp_path / "qrels"
+    run.write_text("1 Q0 d1 1 2.0 x\n1 Q0 d2 2 1.0 x\n")
+    qrels.write_text("1 0 d2 1\n")
+    page = report(tmp_path / "r.html", "--run", str(run), "--qrels", str(qrels))
+    assert page.count("<svg") == 1
+
+
+def test_results_of_something_else_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    for text in ("{", "[]", '{"checks": [{"name": "x", "passed": "yes"}]}'):
+        other.write_text(text)
+        with pytest.raises(InputError, match="--checks"):
+            report(tmp_path / "r.html", outcomes(tmp_path), "--checks", str(other))
