@@ -24,7 +24,9 @@ from machine import cores, facts  # noqa: E402
 from measure import Run, Scrapes, Stack, memory, peer, scrapes, throughput  # noqa: E402
 from workload import Shape, records  # noqa: E402
 
+# So that some fall into every run: a slate is written more often than at the default of 30 s.
 CHECKPOINT_INTERVAL: Final = "3s"
+VERDICTS: Final = {True: "met", False: "MISSED", None: ""}
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,12 @@ QUICK: Final = Sizes(600_000, 1_000_000, 150_000, 100_000, 20_000, 1, 20_000)
 
 @dataclass(frozen=True)
 class Target:
-    """A figure, its unit, what it should be, and whether it is."""
+    """A figure with its unit, what it should be, and whether it is (None: nothing is asked)."""
 
     name: str
     measured: str
     wanted: str
-    met: bool
+    met: bool | None
 
 
 def main() -> int:
@@ -76,9 +78,9 @@ def main() -> int:
         targets = measure(Stack(kafka, redis), sizes)
     _table(
         ("target", "measured", "wanted", ""),
-        [(t.name, t.measured, t.wanted, "met" if t.met else "MISSED") for t in targets],
+        [(t.name, t.measured, t.wanted, VERDICTS[t.met]) for t in targets],
     )
-    return not all(target.met for target in targets)
+    return any(target.met is False for target in targets)
 
 
 def measure(stack: Stack, sizes: Sizes) -> list[Target]:
@@ -179,8 +181,8 @@ def _memory(stack: Stack, impressions: int) -> list[Target]:
     ):
         size = memory(stack, sent, impressions)
         # A lone impression is a slate of its own: shown, but the target is of slates.
-        met = size <= 200 or sent == "lone"
-        wanted = "-" if sent == "lone" else "200 B"
+        met = None if sent == "lone" else size <= 200
+        wanted = "" if sent == "lone" else "200 B"
         targets.append(Target(f"an open impression: {name}", f"{size:.0f} B", wanted, met))
     return targets
 
