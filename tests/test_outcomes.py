@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import random
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pyarrow.parquet
@@ -31,6 +33,7 @@ from streameval.core.partition import Partition
 from streameval.offline.outcomes import SCHEMA, OutcomeFolder, dataset, pseudonyms
 from streameval.stream import ingest as ingest_module
 from streameval.stream import store as store_module
+from streameval.stream.outbox import Outbox
 
 OWNER = {"group": "g", "topic": "t"}
 HOUR = 3_600_000
@@ -457,3 +460,73 @@ def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, t
         world = Recorded(rng, seed, str(tmp_path))
         loop.run_until_complete(world.live())
         loop.run_until_complete(world.verify_files())
+
+
+# --- the worker's part ---------------------------------------------------------------------------
+
+
+class OneHeader:
+    """A store with the header of one checkpoint."""
+
+    def __init__(self, *attachments):
+        state = Partition(Definition(), journal=True)
+        self.stored = checkpoint(state, "0", attachments).header
+
+    async def header(self, _partition):
+        return self.stored
+
+
+async def at_once(call):
+    return await call()
+
+
+def published(folder, store):
+    """Write a span, publish it as after its commit; the visible offsets."""
+    span = Span(0, 0, 9, "aa")
+    cut = SimpleNamespace(partition=0, span=span, outcomes=lambda: [an_outcome(1)])
+    outbox = Outbox(folder, store, at_once)
+
+    async def commit():
+        await outbox.write(cut)
+        assert offsets(folder) == []
+        await outbox.publish(cut)
+
+    asyncio.run(commit())
+    assert pending(folder) == []
+    return offsets(folder)
+
+
+def test_a_span_is_published_while_the_stored_checkpoint_names_it(folder):
+    assert published(folder, OneHeader("p0-0-9-aa")) == [1]
+
+
+def test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothing(folder):
+    """Its slates are written again by whoever reads the log again."""
+    assert published(folder, OneHeader("p0-0-5-bb")) == []
+    empty = OneHeader()
+    empty.stored = None
+    assert published(folder, empty) == []
+
+
+# --- the examples of the docs --------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs" / "outcomes.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of what is installed")
+def test_the_examples_of_the_docs_run(folder, tmp_path, capsys):
+    text = PAGE.read_text().replace("/data/outcomes", folder.root)
+    text = text.replace("/data/days", str(tmp_path)).replace("2026-01-31", "2023-11-14")
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1), an_outcome(2)])
+    folder.publish("p0-0-9-aa")
+    items, copied = re.findall(r"^```sql\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    rows = duckdb.sql(items).select("user", "request", "item", "rank", "gain").fetchall()
+    assert sorted(rows)[:2] == [
+        ("u1", "r1", "a", 1, 0.0),
+        ("u1", "r1", "b", 2, 3.0),
+    ]
+    duckdb.sql(copied)
+    assert pyarrow.parquet.read_metadata(tmp_path / "2023-11-14.parquet").num_rows == 2
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    exec(example, {})
+    assert capsys.readouterr().out == "2\n"
