@@ -150,14 +150,17 @@ def pytrec_eval(path: str) -> dict[str, float]:
 
 def rectools(path: str) -> dict[str, float]:
     import pandas as pd
+    import pyarrow.compute as pc
     from rectools import Columns, metrics
 
-    items, gains = (np.concatenate([np.asarray(part) for part in side]) for side in lists_of(path))
-    slates = len(items) // ITEMS
+    table = pq.read_table(path, columns=["items", "gains"])
+    items = pc.list_flatten(table["items"]).combine_chunks().dictionary_encode().indices
+    gains = pc.list_flatten(table["gains"]).to_numpy()
+    slates = table.num_rows
     shown = pd.DataFrame(
         {
             Columns.User: np.repeat(np.arange(slates), ITEMS),
-            Columns.Item: items,
+            Columns.Item: items.to_numpy(),
             Columns.Rank: np.tile(np.arange(1, ITEMS + 1), slates),
         }
     )
@@ -170,7 +173,10 @@ def rectools(path: str) -> dict[str, float]:
         "mrr@10": metrics.MRR(k=ITEMS),
         "hit_rate@10": metrics.HitRate(k=ITEMS),
     }
-    return dict(metrics.calc_metrics(wanted, reco=shown, interactions=relevant))
+    found = metrics.calc_metrics(wanted, reco=shown, interactions=relevant)
+    # Lists without a positive are left out of its means.
+    share = relevant[Columns.User].nunique() / slates
+    return {name: value * share for name, value in found.items()}
 
 
 WAYS: Final = {"streameval": streameval, "pytrec_eval": pytrec_eval, "rectools": rectools}

@@ -96,7 +96,7 @@ def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal
             label=label or None,
         )
     if diagonal:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=":", label="y = x")
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (1, 3)), label="y = x")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(0, 1.08 * max([y for points in series.values() for _, y in points]) or 1)

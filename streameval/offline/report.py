@@ -130,13 +130,15 @@ def _precision_recall(source: Source) -> str:
     points: Curve = []
     for k in CUTS:
         precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value
-        if precision is not None and recall is not None:
+        # Beyond the longest list only the divisor grows.
+        if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
             points.append((recall, precision))
     return _chart(
         "precision-recall",
         "Precision and recall",
         f"Mean precision against mean recall at the cuts {', '.join(map(str, CUTS))}, from left to"
-        " right. Precision divides by the cut also where a list is shorter.",
+        " right, as far as a further one finds anything. Precision divides by the cut also where"
+        " a list is shorter.",
         {"": points},
         x="recall",
         y="precision",
