@@ -1,11 +1,12 @@
 """The catalogue of metrics: one metric is one file, with its whole meaning in it.
 
-`catalogue` orders them, `lists` holds the shapes they share, `scorer` applies all of them to the
-slates of a stream.
+`catalogue` orders them, `entry` says what each of them states, `lists` holds the shapes they
+share, `scorer` applies those of a window to the slates of a stream.
 """
 
 from streameval.core.metrics.catalogue import CATALOGUE, RANKING, RATES
-from streameval.core.metrics.lists import Lists, Metric, Row, Scores, nano
+from streameval.core.metrics.entry import UNCUT, Entry
+from streameval.core.metrics.lists import Lists, MeanMetric, Metric, Row, Scores, nano
 from streameval.core.metrics.rates import Rate
 from streameval.core.metrics.scorer import Scorer, order_ranks
 
@@ -13,7 +14,10 @@ __all__ = [
     "CATALOGUE",
     "RANKING",
     "RATES",
+    "UNCUT",
+    "Entry",
     "Lists",
+    "MeanMetric",
     "Metric",
     "Rate",
     "Row",

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from streameval.core.metrics import (
+    auc,
     average_precision,
+    dcg,
+    dcg_binary,
+    dcg_exp,
+    f1_mean,
+    f1_user,
+    half_life,
     hit_rate,
+    map_blog,
+    map_capped,
+    map_over_k,
     ndcg,
+    ndcg_binary,
+    ndcg_binary_full,
+    ndcg_exp,
     precision,
+    r_precision,
     recall,
+    recall_capped,
     reciprocal_rank,
 )
+from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.rates import POSITIVE_RATE, POSITIVES_PER_IMPRESSION
 
 RANKING = (
@@ -20,10 +36,27 @@ RANKING = (
     reciprocal_rank.METRIC,
     hit_rate.METRIC,
 )
-"""The ranking metrics."""
+"""The ranking metrics of a window."""
 
 RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
-"""The rates of feedback."""
+"""The rates of feedback of a window."""
 
-CATALOGUE = (*RATES, *RANKING)
-"""Every figure of a window."""
+CATALOGUE: tuple[Entry, ...] = (
+    *RANKING,
+    recall_capped.METRIC,
+    f1_user.METRIC,
+    f1_mean.METRIC,
+    map_capped.METRIC,
+    map_over_k.METRIC,
+    map_blog.METRIC,
+    r_precision.METRIC,
+    ndcg_exp.METRIC,
+    ndcg_binary.METRIC,
+    ndcg_binary_full.METRIC,
+    dcg.METRIC,
+    dcg_exp.METRIC,
+    dcg_binary.METRIC,
+    auc.METRIC,
+    half_life.METRIC,
+)
+"""Every metric that `evaluate` knows."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from streameval.core.metrics.lists import Lists, Metric, Scores
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores
 
 
 def score(lists: Lists, k: int) -> Scores:
@@ -17,5 +17,8 @@ METRIC = Metric(
     name="hit_rate",
     formula="Share of slates with a relevant item at rank <= k",
     source="trec_eval success",
+    convention="binary, however many are relevant",
+    undefined=NO_RELEVANT,
+    cut="optional",
     score=score,
 )

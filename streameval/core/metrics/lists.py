@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from streameval.core.errors import InputError
 from streameval.core.limits import NANO
+from streameval.core.metrics.entry import Entry, Sort
 
 Scores: TypeAlias = npt.NDArray[np.float64]
-"""A score for each list, shape (n,), each in [0, 1]."""
+"""A score for each list, shape (n,): NaN where undefined, in [0, 1] for those of `RANKING`."""
 
 Row: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
 """The relevant items of one list: their ranks, rising from 1, and their gains (> 0) alongside.
@@ -33,11 +35,17 @@ class Lists:
     or a relevant item that is not in the list. `gains` (n, m): the gain of each relevant item, in
     the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
     items a list has.
+
+    Two more are known where all items of a list are (`lists_of_items`), and only `auc` needs them:
+    `length` (n,): how many items a list shows; `places` (n, m): how many items score as high as
+    the relevant one or higher, a tie counting 1/2 (its place from 1, ties sharing theirs).
     """
 
     ranks: npt.NDArray[np.int64]
     gains: npt.NDArray[np.float64]
     relevant: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64] | None = None
+    places: npt.NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Lists:
@@ -61,17 +69,34 @@ class Lists:
         return hits
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A row of the catalogue: the formula is one sentence, the source says whose convention it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Entry):
+    """A ranking metric: `score(lists, k)` returns a score for each list.
 
-    `score(lists, k)` returns a score for each list; a list without relevant items scores 0.
+    The figure is the mean of the scores that are defined. A list without relevant items scores 0
+    unless `undefined` says otherwise.
     """
 
-    name: str
-    formula: str
-    source: str
+    sort: ClassVar[Sort] = "lists"
+
     score: Callable[[Lists, int], Scores]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanMetric(Entry):
+    """A figure made of the means of others: it has no score for a single list.
+
+    `combine` is given the means of `parts`, in their order.
+    """
+
+    sort: ClassVar[Sort] = "lists"
+
+    parts: tuple[Metric, ...]
+    combine: Callable[..., float]
+
+
+NO_RELEVANT = "0 without relevant items, kept and counted"
+"""What most ranking metrics make of a list without relevant items."""
 
 
 def ratio(
@@ -83,6 +108,20 @@ def ratio(
     return np.minimum(quotient, 1.0)
 
 
+def add_columns(terms: Scores) -> Scores:
+    """Add the columns of (n, m) one after another: the same bits whatever the width."""
+    total = np.zeros(len(terms))
+    for column in range(terms.shape[1]):
+        total += terms[:, column]
+    return total
+
+
 def nano(scores: Scores) -> npt.NDArray[np.int64]:
-    """Return scores in integer nano-units: their sums are exact, in any order."""
-    return np.rint(scores * NANO).astype(np.int64)
+    """Return scores, none of them NaN, in integer nano-units: their sums are exact, in any order.
+
+    A score that does not fit (DCG with exponential gains has no bound) raises `InputError`.
+    """
+    units = np.rint(scores * NANO)
+    if units.size and not np.abs(units).max() < 2**63:
+        raise InputError("a score is beyond 9.2e9: gains are too large to be summed exactly")
+    return units.astype(np.int64)

@@ -6,7 +6,7 @@ ir_measures, RecTools); dividing by its length would reward showing less.
 
 from __future__ import annotations
 
-from streameval.core.metrics.lists import Lists, Metric, Scores
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores
 
 
 def score(lists: Lists, k: int) -> Scores:
@@ -18,5 +18,8 @@ METRIC = Metric(
     name="precision",
     formula="Mean over slates of relevant items at rank <= k divided by k",
     source="trec_eval P",
+    convention="divided by k, also for a list shorter than k",
+    undefined=NO_RELEVANT,
+    cut="required",
     score=score,
 )

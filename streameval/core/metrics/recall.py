@@ -6,7 +6,7 @@ min(R, k) is another figure, "capped recall").
 
 from __future__ import annotations
 
-from streameval.core.metrics.lists import Lists, Metric, Scores, ratio
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, ratio
 
 
 def score(lists: Lists, k: int) -> Scores:
@@ -18,5 +18,8 @@ METRIC = Metric(
     name="recall",
     formula="Mean over slates of relevant items at rank <= k divided by all relevant items",
     source="trec_eval recall",
+    convention="divided by all relevant items, also where there are more than k",
+    undefined=NO_RELEVANT,
+    cut="optional",
     score=score,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streameval.core.metrics.lists import Lists, Metric, Scores
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores
 
 
 def score(lists: Lists, k: int) -> Scores:
@@ -21,5 +21,8 @@ METRIC = Metric(
     name="mrr",
     formula="Mean over slates of 1 / rank of the first relevant item at rank <= k, else 0",
     source="trec_eval recip_rank, with a cut",
+    convention="ranks from 1; an item below k does not count",
+    undefined=NO_RELEVANT,
+    cut="optional",
     score=score,
 )

@@ -1,0 +1,39 @@
+"""AUC of a list: how often a relevant item of it scores above one that is not, ties counting 1/2.
+
+Over the items of the list only. With P the sum of the places of the h relevant items that are in
+the list (1 is the best, ties sharing the mean of theirs) and N items in all,
+`AUC = 1 - (P - h(h + 1)/2) / (h (N - h))`: P less its smallest value counts the pairs in the wrong
+order. Places are those of the scores; without scores, those of the order shown.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streameval.core.metrics.lists import Lists, Metric, Scores, add_columns
+
+
+def score(lists: Lists, k: int) -> Scores:  # noqa: ARG001 (over the whole list)
+    """Return the AUC of each list; NaN where one class is missing, or a score."""
+    assert lists.length is not None, "auc needs all items of a list"
+    assert lists.places is not None, "auc needs all items of a list"
+    hits = (lists.ranks >= 1).sum(axis=1)
+    pairs = hits * (lists.length - hits)
+    # Places are multiples of 1/2 far below 2^52: their sums are exact.
+    wrong = add_columns(lists.places) - hits * (hits + 1) / 2
+    auc = np.full(len(hits), np.nan)
+    np.divide(pairs - wrong, pairs, out=auc, where=pairs > 0)
+    return auc
+
+
+METRIC = Metric(
+    name="auc",
+    formula="Mean over lists of the share of pairs of a relevant and another item of the list in "
+    "which the relevant one scores higher, a tie counting 1/2",
+    source="scikit-learn roc_auc_score",
+    convention="over the items of the list; ties count 1/2",
+    undefined="left out and counted where all or none of the items are relevant, or one has no "
+    "score",
+    cut="none",
+    score=score,
+)

@@ -1,0 +1,40 @@
+"""Average precision as blogs write it: the mean of precision at 1, 2, …, k, relevant or not.
+
+`(1/k) sum over i = 1..k of P@i`, without the indicator that the item at i is relevant. A hit at
+rank r counts in P@i for each i from r to k, so it adds `1/r + … + 1/k`, which is the harmonic
+number of k less that of r - 1. It rewards early hits, but is no average precision: one relevant
+item on top of k = 2 gives (1 + 1/2) / 2 = 0.75.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns
+
+
+@lru_cache(maxsize=32)
+def _worth(k: int) -> Scores:
+    """Return, by rank from 0 to k, what a hit adds: 1/rank + … + 1/k."""
+    terms = [1.0 / place for place in range(1, k + 1)]
+    return np.array([0.0] + [math.fsum(terms[rank - 1 :]) for rank in range(1, k + 1)])
+
+
+def score(lists: Lists, k: int) -> Scores:
+    """Return the mean of precision at 1 to k for each list."""
+    return add_columns(_worth(k)[np.where(lists.within(k), lists.ranks, 0)]) / float(k)
+
+
+METRIC = Metric(
+    name="map_blog",
+    formula="Mean over lists of the mean of precision at 1, 2, up to k, whether the item there "
+    "is relevant or not",
+    source="the formula of a widely read blog post",
+    convention="no relevance indicator, divided by k",
+    undefined=NO_RELEVANT,
+    cut="required",
+    score=score,
+)

@@ -1,0 +1,28 @@
+"""Capped recall at k: how much of what fits into k places and was relevant was shown.
+
+`hits / min(R, k)`: 1 for a list whose first k are all relevant, which recall cannot reach when R
+is above k.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, ratio
+
+
+def score(lists: Lists, k: int) -> Scores:
+    """Return hits / min(R, k) for each list."""
+    return ratio(lists.hits(k), np.minimum(lists.relevant, k))
+
+
+METRIC = Metric(
+    name="recall_capped",
+    formula="Mean over lists of relevant items at rank <= k divided by the smaller of k and all "
+    "relevant items",
+    source="recall with the denominator capped, as Kaggle's and OpenMatch's",
+    convention="divided by min(R, k)",
+    undefined=NO_RELEVANT,
+    cut="required",
+    score=score,
+)
