@@ -333,6 +333,11 @@ class Settings(BaseSettings):
     snapshot_keep: Integer = Field(
         96, ge=1, le=1_000_000, description="Snapshots to keep; the oldest go."
     )
+    checks: Annotated[Path, AfterValidator(_file)] | None = Field(
+        None,
+        description="YAML file of the checks that follow each snapshot (`streameval check"
+        " --schema`); null: none do.",
+    )
     pseudonymize: SecretStr | None = Field(
         None,
         min_length=8,

@@ -6,10 +6,13 @@ partitions, two variants of equal quality, scores that are the truth, propensiti
 
 import json
 import random
+import shutil
 import subprocess
 import sys
+import time
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import msgspec
@@ -27,9 +30,12 @@ from streameval.core.partition import Partition
 from streameval.offline import snapshots, specification
 from streameval.offline.checks import runner, sql
 from streameval.offline.checks.evidence import Log, gather
+from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.outcomes import OutcomeFolder
+from streameval.settings import Settings
 from streameval.stream.scan import UserRow
+from streameval.stream.schedule import SnapshotSchedule
 
 START = 1_700_000_000_000
 MINUTE = 60_000
@@ -526,6 +532,60 @@ def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
     assert ran.stderr.count("\n") == 1
 
 
+# --- on schedule ----------------------------------------------------------------------------------
+
+
+def scheduled(service, tmp_path):
+    """Settings and the two snapshots of a service, as the leader's schedule has them."""
+    root, spec = tmp_path / "snapshots", tmp_path / "checks.yaml"
+    root.mkdir()
+    names = ("20231114T230000Z-1", "20231115T010000Z-1")
+    for name, known in zip(names, ("earlier", "later"), strict=True):
+        shutil.copytree(service.root / known, root / name)
+    spec.write_text(json.dumps(SPECIFICATION))
+    settings = Settings(
+        positives=("click", "buy"),
+        gains={"buy": 3.0},
+        windows=({"size": "1h", "slide": "1m"}, {"size": "4h", "slide": "10m"}),
+        outcomes=str(service.outcomes),
+        snapshots=root,
+        checks=spec,
+    )
+    return settings, root / names[0], root / names[1]
+
+
+def test_the_leader_shows_how_the_checks_of_the_newest_snapshot_ended(service, tmp_path):
+    """The rows are of 2023, so freshness fails; the log is not at hand; all others pass."""
+    settings, _, later = scheduled(service, tmp_path)
+    assert SnapshotSchedule(settings).results() == []
+    before = time.time()
+    check_snapshot(settings, later)
+    shown = {status.name: status for status in SnapshotSchedule(settings).results()}
+    assert list(shown) == [check.name for check in CHECKS]
+    ended = {name: status.passed for name, status in shown.items()}
+    assert ended == dict.fromkeys(ended, True) | {"freshness": False, "counters_match_log": None}
+    assert before - 1 < shown["drift"].time < time.time() + 1
+    assert shown["drift"].seconds > 0
+
+
+def test_the_reference_is_the_newest_snapshot_of_the_age_that_was_asked_for(tmp_path):
+    names = ("20231114T010000Z-1", "20231114T020000Z-1", "20231114T030000Z-1", "20231114T040000Z-1")
+    first, second, third, fourth = (tmp_path / name for name in names)
+    for path in (first, second, third, fourth):
+        path.mkdir()
+    hour = 60 * MINUTE
+    assert reference_for(fourth, 2 * hour) == second
+    assert reference_for(fourth, hour) == third
+    assert reference_for(fourth, 24 * hour) == first
+    assert reference_for(first, hour) is None
+
+
+def test_checks_on_schedule_need_outcome_files(service, tmp_path):
+    settings, _, later = scheduled(service, tmp_path)
+    with pytest.raises(ConfigError, match="outcomes: name the folder"):
+        check_snapshot(settings.model_copy(update={"outcomes": None}), later)
+
+
 # --- details --------------------------------------------------------------------------------------
 
 
@@ -632,11 +692,22 @@ def test_a_wrong_specification_is_one_line_that_names_the_key(tmp_path):
     assert specification.load(path).period == 24 * 60 * MINUTE
 
 
+def test_the_docs_say_what_each_check_says_and_the_names_of_its_settings():
+    text = (Path(__file__).parent.parent / "docs" / "checks.md").read_text(encoding="utf-8")
+    places = [text.index(f"## {check.name}\n\n{check.sentence}") for check in CHECKS]
+    assert places == sorted(places)
+    for check, begin, end in zip(CHECKS, places, [*places[1:], len(text)], strict=True):
+        for name, about in check.settings.model_fields.items():
+            if name != "severity":
+                assert f"| `{name}` | " in text[begin:end], (check.name, name)
+                assert about.description in text[begin:end], (check.name, name)
+
+
 def test_the_schema_has_every_check_with_its_sentence():
     schema = specification.json_schema()
-    assert {check.name: check.sentence for check in CHECKS} | {
-        "period": schema["properties"]["period"]["description"]
-    } == {name: about["description"] for name, about in schema["properties"].items()}
+    said = {name: about["description"] for name, about in schema["properties"].items()}
+    assert {check.name: check.sentence for check in CHECKS}.items() <= said.items()
+    assert set(said) == {"period", "reference", *(check.name for check in CHECKS)}
 
 
 def test_combined_figures_are_those_of_the_partitions(service):

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
 
 from streameval.core.errors import ConfigError
-from streameval.durations import parse_duration
+from streameval.durations import Duration
 from streameval.offline.checks.table import CHECKS
 
-
-def _milliseconds(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
+_Written: TypeAlias = Annotated[
+    int,
+    Duration("1s", "366d"),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(ms|s|m|h|d)$", "examples": ["24h"]}),
+]
+"""A duration as people write it; ms in the model."""
 
 
 class _Base(BaseModel):
@@ -30,11 +33,15 @@ class _Base(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    period: Annotated[int | None, BeforeValidator(_milliseconds)] = Field(
+    period: _Written | None = Field(
         None,
-        gt=0,
         description="Time before the newest row that the checks of traffic look at, e.g. 24h;"
         " null: everything.",
+    )
+    reference: _Written = Field(
+        86_400_000,
+        description="Age of the snapshot that scheduled checks compare with, e.g. 24h; the oldest"
+        " kept where none is so old.",
     )
 
 

@@ -210,6 +210,8 @@ class Frame:
         status = self.ingest.status()
         status.fencing_token = self.leadership.token
         status.leader = status.fencing_token is not None
+        if status.leader and self._snapshots is not None:
+            status.checks = self._snapshots.results()
         self.status: ServiceStatus = status
         self.described_at = time.monotonic()
 

@@ -35,6 +35,7 @@ from streameval.core.figures import BASES, Figures, Row, Segment
 from streameval.core.metrics import RANKING, RATES
 from streameval.stream.status import (
     BUCKETS,
+    CheckStatus,
     Histogram,
     PartitionStatus,
     ProcessCounters,
@@ -62,6 +63,7 @@ class Exposition(Collector):
         yield from _segments(status.counters)
         yield from _work(status.counters)
         yield from _figures(status)
+        yield from _checks(status.checks)
 
 
 def registry(status: Callable[[], ServiceStatus]) -> CollectorRegistry:
@@ -337,3 +339,21 @@ def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
         if row["maturity"] is not None:
             family.add_metric(_clean([row["window"], *_segment(row, dimensions)]), row["maturity"])
     return family
+
+
+_CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (
+    ("passed", "1 when the check passed, 0 when it failed", lambda c: c.passed),
+    ("value", "What the check measured, in its own unit", lambda c: c.value),
+    ("last_run_timestamp_seconds", "When the check last ended", lambda c: c.time),
+    ("duration_seconds", "How long the check took", lambda c: c.seconds),
+)
+
+
+def _checks(checks: Sequence[CheckStatus]) -> Iterator[Metric]:
+    for name, text, value in _CHECK:
+        family = _gauge(f"check_{name}", text, ["check"])
+        for check in checks:
+            present = value(check)
+            if present is not None:
+                family.add_metric([check.name], present)
+        yield family

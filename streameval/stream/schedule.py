@@ -1,5 +1,8 @@
 """The leader's periodic job: a snapshot every `snapshot_interval`, in a process of its own.
 
+Checks follow in the same process where `checks` names a specification; their results lie beside
+the snapshot, and the leader shows the newest.
+
 A snapshot restores each partition's state: in the worker it would cost memory and stop commits for
 seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The time
 of the last snapshot is that of the newest folder: a new leader does not begin the interval anew.
@@ -22,8 +25,11 @@ from typing import TYPE_CHECKING, Final
 
 from streameval.core.errors import StreamevalError
 from streameval.stream import logs
+from streameval.stream.status import CheckStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from streameval.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,6 +49,7 @@ class SnapshotSchedule:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
         self._process: Process | None = None
+        self._results: list[CheckStatus] | None = None
         self._not_before = 0.0
 
     def turn(self, token: int | None) -> None:
@@ -54,7 +61,7 @@ class SnapshotSchedule:
             if code != 0:
                 log.warning("the snapshot failed (exit code %s)", code)
                 self._not_before = time.time() + min(RETRY_SECONDS, self._interval)
-            self._process = None
+            self._process = self._results = None
         if token is not None and self._due(time.time()):
             self._process = self._begin(token)
 
@@ -66,6 +73,12 @@ class SnapshotSchedule:
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pickle.dump((self._settings, token), pipe)
         return process
+
+    def results(self) -> list[CheckStatus]:
+        """How the checks of the newest checked snapshot ended; read again after each process."""
+        if self._results is None:
+            self._results = _last_results(self._settings)
+        return self._results
 
     def stop(self) -> None:
         """End a snapshot under way; what it began is never looked at."""
@@ -95,7 +108,37 @@ def main() -> int:
         log.warning("no snapshot: %s", error)
         return error.exit_code
     log.info("snapshot %s", folder)
+    if settings.checks is not None:
+        _check(settings, folder)
     return 0
+
+
+def _check(settings: Settings, folder: Path) -> None:
+    """The snapshot is good whatever becomes of its checks: what goes wrong here is only said."""
+    from streameval.offline.checks.scheduled import check_snapshot, failures
+
+    try:
+        results = check_snapshot(settings, folder)
+    except StreamevalError as error:
+        log.warning("no checks: %s", error)
+        return
+    for result in failures(results):
+        log.warning("check %s failed: %s", result.name, result.message)
+    log.info("%d checks ran", len(results))
+
+
+def _last_results(settings: Settings) -> list[CheckStatus]:
+    if settings.checks is None or settings.snapshots is None:
+        return []
+    from streameval.offline.checks.scheduled import last_results
+
+    found = last_results(settings.snapshots)
+    if found is None:
+        return []
+    return [
+        CheckStatus(one["name"], one["passed"], one["value"], found["time"] / 1000, one["seconds"])
+        for one in found["checks"]
+    ]
 
 
 if __name__ == "__main__":

@@ -134,12 +134,28 @@ class PartitionStatus:
     restoring: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """How an offline check ended the last time.
+
+    `passed` and `value` are None where there was nothing to check. `time`: seconds since the epoch
+    at its end; `seconds`: how long it took.
+    """
+
+    name: str
+    passed: bool | None
+    value: float | None
+    time: float
+    seconds: float
+
+
 @dataclass
 class ServiceStatus:
     """The whole worker at one tick. `started_at`: seconds since the epoch.
 
     `figures` is None until the first tick with a partition. `reason` says in one line why the
-    service is not `ready`. `leader` and `fencing_token` are filled by the application frame.
+    service is not `ready`. `leader`, `fencing_token` and, on the
+    leader, `checks` are filled by the application frame.
     """
 
     version: str
@@ -156,6 +172,7 @@ class ServiceStatus:
     figures: Figures | None = None
     leader: bool = False
     fencing_token: int | None = None
+    checks: Sequence[CheckStatus] = ()
 
     def unready(self) -> str | None:
         """Why no traffic or trust should go here, in one line; None when all is well."""

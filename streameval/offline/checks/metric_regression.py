@@ -2,7 +2,7 @@
 
 Judged by an interval that holds at all looks together (`offline.sequences`): this check runs after
 each snapshot, and an interval for one look would find a regression in a third of the experiments
-without any. Users are the units.
+without any. Users are the units. Variants are compared over the whole experiment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from pydantic import Field, field_validator
 from streameval.core.limits import MAX_K, NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.offline.checks.result import (
+    CheckSettings,
+    Experiment,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+)
 from streameval.offline.intervals import Arm, Moments
 from streameval.offline.sequences import compare
 
@@ -26,7 +34,7 @@ _POWERS: Final = (
 )
 
 
-class Settings(CheckSettings):
+class Settings(CheckSettings, Experiment):
     """What must not fall, and against what."""
 
     metrics: tuple[str, ...] = Field(
@@ -94,12 +102,13 @@ def _pairs(
         now, before = (_arm(evidence, metric, source, None) for source in ("current", "reference"))
         yield "now against the reference", now, before
     if settings.control is not None:
-        control = _arm(evidence, metric, "current", settings.control)
+        control = _arm(evidence, metric, settings.rows, settings.control)
         variants = evidence.rows(
-            "SELECT DISTINCT variant FROM current WHERE variant != ? ORDER BY 1", settings.control
+            f"SELECT DISTINCT variant FROM {settings.rows} WHERE variant != ? ORDER BY 1",  # noqa: S608
+            settings.control,
         )
         for (variant,) in variants:
-            arm = _arm(evidence, metric, "current", variant)
+            arm = _arm(evidence, metric, settings.rows, variant)
             yield f"variant {variant!r} against {settings.control!r}", arm, control
 
 

@@ -5,9 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 Severity: TypeAlias = Literal["error", "warning", "off"]
+
+
+class Experiment(BaseModel):
+    """Where the variants' experiment begins: what is watched must only grow, not slide."""
+
+    since: AwareDatetime | None = Field(
+        None, description="Start of the experiment, e.g. 2026-01-31T00:00:00Z; null: the first row."
+    )
+
+    @property
+    def rows(self) -> str:
+        """The experiment's rows, as a table in SQL."""
+        begin = 0 if self.since is None else round(self.since.timestamp() * 1000)
+        return f"(SELECT * FROM slates WHERE ms >= {begin})"  # noqa: S608  # a number
 
 
 class CheckSettings(BaseModel):

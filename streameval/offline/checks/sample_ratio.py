@@ -1,7 +1,8 @@
 """`sample_ratio`: users fall into the variants as the configured split says.
 
 The sequential test of Lindon and Malek (`offline.ratio_mismatch`): it may be looked at after every
-snapshot, and its false alarms stay below alpha over all looks together.
+snapshot, and its false alarms stay below alpha over all looks together. That holds for what grows,
+so users count from the start of the experiment and not of a period that slides.
 """
 
 from __future__ import annotations
@@ -9,11 +10,19 @@ from __future__ import annotations
 from pydantic import Field
 
 from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.offline.checks.result import (
+    CheckSettings,
+    Experiment,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+)
 from streameval.offline.ratio_mismatch import ALPHA, ratio_mismatch
 
 
-class Settings(CheckSettings):
+class Settings(CheckSettings, Experiment):
     """The split that was meant."""
 
     split: dict[str, float] | None = Field(
@@ -28,10 +37,10 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     if settings.split is None:
         return nothing("the specification names no `split`")
     rows = evidence.rows(
-        """SELECT variant, count(*), count(*) FILTER (WHERE variants > 1) FROM (
-            SELECT arg_min(variant, {'ms': ms, 'variant': variant}) AS variant,
+        f"""SELECT variant, count(*), count(*) FILTER (WHERE variants > 1) FROM (
+            SELECT arg_min(variant, {{'ms': ms, 'variant': variant}}) AS variant,
                 count(DISTINCT variant) AS variants
-            FROM current GROUP BY "user") GROUP BY variant"""
+            FROM {settings.rows} GROUP BY "user") GROUP BY variant"""  # noqa: S608  # ours
     )
     counts = {variant: users for variant, users, _ in rows}
     crossed = sum(row[2] for row in rows)

@@ -1,0 +1,81 @@
+"""Checks that follow each snapshot: the leader's process runs them, and leaves `checks.json`.
+
+The file appears in the snapshot's folder by one rename, as `streameval check --json` prints it; a
+worker that begins to lead finds the last results there. What needs the log is left to the command.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streameval.core.errors import ConfigError, UnreachableError
+from streameval.offline.checks.evidence import gather
+from streameval.offline.checks.result import Result
+from streameval.offline.checks.runner import document, run
+from streameval.offline.snapshots import snapshots, taken_at
+from streameval.offline.specification import load
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+RESULTS: Final = "checks.json"
+
+
+def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
+    """Check a snapshot and the outcome files, against an earlier snapshot where there is one.
+
+    Raises ConfigError without `outcomes`, InputError, UnreachableError.
+    """
+    if settings.outcomes is None:
+        raise ConfigError("outcomes: name the folder of outcome files, which `checks` look at")
+    specification = load(settings.checks)
+    now = round(time.time() * 1000)
+    evidence = gather(
+        settings.outcomes,
+        settings.definition(),
+        now,
+        snapshot=folder,
+        reference=reference_for(folder, specification.reference),
+        period=specification.period,
+    )
+    results = list(run(evidence, specification))
+    _put(folder / RESULTS, document(results, now))
+    return results
+
+
+def reference_for(folder: Path, age: int) -> Path | None:
+    """The newest snapshot that is `age` (ms) older than `folder`, else the oldest before it."""
+    moment = taken_at(folder)
+    before = [path for path in snapshots(folder.parent) if taken_at(path) < moment]
+    old = [path for path in before if taken_at(path) <= moment - age / 1000]
+    return old[-1] if old else next(iter(before), None)
+
+
+def last_results(root: Path) -> dict[str, Any] | None:
+    """The document of the newest snapshot that was checked; None where none was."""
+    for path in reversed(snapshots(root)):
+        try:
+            found: dict[str, Any] = json.loads((path / RESULTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        return found
+    return None
+
+
+def failures(results: Sequence[Result]) -> list[Result]:
+    """Those that failed, of any severity."""
+    return [result for result in results if result.passed is False]
+
+
+def _put(path: Path, found: dict[str, Any]) -> None:
+    """Write the file so that it is there whole or not at all."""
+    passing = path.with_name(f"_{path.name}")
+    try:
+        passing.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        passing.rename(path)
+    except OSError as error:
+        raise UnreachableError(f"checks: {path} cannot be written ({error})") from error
