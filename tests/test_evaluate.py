@@ -28,6 +28,26 @@ from streameval.offline.outcomes import table
 from streameval.offline.sources import source
 
 TREC = Path(__file__).parents[2] / "shared" / "data" / "trec_eval"
+GOLDEN = TREC.parents[1] / "golden" / "ranking_golden.json"
+CONVENTIONS = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "f1_user",
+    "ndcg_linear": "ndcg",
+    "ndcg_exp": "ndcg_exp",
+    "ndcg_binary": "ndcg_binary",
+    "ndcg_binary_fullk": "ndcg_binary_full",
+    "dcg_linear": "dcg",
+    "dcg_exp": "dcg_exp",
+    "dcg_binary": "dcg_binary",
+    "ap": "map",
+    "ap_min_Rk": "map_capped",
+    "ap_div_k": "map_over_k",
+    "rr": "mrr",
+    "hit": "hit_rate",
+    "r_precision": "r_precision",
+    "auc_slate": "auc",
+}
 
 
 def outcome(number: int, chance: random.Random) -> Outcome:
@@ -337,3 +357,57 @@ def test_a_source_says_whether_its_files_are_outcomes(tmp_path: Path) -> None:
     slates, labels = tables(tmp_path, "csv")
     assert source([file]).outcomes
     assert not source([slates], labels=[labels]).outcomes
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="needs the golden cases")
+def test_200_lists_as_tables_have_the_scores_other_libraries_give(tmp_path: Path) -> None:
+    cases = json.loads(GOLDEN.read_text())["cases"]
+    shown, labels = [], []
+    for case in cases:
+        scores = case["scores"] or [None] * len(case["ranked"])
+        shown += [
+            {"list": case["id"], "item": item, "score": score}
+            for item, score in zip(case["ranked"], scores, strict=True)
+        ]
+        labels += [
+            {"list": case["id"], "item": item, "gain": gain} for item, gain in case["qrels"].items()
+        ]
+    pq.write_table(pa.Table.from_pylist(shown), tmp_path / "shown.parquet")
+    pq.write_table(pa.Table.from_pylist(labels), tmp_path / "labels.parquet")
+    wanted = {}
+    for case in cases:
+        for measure, values in case["values"].items():
+            name, _, cut = measure.partition("@")
+            mine = CONVENTIONS[name] + (f"@{cut}" if cut else "")
+            # ir_measures rounds this one to five digits.
+            exact = {
+                value
+                for library, value in values.items()
+                if (library, name) != ("ir_measures", "ndcg_exp")
+            }
+            wanted[case["id"], mine] = exact
+    found = run(
+        *(str(tmp_path / "shown.parquet"), "--labels", str(tmp_path / "labels.parquet")),
+        *("--metrics", ",".join(sorted({name for _, name in wanted})), "--per-list"),
+    )["lists"]
+    assert len(cases) == 200
+    for (case, name), values in wanted.items():
+        # A case without any item and any label is in neither table.
+        if case in found:
+            for value in values:
+                assert found[case][name] == pytest.approx(value, abs=1e-9), (case, name)
+
+
+def test_a_figure_made_of_means_has_no_interval_and_no_score_of_a_list(tmp_path: Path) -> None:
+    slates, labels = tables(tmp_path, "csv")
+    names = "precision@2,recall@2,f1_mean@2,auc"
+    found = run(slates, "--labels", labels, "--metrics", names, "--per-list")
+    # Of u1 [a, b, c] b is relevant at 2; u2 and u3 have none: means of 1/2 and 1/3 over 3 lists.
+    precision, recall = 1 / 6, 1 / 9
+    mean = found["figures"]["f1_mean@2"]
+    assert mean["value"] == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-9)
+    assert (mean["low"], mean["high"], mean["n"]) == (None, None, 3)
+    assert "f1_mean@2" not in found["lists"]["u1"]
+    # One class is missing in u2 and u3: no value, so one list is counted.
+    assert found["figures"]["auc"] == {"value": 0.0, "low": None, "high": None, "n": 1}
+    assert found["lists"]["u2"]["auc"] is None
