@@ -425,6 +425,7 @@ class Recorded(World):
     def __init__(self, rng, seed, root):
         super().__init__(rng, seed)
         self.server = OlderServer(rng)
+        self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
         self.files = OutcomeFolder(root, OWNER, {})
 
     async def verify_files(self):
