@@ -18,7 +18,7 @@ from streameval.stream.store import Commit, Store
 from streameval.stream.tools import create_topics
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
-COMMANDS = ("demo", "worker", "replay", "snapshot", "user", "doctor", "schema")
+COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "schema")
 
 IMPRESSION = {
     "type": "impression",
