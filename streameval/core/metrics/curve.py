@@ -1,7 +1,7 @@
-"""Precision against recall: trec_eval's interpolated curve, and the pair at each cut.
+"""Precision against recall: trec_eval's interpolated curve at eleven levels of recall.
 
 The interpolated precision at a level of recall is the largest precision at any rank from where
-that level is reached on. Both are means over lists, and a list without relevant items has 0.
+that level is reached on. The curve is the mean over lists; one without relevant items has 0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.metrics.lists import Lists, Scores, ratio
+from streameval.core.metrics.lists import Lists, Scores
 
 LEVELS = tuple(level / 10 for level in range(11))
 """The eleven levels of recall of trec_eval's iprec_at_recall."""
@@ -18,7 +18,8 @@ LEVELS = tuple(level / 10 for level in range(11))
 def interpolated(lists: Lists) -> Scores:
     """Return the precision of each list at each of `LEVELS`, shape (n, 11).
 
-    A level is reached with `int(level · R + 0.9)` relevant items: trec_eval's rounding.
+    A level is reached with `int(level · R + 0.5)` relevant items, which gives trec_eval's published
+    outputs; the copy in pytrec_eval adds 0.9, so that some levels need one item more there.
     """
     hits = np.arange(1.0, lists.ranks.shape[1] + 1)
     found = lists.ranks >= 1
@@ -27,14 +28,5 @@ def interpolated(lists: Lists) -> Scores:
     # levels that no hit reaches.
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     best = np.concatenate([best, np.zeros((len(best), 1))], axis=1)
-    needed: npt.NDArray[np.int64] = (np.outer(lists.relevant, LEVELS) + 0.9).astype(np.int64)
+    needed: npt.NDArray[np.int64] = (np.outer(lists.relevant, LEVELS) + 0.5).astype(np.int64)
     return np.take_along_axis(best, np.clip(needed - 1, 0, best.shape[1] - 1), axis=1)
-
-
-def by_cut(lists: Lists, cuts: range) -> tuple[Scores, Scores]:
-    """Return precision and recall of each list at each cut, both of shape (n, cuts)."""
-    hits = [lists.hits(k) for k in cuts]
-    precision = np.stack(
-        [ratio(found, np.full(len(found), k)) for k, found in zip(cuts, hits, strict=True)], 1
-    )
-    return precision, np.stack([ratio(found, lists.relevant) for found in hits], 1)

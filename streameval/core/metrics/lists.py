@@ -36,7 +36,7 @@ class Lists:
     the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
     items a list has.
 
-    Two more are known where all items of a list are (`lists_of_items`), and only `auc` needs them:
+    Two more are known where all items of a list are, and only `auc` needs them:
     `length` (n,): how many items a list shows; `places` (n, m): how many items score as high as
     the relevant one or higher, a tie counting 1/2 (its place from 1, ties sharing theirs).
     """

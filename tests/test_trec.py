@@ -1,0 +1,97 @@
+"""Runs and qrels as trec_eval reads them: its order at equal scores, its lists, its values."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from streameval.core.metrics.curve import LEVELS, interpolated
+from streameval.offline.evaluate import evaluate
+from streameval.offline.ranked_tables import Tables, read_tables
+
+TREC = Path(__file__).parents[2] / "shared" / "data" / "trec_eval"
+CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
+OURS = {
+    **{f"P_{k}": f"precision@{k}" for k in CUTS},
+    **{f"recall_{k}": f"recall@{k}" for k in CUTS},
+    **{f"ndcg_cut_{k}": f"ndcg@{k}" for k in CUTS},
+    **{f"map_cut_{k}": f"map@{k}" for k in CUTS},
+    **{f"success_{k}": f"hit_rate@{k}" for k in (1, 5, 10)},
+    "map": "map",
+    "recip_rank": "mrr",
+    "ndcg": "ndcg",
+    "Rprec": "r_precision",
+}
+CURVE = tuple(f"iprec_at_recall_{level:.2f}" for level in LEVELS)
+
+
+def values(run, qrels, *, complete):
+    """What we say, by list (and "all") and trec_eval's name of the figure."""
+    tables = Tables([str(run)], [str(qrels)], "trec", ties="trec", complete=complete)
+    batches = list(read_tables(tables, lambda _: None))
+    found = evaluate(batches, list(OURS.values()), per_list=True).document()
+    answer = {name: {a: row[b] for a, b in OURS.items()} for name, row in found["lists"].items()}
+    curves = {}
+    for batch in batches:
+        for rows, lists in batch.lists():
+            for row, curve in zip(rows, interpolated(lists), strict=True):
+                curves[batch.ids[row]] = curve
+    for name, curve in curves.items():
+        answer[name] |= dict(zip(CURVE, curve, strict=True))
+    means = np.mean(list(curves.values()), axis=0)
+    answer["all"] = {a: found["figures"][b]["value"] for a, b in OURS.items()}
+    answer["all"] |= dict(zip(CURVE, means, strict=True))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("run", "expected", "complete"),
+    [
+        ("results.test", "out.test.aq", False),
+        # -c: a list of the qrels that the run does not have counts 0.
+        ("results.trunc", "out.test.aqc", True),
+    ],
+)
+def test_trec_evals_own_files_give_its_own_figures(run, expected, complete):
+    if not TREC.exists():
+        pytest.skip("trec_eval's files stand beside the repository, not in it")
+    ours = values(TREC / run, TREC / "qrels.test", complete=complete)
+    compared = 0
+    for line in (TREC / expected).read_text().splitlines():
+        figure, name, value = line.split()
+        if figure in OURS or figure in CURVE:
+            assert f"{ours[name][figure]:.4f}" == value, (name, figure)
+            compared += 1
+    assert compared == 4 * (len(OURS) + len(CURVE))
+
+
+@pytest.mark.parametrize("series", range(5))
+def test_runs_full_of_ties_have_trec_evals_values(tmp_path, series):
+    """The tool itself is asked: scores with ties, also such that only single precision ties."""
+    chance = random.Random(series)
+    run, qrels = {}, {}
+    for number in range(20):
+        items = [f"D{n:03}" for n in chance.sample(range(60), 40)]
+        run[f"q{number}"] = {
+            item: chance.choice([1.0, 2.0, 2.0 + 1e-12, 0.5, chance.random()]) for item in items
+        }
+        qrels[f"q{number}"] = {f"D{n:03}": chance.choice([0, 0, 1, 2]) for n in range(60)}
+    qrels["unanswered"] = {"D001": 1}
+    lines = [f"{q} Q0 {i} 0 {s!r} x" for q, scores in run.items() for i, s in scores.items()]
+    (tmp_path / "run").write_text("\n".join(lines) + "\n")
+    lines = [f"{q} 0 {i} {g}" for q, gains in qrels.items() for i, g in gains.items()]
+    (tmp_path / "qrels").write_text("\n".join(lines) + "\n")
+    asked = {
+        f"{name}.{','.join(map(str, CUTS))}" for name in ("P", "recall", "ndcg_cut", "map_cut")
+    }
+    asked |= {"success.1,5,10", "map", "recip_rank", "ndcg", "Rprec"}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, asked).evaluate(run)
+    ours = values(tmp_path / "run", tmp_path / "qrels", complete=True)
+    for name, row in theirs.items():
+        for figure in OURS:
+            value = ours[name][figure]
+            assert value == pytest.approx(row[figure], abs=1e-9), (name, figure)
+    assert set(ours["unanswered"].values()) == {0.0}
+    assert ours["all"]["map"] == pytest.approx(sum(row["map"] for row in theirs.values()) / 21)
