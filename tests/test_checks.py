@@ -34,6 +34,7 @@ from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.outcomes import OutcomeFolder
 from streameval.settings import Settings
+from streameval.stream import schedule
 from streameval.stream.scan import UserRow
 from streameval.stream.schedule import SnapshotSchedule
 
@@ -584,6 +585,18 @@ def test_checks_on_schedule_need_outcome_files(service, tmp_path):
     settings, _, later = scheduled(service, tmp_path)
     with pytest.raises(ConfigError, match="outcomes: name the folder"):
         check_snapshot(settings.model_copy(update={"outcomes": None}), later)
+
+
+def test_what_goes_wrong_with_checks_is_said_and_the_snapshot_stays_good(service, tmp_path, caplog):
+    settings, _, later = scheduled(service, tmp_path)
+    with caplog.at_level("INFO"):
+        schedule._check(settings, later)
+        schedule._check(settings.model_copy(update={"outcomes": None}), later)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].startswith("check freshness failed: the newest outcome row has been final for")
+    assert lines[1] == "11 checks ran"
+    assert lines[2].startswith("no checks: outcomes: name the folder")
+    assert len(lines) == 3
 
 
 # --- details --------------------------------------------------------------------------------------
