@@ -263,7 +263,7 @@ class World:
     def restored(self, number, records):
         """What a worker that begins now would make of checkpoint and log."""
         stored = self.server.keys.get(_key(number, "partition"), {})
-        if not stored:
+        if b"header" not in stored:
             return Partition(self.definition)  # nothing ever came
         chunks = {
             name: self.server.keys[_key(number, f"chunk:{name}")]

@@ -62,8 +62,6 @@ REVOKE_SECONDS: Final = 8.0
 FENCE_SECONDS: Final = 3.0
 # A figure is computed anew at most this share of the time (a tick gets rarer with many users).
 TICK_SHARE: Final = 0.05
-# Without end offsets of the broker: this long without records counts as caught up.
-IDLE_SECONDS: Final = 2.0
 
 
 class Ingest:
@@ -165,14 +163,15 @@ class Ingest:
 
     async def _turn(self) -> None:
         """One round: read, apply, commit what is due."""
-        waiting = any(
-            owned.backlog and number not in self._paused for number, owned in self.owned.items()
+        waiting = sum(
+            owned.waiting for number, owned in self.owned.items() if number not in self._paused
         )
-        # 1. read
-        for records in await self.reader.poll(0.0 if waiting else POLL_SECONDS, POLL_RECORDS):
-            owned = self.owned.get(records.partition)
-            if owned is not None:
-                owned.take(records)
+        # 1. read, unless the last read was more than one round applies: memory is bounded
+        if waiting < POLL_RECORDS:
+            for records in await self.reader.poll(0.0 if waiting else POLL_SECONDS, POLL_RECORDS):
+                owned = self.owned.get(records.partition)
+                if owned is not None:
+                    owned.take(records)
         for owned in list(self.owned.values()):
             await self._work(owned)
 
@@ -273,7 +272,8 @@ class Ingest:
         )
         if self.owned.get(owned.number) is owned:
             del self.owned[owned.number]
-            self._begin_restore(owned.number, 0.0 if stored is None else FENCE_SECONDS)
+            if owned.number in self._assigned:
+                self._begin_restore(owned.number, 0.0 if stored is None else FENCE_SECONDS)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -324,7 +324,10 @@ class Ingest:
         return False
 
     def _begin_restore(self, number: int, delay: float) -> None:
+        if self._stopping.is_set():
+            return
         self.reader.pause(number)
+        self.owned.pop(number, None)
         self._paused.discard(number)
         before = self._restores.pop(number, None)
         if before is not None:
@@ -335,15 +338,14 @@ class Ingest:
         try:
             await asyncio.sleep(delay)
             owned = await self._take_over(number)
+            if number in self._assigned:
+                self.owned[number] = owned
+                self.reader.seek(number, owned.next_offset)
+                self.reader.resume(number)
         except Exception as error:  # noqa: BLE001  whatever ends a restore ends the worker
             self._fail(error)
-            return
-        if number not in self._assigned:
-            return
-        self.owned[number] = owned
-        self.reader.seek(number, owned.next_offset)
-        self.reader.resume(number)
-        self._restores.pop(number, None)
+        else:
+            self._restores.pop(number, None)
 
     async def _take_over(self, number: int) -> Owned:
         """The state of a partition as stored, ready to read on from `next_offset`."""
@@ -351,12 +353,15 @@ class Ingest:
         parked = self._parked.pop(number, None)
         if parked is not None:
             offset = await self._persist(lambda: self.store.offset(number))
-            first, _ = await self._persist(lambda: self.reader.bounds(number))
-            if offset is not None and offset == parked.committed and offset >= first:
+            first, end = await self._persist(lambda: self.reader.bounds(number))
+            held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
+            if offset is not None and offset == parked.committed and held:
                 return parked
         stored = await self._persist(lambda: self.store.load(number))
         if self._reset and number not in self._was_reset:
-            await self.store.reset_windows(number, self._fingerprint, self._described)
+            await self._persist(
+                lambda: self.store.reset_windows(number, self._fingerprint, self._described)
+            )
             self._was_reset.add(number)
             stored = await self._persist(lambda: self.store.load(number))
         first, end = await self._persist(lambda: self.reader.bounds(number))
@@ -378,20 +383,20 @@ class Ingest:
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
     ) -> Owned:
-        committed = stored.offset
+        committed, lost = stored.offset, 0
         if committed is None:
             at = first if self.settings.start_from == "earliest" or end is None else end
         else:
             at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset
             if committed < first:
-                self.counters.events_lost += first - committed
+                lost = first - committed
                 log.error(
                     "partition %d: the log begins at %d, beyond the stored offset %d: %d events"
                     " are lost; keep the topic longer than a worker can be away",
                     number,
                     first,
                     committed,
-                    first - committed,
+                    lost,
                 )
             elif at < first:
                 log.error(
@@ -411,6 +416,7 @@ class Ingest:
             state,
             next_offset=max(at, first),
             committed=committed,
+            lost=lost,
             idle_since=time.monotonic() - idle,
         )
 
@@ -521,8 +527,7 @@ class Ingest:
         watermark = owned.state.watermark
         idle = now - owned.idle_since
         lag = self.reader.lag(owned.number, owned.next_offset)
-        caught_up = lag == 0 or (lag is None and idle >= IDLE_SECONDS)
-        if watermark is None or owned.backlog or not caught_up or not self._broker_up or idle < 1:
+        if watermark is None or owned.backlog or lag != 0 or not self._broker_up or idle < 1:
             return None
         return watermark + int(idle * 1000)
 
@@ -530,7 +535,7 @@ class Ingest:
         """What the pages and `/metrics` show."""
         now = time.monotonic()
         partitions = [
-            owned.status(now, self.reader.lag(number, owned.stored or 0))
+            owned.status(now, self.reader.lag(number, _counted_to(owned)))
             for number, owned in sorted(self.owned.items())
         ]
         partitions += [
@@ -560,8 +565,9 @@ class Ingest:
         await _bounded(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
-        await self._finish(list(self.owned.values()), max(0.5, deadline - time.monotonic() - 3))
-        flushed = not self._commits and not any(owned.uncommitted for owned in self.owned.values())
+        owned = list(self.owned.values())
+        finished = await self._finish(owned, max(0.5, deadline - time.monotonic() - 3))
+        flushed = finished and not (self._commits or any(each.uncommitted for each in owned))
         for task in list(self._commits.values()):
             task.cancel()
         offsets = self._committed()
@@ -590,6 +596,11 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
         outcomes=open_files(settings),
         reset_windows=reset_windows,
     )
+
+
+def _counted_to(owned: Owned) -> int:
+    """The offset up to which events are in the store's counters."""
+    return owned.next_offset if owned.stored is None else owned.stored
 
 
 async def _bounded(work: Awaitable[Any], seconds: float) -> Any:

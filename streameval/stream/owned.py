@@ -60,6 +60,7 @@ class Tally:
     overflow: dict[str, int]
     key_mismatches: int
     dead_letters: int
+    lost: int
     batch_seconds: float
 
 
@@ -95,6 +96,7 @@ class Owned:
 
     `committed` is where the last cut ends (the next one begins there), `stored` the offset that
     the store is known to hold, `saved` that of the last checkpoint (or where reading began).
+    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -104,6 +106,7 @@ class Owned:
     state: Partition
     next_offset: int
     committed: int | None
+    lost: int = 0
     stored: int | None = None
     saved: int = 0
     checkpoint_at: float = 0.0
@@ -125,8 +128,9 @@ class Owned:
         self.stored = self.committed
         self.saved = self.next_offset
         self.restoring = self.committed is not None and self.next_offset < self.committed
-        if self.committed is not None and self.next_offset > self.committed:
-            self._began = 0.0  # the log lost what lies between: commit the gap at once
+        if self.committed is None or self.next_offset > self.committed:
+            # Where reading begins, or goes on after a gap in the log, is to last: commit at once.
+            self._began = 0.0
         self._remember()
 
     # ------------------------------------------------------------------ records
@@ -135,6 +139,11 @@ class Owned:
     def backlog(self) -> bool:
         """Whether records wait to be applied."""
         return bool(self._backlog)
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait to be applied."""
+        return sum(len(records.offsets) for records in self._backlog)
 
     @property
     def uncommitted(self) -> bool:
@@ -171,7 +180,8 @@ class Owned:
             self._backlog.appendleft(_tail(records, end))
         if end:
             self._apply(records, end)
-            self.idle_since = now
+            if not self.restoring:  # what is read again was no event of now
+                self.idle_since = now
         if self._began is None and not self.restoring and reached != self.next_offset:
             self._began = now
         self.next_offset = reached
@@ -238,9 +248,11 @@ class Owned:
         start = self.committed
         users = self.state.flush()
         many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
-        due = with_checkpoint or many or now >= self.checkpoint_at
+        # The commit of where reading begins has nothing to save: the next one has.
+        empty = start is None and self._events == 0
+        due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
         saved, span, outcomes = self._checkpoint(now) if due else (None, None, list)
-        began = now if self._began is None else self._began
+        began = self._began or now
         cut = Cut(
             self.number,
             start,
@@ -255,6 +267,7 @@ class Owned:
         self.committed = self.next_offset
         self._letters = []
         self._key_mismatches = 0
+        self.lost = 0
         self._events = 0
         self._began = None
         return cut
@@ -285,6 +298,7 @@ class Owned:
             overflow=_risen(before_overflow, self._known_overflow),
             key_mismatches=self._key_mismatches,
             dead_letters=len(self._letters),
+            lost=self.lost,
             batch_seconds=seconds,
         )
 
@@ -340,6 +354,7 @@ def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
     counters.ignored += tally.counters["ignored"]
     counters.key_mismatches += tally.key_mismatches
     counters.dead_letters += tally.dead_letters
+    counters.events_lost += tally.lost
     counters.commits += 1
     counters.checkpoints += cut.checkpoint is not None
     counters.batch_seconds.observe(tally.batch_seconds)

@@ -1,0 +1,264 @@
+"""Where a partition begins, what is read ahead, T, and what the service says of itself.
+
+One worker on the model of Kafka and Redis, in virtual time.
+"""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+from model import Client, Group, Member, Server, Topic, virtual_time
+from streams import to_json
+
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError
+from streameval.core.events import ImpressionEvent
+from streameval.stream import ingest as ingest_module
+from streameval.stream import store as store_module
+from streameval.stream.ingest import POLL_RECORDS, Ingest
+from streameval.stream.owned import Records
+from streameval.stream.store import Store
+
+TS = 1_700_000_000_000
+A_WHILE = 120.0
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """A topic of one partition, a store, and workers on them."""
+    with virtual_time(0, monkeypatch, ingest_module, store_module) as (loop, rng):
+        yield World(loop, rng)
+
+
+class Reader(Member):
+    """A member whose log may begin later, and that may not know the lag."""
+
+    first = 0
+    lag_known = True
+
+    async def bounds(self, partition):
+        _, end = await super().bounds(partition)
+        return self.first, end
+
+    def lag(self, partition, next_offset):
+        return super().lag(partition, next_offset) if self.lag_known else None
+
+    async def start_over(self):
+        """What the reader does where the log does not hold the offset to read next."""
+        await self._listener.revoked([0])
+        await self._listener.assigned([0])
+
+
+class Silent(Reader):
+    """It reads nothing until its log begins later."""
+
+    async def poll(self, seconds, max_records):
+        if self.first:
+            return await super().poll(seconds, max_records)
+        await asyncio.sleep(seconds)
+        return []
+
+
+class World:
+    def __init__(self, loop, rng):
+        self.loop, self.rng = loop, rng
+        self.topic, self.server = Topic(rng, 1), Server(rng)
+        self.group = Group(rng, self.topic)
+        self.ingest = self.member = None
+
+    def produce(self, count, ts=TS):
+        for n in range(count):
+            event = ImpressionEvent(ts + n, f"u{n % 5}", f"i{n}", "r")
+            self.topic.append(0, 2 * TS, event.user_id.encode(), to_json(event))
+        self.topic.log[0] = [(at, *rest) for at, (_, *rest) in enumerate(self.topic.log[0])]
+        self.topic.ends[0] = len(self.topic.log[0])
+
+    async def start(self, reader=Reader, *, first=0, lag_known=True, hold=None, **settings):
+        """A worker, in place of the one before, which is killed; its commits wait for `hold`."""
+        if self.member is not None:
+            self.member.kill()
+            await asyncio.sleep(30)
+        self.member = reader(self.rng, self.topic, self.group)
+        self.member.first, self.member.lag_known = first, lag_known
+        store = Store("redis://localhost", "g", "t", ("click", "like"))
+        store._redis = Client(self.rng, self.server, self.member, 0.0)
+        usual = {
+            "batch_events": 50_000,
+            "batch_users": 5_000,
+            "batch_interval": 1_000,
+            "checkpoint_interval": 30_000,
+            "start_from": "earliest",
+            "topic": "t",
+            "group": "g",
+        }
+        defined = SimpleNamespace(definition=Definition, **usual | settings)
+        self.ingest = Ingest(defined, self.member, store)
+        if hold is not None:
+            store.commit = self.held(store.commit, hold)
+        self.running = asyncio.ensure_future(self.ingest.run())
+        await asyncio.sleep(5)
+
+    @staticmethod
+    def held(commit, hold):
+        async def wait_and_commit(what):
+            await hold.wait()
+            return await commit(what)
+
+        return wait_and_commit
+
+    def stored(self, field="offset"):
+        fields = self.server.keys.get("streameval:{g:t:0}:partition", {})
+        return int(fields[field.encode()]) if field.encode() in fields else None
+
+    def run(self, scenario):
+        self.loop.run_until_complete(scenario())
+
+
+def test_events_after_the_first_start_are_not_lost_with_start_from_latest(world):
+    """Also where the worker ends before it has committed any event."""
+
+    async def scenario():
+        world.produce(1_000)
+        await world.start(start_from="latest")
+        assert world.ingest.status().partitions[0].lag == 0
+        world.produce(10)
+        await world.start(start_from="latest")
+        assert world.stored() == 1_010
+        assert world.ingest.owned[0].state.events["accepted"]["impression"] == 10
+
+    world.run(scenario)
+
+
+def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applying(world):
+    class Fast(Reader):
+        async def poll(self, _seconds, max_records):
+            await asyncio.sleep(0.1)
+            if not self._positions.get(0, 0) or 0 in self._paused:
+                return []
+            at = self._positions[0]
+            self._positions[0] = after = at + max_records
+            nothing = [None] * max_records
+            return [Records(0, range(at, after), [TS] * max_records, nothing, nothing, after)]
+
+    async def scenario():
+        world.topic.ends[0] = 10**9
+        await world.start(Fast, start_from="latest")
+        for _ in range(10):
+            await asyncio.sleep(0.2)
+            assert world.ingest.owned[0].waiting < 2 * POLL_RECORDS
+        assert world.ingest.owned[0].state.events["rejected"]["malformed"] > 20 * POLL_RECORDS
+
+    world.run(scenario)
+
+
+def test_a_window_that_time_has_emptied_stays_empty_after_a_restart(world):
+    """What a restore reads again is not of now: T goes on from the last commit."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        world.produce(10)
+        await asyncio.sleep(10)
+        assert world.stored("checkpoint_offset") < world.stored() == 20
+        await asyncio.sleep(A_WHILE)
+        await world.start()
+        await world.ingest.tick()
+        state = world.ingest.owned[0].state
+        assert state.reading_time - state.watermark >= A_WHILE * 1_000
+
+    world.run(scenario)
+
+
+def test_t_stands_still_while_the_lag_is_not_known(world):
+    """After a start nothing is known of the log's end: the partition may be far behind."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start(checkpoint_interval=1)
+        await asyncio.sleep(A_WHILE)
+        await world.start(lag_known=False)
+        await world.ingest.tick()
+        state = world.ingest.owned[0].state
+        assert state.reading_time == state.watermark
+
+    world.run(scenario)
+
+
+def test_a_state_kept_from_before_is_not_used_where_the_log_begins_later(world):
+    """Retention overtakes a restore: what is gone is skipped, and reading goes on."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        world.produce(10)
+        await asyncio.sleep(10)
+        await world.start(Silent)
+        stuck = world.ingest.owned[0]
+        assert stuck.restoring
+        world.member.first = 15
+        await world.member.start_over()
+        await asyncio.sleep(5)
+        assert stuck.next_offset < 15
+        assert world.ingest.owned[0] is not stuck
+        assert world.ingest.owned[0].next_offset == 20
+        assert not world.ingest.owned[0].restoring
+
+    world.run(scenario)
+
+
+def test_a_log_that_ends_before_the_position_is_refused_while_running(world):
+    """A topic made anew: the state kept from before is no reason to go on."""
+
+    async def scenario():
+        world.produce(20)
+        await world.start()
+        assert world.stored() == 20
+        world.topic.log[0].clear()
+        world.topic.ends[0] = 5
+        await world.member.start_over()
+        await asyncio.sleep(5)
+        with pytest.raises(RefusedError, match="lies beyond the log's end 5"):
+            await world.running
+
+    world.run(scenario)
+
+
+def test_events_that_the_log_lost_are_counted_once(world):
+    """Also where the partition goes and comes back before the gap is committed."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        assert world.stored() == 10
+        world.produce(100)
+        hold = asyncio.Event()
+        await world.start(first=60, hold=hold)
+        await world.member.start_over()
+        hold.set()
+        await asyncio.sleep(30)
+        assert world.ingest.counters.events_lost == 50
+        assert world.stored() == 110
+
+    world.run(scenario)
+
+
+def test_a_stop_says_that_the_last_commit_failed(world):
+    async def scenario():
+        world.produce(10)
+        await world.start(batch_interval=A_WHILE * 1_000)
+
+        async def refuse(_commit):
+            raise RefusedError("no")
+
+        world.ingest.store.commit = refuse
+        assert not await world.ingest.stop(world.loop.time() + 5)
+
+    world.run(scenario)
