@@ -237,7 +237,7 @@ def test_trec_eval_gives_the_same_scores(batch):
     ours |= {a: METRICS[b].score(lists, UNCUT) for a, b in whole.items()}
     for number in range(len(batch)):
         for place, level in enumerate(LEVELS):
-            # Its copy of trec_eval rounds level · R in another way than today's.
+            # Its copy is version 9, which rounds level · R in another way.
             needed = level * int(lists.relevant[number])
             if int(needed + 0.9) == int(needed + 0.5):
                 expected = found.get(f"q{number}", {}).get(f"iprec_at_recall_{level:.2f}", 0.0)

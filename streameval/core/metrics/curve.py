@@ -18,8 +18,8 @@ LEVELS = tuple(level / 10 for level in range(11))
 def interpolated(lists: Lists) -> Scores:
     """Return the precision of each list at each of `LEVELS`, shape (n, 11).
 
-    A level is reached with `int(level · R + 0.5)` relevant items, which gives trec_eval's published
-    outputs; the copy in pytrec_eval adds 0.9, so that some levels need one item more there.
+    A level is reached with the nearest whole number of relevant items to `level · R`: trec_eval
+    from version 10 on. Version 9, and so pytrec_eval, adds 0.9 and cuts, one item more at times.
     """
     hits = np.arange(1.0, lists.ranks.shape[1] + 1)
     found = lists.ranks >= 1
