@@ -327,3 +327,11 @@ def test_200_lists_have_the_values_of_six_tools_in_every_convention():
                 )
                 compared[name] += 1
     assert min(compared.values()) >= 133
+
+
+def test_the_documentation_has_every_row():
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    suffix = {"required": "@k", "optional": "[@k]", "none": ""}
+    for entry in CATALOGUE:
+        said = (entry.formula, entry.convention, entry.undefined, entry.source)
+        assert f"| `{entry.name}{suffix[entry.cut]}` | {' | '.join(said)} |" in page
