@@ -182,7 +182,8 @@ class Reader:
         """Join anew after a background task of aiokafka broke."""
         assert self._listener is not None, "start comes first"
         log.warning("the Kafka client of %s broke down, joining the group anew", self._topic)
-        lost = [place.partition for place in self._positions]
+        # All that was ours, also what the listener has not sought yet.
+        lost = [place.partition for place in self._open().assignment()]
         self._positions.clear()
         await self.close(REQUEST_SECONDS)
         await self._listener.revoked(lost)
@@ -284,7 +285,7 @@ class Reader:
     def seek(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on; without effect if it was taken away meanwhile."""
         place = TopicPartition(self._topic, partition)
-        with contextlib.suppress(IllegalStateError):
+        with contextlib.suppress(IllegalStateError, UnreachableError):
             self._open().seek(place, offset)
             self._positions[place] = offset
             if self._reading is not None:
@@ -292,12 +293,12 @@ class Reader:
 
     def pause(self, partition: int) -> None:
         """Do not read `partition` for now; without effect if it was taken away meanwhile."""
-        with contextlib.suppress(IllegalStateError):
+        with contextlib.suppress(IllegalStateError, UnreachableError):
             self._open().pause(TopicPartition(self._topic, partition))
 
     def resume(self, partition: int) -> None:
         """Read `partition` again; without effect if it was taken away meanwhile."""
-        with contextlib.suppress(IllegalStateError):
+        with contextlib.suppress(IllegalStateError, UnreachableError):
             self._open().resume(TopicPartition(self._topic, partition))
 
     async def revoked(self, places: Collection[TopicPartition]) -> None:
