@@ -7,7 +7,7 @@ from test_partition_properties import assert_same, run
 
 from streameval.core.attribution import Attribution
 from streameval.core.events import SlateEvent
-from streameval.core.limits import MAX_ITEMS
+from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
 
 
@@ -65,3 +65,12 @@ def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_
         attribution.dirty.clear()
     assert attribution.waiting == 10
     assert scans == 10
+
+
+def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():
+    attribution = Attribution(DEFINITION)
+    others = [click(0, kind=f"k{n}") for n in range(MAX_FEEDBACK_KINDS + 5)]
+    attribution.apply([*others, click(0)])
+    attribution.resolve()
+    assert attribution.feedback_kinds["click"] == 1
+    assert attribution.feedback_kinds["__other__"] == 5

@@ -432,7 +432,11 @@ class Attribution:
 
     def _receive(self, event: FeedbackEvent) -> None:
         name = event.feedback
-        if name not in self.feedback_kinds and len(self.feedback_kinds) >= MAX_FEEDBACK_KINDS:
+        if (
+            name not in self.feedback_kinds
+            and name not in self._kinds
+            and len(self.feedback_kinds) >= MAX_FEEDBACK_KINDS
+        ):
             name = OTHER
         self.feedback_kinds[name] = self.feedback_kinds.get(name, 0) + 1
         user = self._touch(event.user_id, event.ts)
