@@ -35,6 +35,7 @@ from streameval.stream import ingest as ingest_module
 from streameval.stream import store as store_module
 from streameval.stream.outbox import Outbox
 
+SEEDS = 100
 OWNER = {"group": "g", "topic": "t"}
 HOUR = 3_600_000
 TIME = 472_222 * HOUR  # 2023-11-14T22:00Z

@@ -24,6 +24,7 @@ from streameval.stream.scan import UserRow, UserScan, scan_users
 from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.store import Stored
 
+SEEDS = 60
 SEED = 17  # with several slates still open at its end
 NOTHING = Stored(None, None, None, None, None, {}, None, None, None)
 
