@@ -192,7 +192,6 @@ class Attribution:
         self.waiting = 0
         self.feedback_kinds: dict[str, int] = {}
         self.open_slates = 0
-        self.open_impressions = 0
         self.given_up: list[Slate] = []
         self.keep_outcomes = keep_outcomes
         self._offset = NEVER
