@@ -82,7 +82,12 @@ class Server:
         """Start without waiting for an answer."""
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                restore_signals=False,  # a limit on the size of files is an error, not the end
             )
 
     def _answers(self):
