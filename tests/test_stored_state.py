@@ -1,0 +1,173 @@
+"""State that another version wrote: it is read to the same figures, or refused with a reason.
+
+`golden/state-N.json` is what format N of the checkpoint looks like: the records of a log, and what
+the store held of it in the middle. A change of the layout fails here until it has a new number;
+`python tests/test_stored_state.py` writes the file of the present one.
+"""
+
+import base64
+import itertools
+import json
+import pathlib
+
+import cramjam
+import msgspec
+import pytest
+import redis as redis_client
+import servers
+import service
+from comparison import compare_users, expected
+from scene import Scene
+from test_partition_properties import Counters, assert_same
+from traffic import traffic
+
+from streameval.core.checkpoint import FORMAT, checkpoint, restore
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError
+from streameval.core.events import decode_batch
+from streameval.core.oracle import oracle
+from streameval.core.partition import Partition
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+RECORDS = 400
+
+
+def decoded(lines):
+    events, rejected = decode_batch([line.encode() for line in lines], None, 60_000)
+    reasons = {}
+    for _, rejection in rejected:
+        reasons[rejection.reason] = reasons.get(rejection.reason, 0) + 1
+    return events, reasons
+
+
+def applied(state, lines):
+    events, reasons = decoded(lines)
+    state.apply(events)
+    for reason, count in reasons.items():
+        for _ in range(count):
+            state.reject(reason)
+    return state.flush()
+
+
+def write_golden():
+    """Four checkpoints, some of them of slates that are closed, and the log around them."""
+    lines = [
+        value.decode()
+        for _, value in itertools.islice(traffic(1, 2 * RECORDS, step=20_000), 2 * RECORDS)
+        if value is not None and value.isascii()
+    ][:RECORDS]
+    state, chunks, quarter = Partition(Definition(), journal=True), {}, RECORDS // 8
+    for number in range(4):
+        applied(state, lines[number * quarter : (number + 1) * quarter])
+        saved = checkpoint(state, f"c{number}")
+        chunks |= saved.chunks
+        chunks = {name: chunks[name] for name in saved.keep}
+    document = {
+        "log": lines,
+        "offset": 4 * quarter,
+        "header": base64.b64encode(saved.header).decode(),
+        "chunks": {name: base64.b64encode(chunk).decode() for name, chunk in chunks.items()},
+    }
+    (GOLDEN / f"state-{FORMAT}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def golden(number):
+    return json.loads((GOLDEN / f"state-{number}.json").read_text())
+
+
+def restored(stored):
+    chunks = {name: base64.b64decode(chunk) for name, chunk in stored["chunks"].items()}
+    return restore(Definition(), base64.b64decode(stored["header"]), chunks)
+
+
+def test_the_present_format_is_read_as_it_was_written():
+    """Restored, and fed the rest of the log: the figures of the whole log."""
+    stored = golden(FORMAT)
+    state = restored(stored)
+    applied(state, stored["log"][stored["offset"] :])
+    events, reasons = decoded(stored["log"])
+    users = Counters(Definition().kinds)
+    whole = Partition(Definition())
+    users.add(applied(whole, stored["log"]))
+    wanted = oracle(Definition(), events, rejected=reasons)
+    assert wanted["rates"] and wanted["ranking"] and len(stored["chunks"]) > 2
+    assert_same(state.document(None, users.users), wanted)
+
+
+def of_format(header, number):
+    """A header as it is, but for the number of its format."""
+    fields = msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(header)))
+    return bytes(cramjam.zstd.compress(msgspec.msgpack.encode([number, *fields[1:]])))
+
+
+def of_another_layout(header):
+    return bytes(cramjam.zstd.compress(msgspec.msgpack.encode({"format": FORMAT + 1})))
+
+
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_another_format_is_refused_and_the_cure_named(number):
+    stored = golden(FORMAT)
+    header = of_format(base64.b64decode(stored["header"]), number)
+    with pytest.raises(RefusedError, match=f"has format {number},.*--reset-windows"):
+        restored(stored | {"header": base64.b64encode(header).decode()})
+
+
+# --- on real servers -----------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_anew():
+    """Exit code 2, nothing changed in Redis; `--reset-windows` goes on with the counters."""
+    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=1) as it:
+        worker = it.worker()
+        it.produce(1_000)
+        it.wait_for_all()
+        assert worker.stop() == 0
+        key = f"streameval:{{test:{it.topic}:0}}:partition"
+        with redis_client.Redis.from_url(store.url) as client:
+            header = client.hget(key, "header")
+            for strange, reason in (
+                (of_format(header, FORMAT + 1), f"has format {FORMAT + 1}, this version reads"),
+                (of_another_layout(header), "cannot be read by this version"),
+                (b"\0no compression", "cannot be read by this version"),
+            ):
+                client.hset(key, "header", strange)
+                before, said = client.hgetall(key), len(worker.logged())
+                assert worker.start().process.wait(30) == 2
+                (line,) = [line for line in worker.logged()[said:].splitlines() if reason in line]
+                assert "run the version that wrote it, or `worker --reset-windows`" in line
+                assert client.hgetall(key) == before
+        at = it.committed()
+        worker.start("--reset-windows")
+        it.produce(1_000)
+        it.wait_for_all()
+        log, _ = service.read_log(it.kafka.port, it.topic, 1)
+        worker.stop()
+        compare_users(store.url, it.topic, users_of_two_halves(worker.definition, log[0], at))
+
+
+def users_of_two_halves(definition, records, at):
+    """Counters go on, windows begin anew: each half of the log by itself, added up."""
+    halves = [
+        {0: [record for record in records if record[0] < at]},
+        {0: [record for record in records if record[0] >= at]},
+    ]
+    first, second = (expected(definition, half)[0]["users"] for half in halves)
+    users = dict(first)
+    for user, counters in second.items():
+        users[user] = added(users[user], counters) if user in users else counters
+    return {0: {"users": users}}
+
+
+def added(one, other):
+    return {
+        "impressions": one["impressions"] + other["impressions"],
+        "slates": one["slates"] + other["slates"],
+        "positives": {k: n + other["positives"][k] for k, n in one["positives"].items()},
+        "first_ts": min(one["first_ts"], other["first_ts"]),
+        "last_ts": max(one["last_ts"], other["last_ts"]),
+    }
+
+
+if __name__ == "__main__":
+    write_golden()
