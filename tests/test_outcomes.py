@@ -24,7 +24,7 @@ from test_model import World, _key
 
 from streameval.core.checkpoint import checkpoint, chunk_names, restore
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle_slates import history
@@ -385,8 +385,8 @@ def test_a_folder_that_cannot_be_used_is_an_error_of_the_world(tmp_path):
 
 
 def test_a_uri_that_names_no_file_system_is_refused():
-    with pytest.raises(RefusedError, match="no URI of a file system"):
-        OutcomeFolder("gopher://host/out", OWNER, {})
+    with pytest.raises(InputError, match="no URI of a file system"):
+        OutcomeFolder("gopher://host/out", OWNER, {}).check()
 
 
 def test_a_uri_names_a_folder_too(tmp_path):

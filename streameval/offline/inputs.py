@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileType
 
-from streameval.core.errors import InputError
+from streameval.core.errors import InputError, StreamevalError, UnreachableError
 from streameval.core.limits import CLUSTERS
+from streameval.offline import places
 from streameval.offline.batches import ROWS, Advance, Batch, Ints
 from streameval.offline.outcomes import PENDING
 
@@ -30,10 +32,14 @@ DIMENSIONS: Final = ("variant", "surface")
 def files_of(paths: Sequence[str]) -> list[str]:
     """The files to read: of a folder the Parquet files below it, in order of name.
 
-    Spans that no checkpoint has confirmed yet (`_pending`) are left out.
+    A URI is a file if it ends in `.parquet`, else a folder. Spans that no checkpoint has confirmed
+    yet (`_pending`) are left out. Raises `InputError`, `UnreachableError`.
     """
     found: list[str] = []
     for path in paths:
+        if places.is_uri(path):
+            found += _files_of_uri(path)
+            continue
         if not Path(path).is_dir():
             if not Path(path).is_file():
                 raise InputError(f"{path}: no such file or folder")
@@ -47,11 +53,29 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return found
 
 
+def _files_of_uri(uri: str) -> list[str]:
+    if places.shown(uri).endswith(".parquet"):
+        return [uri]
+    with places.reaching(uri):
+        place = places.opened(uri)
+        below = [
+            info.path.removeprefix(f"{place.path}/")
+            for info in places.listed(*place, recursive=True)
+            if info.path.endswith(".parquet") and info.type == FileType.File
+        ]
+        found = [name for name in below if PENDING not in name.split("/")]
+        if not found:
+            places.require_bucket(place)
+            raise InputError(f"{places.shown(uri)}: no Parquet file below this folder")
+    return [places.joined(uri, name) for name in found]
+
+
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
-    if not path.endswith(".parquet"):
+    if not places.shown(path).endswith(".parquet"):
         return False
-    return {"user", "ranks", "gains"} <= set(_opened(path).schema_arrow.names)
+    file, _ = _opened(path)
+    return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
 
 
 def read_outcomes(
@@ -65,8 +89,7 @@ def read_outcomes(
         if dimension not in DIMENSIONS:
             raise InputError(f"--by {dimension}: outcome files have {', '.join(DIMENSIONS)}")
     for path in files:
-        file = _opened(path)
-        size = Path(path).stat().st_size
+        file, size = _opened(path)
         for group in range(file.num_row_groups):
             columns = ["user", "ranks", "gains", *by]
             # Strings that are all different are dear to read: only where something is null.
@@ -75,17 +98,26 @@ def read_outcomes(
             try:
                 table = file.read_row_group(group, columns=columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{path}: {error}") from error
+                raise _unreadable(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
                 yield _batch(record, by, with_ids=with_ids)
             advance(size // file.num_row_groups)
 
 
-def _opened(path: str) -> Any:
+def _opened(path: str) -> tuple[Any, int]:
+    """A Parquet file, and its size in bytes."""
+    source, size = places.read(path)
     try:
-        return pq.ParquetFile(path)
+        # From afar the columns of a row group are asked for at once.
+        return pq.ParquetFile(source, pre_buffer=places.is_uri(path)), size
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: {error}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> StreamevalError:
+    """What is wrong with a file, or with the store that it is in."""
+    wrong = InputError if isinstance(error, ValueError) or not places.is_uri(path) else None
+    return (wrong or UnreachableError)(f"{places.shown(path)}: {places.said(error, path)}")
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:

@@ -32,7 +32,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,8 +40,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 from pyarrow import fs
 
-from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.errors import RefusedError
 from streameval.core.outcome import Outcome, Span
+from streameval.offline.places import Place, listed, opened, reaching, require_bucket, shown
 
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
@@ -140,28 +141,35 @@ def pseudonyms(key: bytes) -> Callable[[str], str]:
 def dataset(root: str) -> pa.dataset.Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
-    Raises `UnreachableError`.
+    Raises `InputError` for a URI of no file system, `UnreachableError`.
     """
-    files, base = _filesystem(root)
-    with _ours(root):
-        found = [info.path for info in _listed(files, base) if info.type == fs.FileType.Directory]
-        days = [path for path in found if path.rpartition("/")[2].startswith("dt=")]
-        names = [
-            info.path
-            for day in days
-            for info in _listed(files, day, recursive=True)
-            if info.path.endswith(".parquet")
-        ]
+    with reaching(root, "outcomes: "):
+        place = opened(root)
+        names = visible(place)
+        if not names:
+            require_bucket(place)
         return pa.dataset.dataset(
-            sorted(names),
+            names,
             SCHEMA.append(pa.field("dt", pa.string())).append(pa.field("hour", pa.string())),
             format="parquet",
-            filesystem=files,
+            filesystem=place.files,
             partitioning=pa.dataset.partitioning(
                 pa.schema([("dt", pa.string()), ("hour", pa.string())]), flavor="hive"
             ),
-            partition_base_dir=base,
+            partition_base_dir=place.path,
         )
+
+
+def visible(place: Place) -> list[str]:
+    """The paths of the files below the folder `place` that readers may see, in order."""
+    found = [info for info in listed(*place) if info.type == fs.FileType.Directory]
+    return sorted(
+        info.path
+        for day in found
+        if day.base_name.startswith("dt=")
+        for info in listed(place.files, day.path, recursive=True)
+        if info.path.endswith(".parquet")
+    )
 
 
 class OutcomeFolder:
@@ -181,20 +189,31 @@ class OutcomeFolder:
     ) -> None:
         self.root, self._owner, self._user = root, dict(owner), user
         self._schema = SCHEMA.with_metadata({"streameval": json.dumps(about, sort_keys=True)})
-        self._files, self._base = _filesystem(root)
+
+    @cached_property
+    def _place(self) -> Place:
+        return opened(self.root)  # may ask the store for its region
+
+    @property
+    def _files(self) -> fs.FileSystem:
+        return self._place.files
+
+    @property
+    def _base(self) -> str:
+        return self._place.path
 
     def check(self) -> None:
         """Make the folder ours; raises `RefusedError` where it is another deployment's."""
-        marker = f"{self._base}/{MARKER}"
-        with _ours(self.root):
+        with self._reaching():
+            marker = f"{self._base}/{MARKER}"
             self._files.create_dir(self._base)
             known = self._read(marker)
             if known is None:
                 self._put(marker, json.dumps(self._owner).encode())
         if known is not None and json.loads(known) != self._owner:
             raise RefusedError(
-                f"outcomes: {self.root} holds the files of another deployment ({known.decode()}):"
-                " choose another folder"
+                f"outcomes: {shown(self.root)} holds the files of another deployment"
+                f" ({known.decode()}): choose another folder"
             )
 
     def write(self, span: Span, rows: Sequence[Outcome]) -> None:
@@ -202,10 +221,10 @@ class OutcomeFolder:
         hours: dict[str, list[Outcome]] = defaultdict(list)
         for row in rows:
             hours[_hour(row.time)].append(row)
-        with _ours(self.root):
+        with self._reaching():
             for hour, members in hours.items():
                 folder = f"{self._pending(span.name)}/{hour}"
-                self._files.create_dir(folder)
+                self._make(folder)
                 columns = table(span.partition, members, self._user)
                 path = f"{folder}/{span.name}.parquet"
                 pa.parquet.write_table(
@@ -220,19 +239,18 @@ class OutcomeFolder:
     def publish(self, name: str) -> None:
         """Make the files of a span visible (step 3); nothing where they are already."""
         pending = self._pending(name)
-        with _ours(self.root):
-            for info in _listed(self._files, pending, recursive=True):
+        with self._reaching():
+            for info in listed(self._files, pending, recursive=True):
                 if info.type == fs.FileType.File:
                     path = f"{self._base}/{info.path.removeprefix(pending + '/')}"
-                    self._files.create_dir(path.rpartition("/")[0])
-                    with contextlib.suppress(FileNotFoundError):  # moved by another worker
-                        self._files.move(info.path, path)
+                    self._make(path.rpartition("/")[0])
+                    self._move(info.path, path)
                     self._sync(*self._above(path))
             self._remove_folder(pending)
 
     def discard(self, name: str) -> None:
         """Remove the files of a span whose checkpoint does not count."""
-        with _ours(self.root):
+        with self._reaching():
             self._remove_folder(self._pending(name))
 
     def clean(self, partition: int, beyond: int, since: int | None) -> int:
@@ -243,13 +261,13 @@ class OutcomeFolder:
         """
         first = "" if since is None else _hour(since)
         removed = 0
-        with _ours(self.root):
-            for info in _listed(self._files, f"{self._base}/{PENDING}"):
+        with self._reaching():
+            for info in listed(self._files, f"{self._base}/{PENDING}"):
                 span = Span.parse(info.base_name)
                 if span is not None and span.partition == partition and self._is_old(info.path):
                     self._remove_folder(info.path)
             for path in self._hours(first):
-                for info in _listed(self._files, path):
+                for info in listed(self._files, path):
                     span = Span.parse(info.base_name)
                     if span is not None and span.partition == partition and span.end > beyond:
                         with contextlib.suppress(FileNotFoundError):
@@ -259,22 +277,37 @@ class OutcomeFolder:
 
     def _hours(self, first: str) -> Iterator[str]:
         """The folders of hours from `first` (dt=…/hour=…) on."""
-        for day in _listed(self._files, self._base):
+        for day in listed(self._files, self._base):
             if day.base_name.startswith("dt=") and day.base_name >= first.partition("/")[0]:
-                for hour in _listed(self._files, day.path):
+                for hour in listed(self._files, day.path):
                     if f"{day.base_name}/{hour.base_name}" >= first:
                         yield hour.path
 
     def _is_old(self, folder: str) -> bool:
         times = [
             info.mtime.timestamp()
-            for info in _listed(self._files, folder, recursive=True)
+            for info in listed(self._files, folder, recursive=True)
             if info.type == fs.FileType.File and info.mtime is not None
         ]
         return bool(times) and max(times) < time.time() - PENDING_SECONDS
 
     def _pending(self, name: str) -> str:
         return f"{self._base}/{PENDING}/{name}"
+
+    def _reaching(self) -> contextlib.AbstractContextManager[None]:
+        return reaching(self.root, "outcomes: ")
+
+    def _make(self, folder: str) -> None:
+        if self._place.has_folders:
+            self._files.create_dir(folder)
+
+    def _move(self, source: str, target: str) -> None:
+        """Move a file; nothing where another worker has done so meanwhile."""
+        try:
+            self._files.move(source, target)
+        except OSError:  # object stores do not say in one way that the source is gone
+            if self._files.get_file_info(source).type != fs.FileType.NotFound:
+                raise
 
     def _remove_folder(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -316,29 +349,3 @@ class OutcomeFolder:
 
 def _hour(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("dt=%Y-%m-%d/hour=%H")
-
-
-def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
-    """The file system of `root`, and its path there."""
-    if "://" not in root:
-        return fs.LocalFileSystem(), str(Path(root).absolute())
-    try:
-        files, path = fs.FileSystem.from_uri(root)
-    except (ValueError, OSError) as error:
-        raise RefusedError(f"outcomes: {root} is no URI of a file system: {error}") from error
-    return files, path.rstrip("/")
-
-
-def _listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-    """What is in a folder, in order of name; nothing where there is none."""
-    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
-    return sorted(files.get_file_info(selector), key=lambda info: info.path)
-
-
-@contextlib.contextmanager
-def _ours(root: str) -> Iterator[None]:
-    """What the file system raises, as our own."""
-    try:
-        yield
-    except OSError as error:
-        raise UnreachableError(f"outcomes: {root} cannot be used now ({error})") from error

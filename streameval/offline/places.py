@@ -1,0 +1,132 @@
+"""Places of files: a path, or a URI that pyarrow knows (`s3://bucket/prefix?region=eu-west-1`).
+
+A URI can carry keys and options of its file system. Messages show `shown`, which is the URI without
+them. `file:///…` is the path that it names. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from pyarrow import fs
+
+from streameval.core.errors import InputError, UnreachableError
+
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+
+
+class Place(NamedTuple):
+    """A file system, and the path of a file or folder there."""
+
+    files: fs.FileSystem
+    path: str
+
+    @property
+    def local(self) -> bool:
+        """Whether this is a disk of this machine, as far as it knows."""
+        return isinstance(self.files, fs.LocalFileSystem)
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether a folder must be made before files go into it; object stores have none."""
+        return self.files.type_name not in _OBJECT_STORES
+
+
+def is_uri(name: str) -> bool:
+    """Tell a URI from a path."""
+    return "://" in name
+
+
+def shown(name: str) -> str:
+    """The name for messages: of a URI neither keys nor options."""
+    if not is_uri(name):
+        return name
+    scheme, _, rest = name.partition("://")
+    place, _, _ = rest.partition("?")
+    host, slash, path = place.partition("/")
+    keys, at, host = host.rpartition("@")
+    # abfss://container@account: no key stands there.
+    kept = f"{keys}{at}" if scheme in {"abfs", "abfss"} and ":" not in keys else ""
+    return f"{scheme}://{kept}{host}{slash}{path}"
+
+
+def joined(name: str, tail: str) -> str:
+    """What lies at `tail` below the folder `name`."""
+    if not is_uri(name):
+        return str(Path(name) / tail)
+    place, question, options = name.partition("?")
+    return f"{place.rstrip('/')}/{quote(tail, safe='/=')}{question}{options}"
+
+
+def opened(name: str) -> Place:
+    """The place of a path or URI. Raises `InputError`, `UnreachableError`."""
+    if not is_uri(name):
+        return Place(fs.LocalFileSystem(), str(Path(name).absolute()))
+    if urlsplit(name).scheme == "file":
+        name = f"file://{quote(unquote(name.removeprefix('file://').partition('?')[0]))}"
+    try:
+        files, path = fs.FileSystem.from_uri(name)
+    except ValueError as error:
+        raise InputError(
+            f"{shown(name)} is no URI of a file system: {said(error, name)}"
+        ) from error
+    except OSError as error:
+        raise UnreachableError(f"{shown(name)} cannot be used now ({said(error, name)})") from error
+    return Place(files, path.rstrip("/"))
+
+
+def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+    """What is in a folder, in order of name; nothing where there is none."""
+    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+    return sorted(files.get_file_info(selector), key=lambda info: info.path)
+
+
+def require_bucket(place: Place) -> None:
+    """Raise OSError where the bucket is absent, which listings take for an empty one."""
+    if place.has_folders:
+        return
+    bucket = place.path.partition("/")[0]
+    if place.files.get_file_info(bucket).type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"there is no bucket {bucket}, or these keys may not see it")
+
+
+def read(name: str) -> tuple[Any, int]:
+    """A file opened for reading, and its size in bytes. Raises `InputError`, `UnreachableError`."""
+    place = opened(name)
+    try:
+        file = place.files.open_input_file(place.path)
+        return file, file.size()
+    except FileNotFoundError as error:
+        raise InputError(f"{shown(name)}: no such file") from error
+    except OSError as error:
+        wrong = InputError if place.local else UnreachableError
+        raise wrong(f"{shown(name)} cannot be read ({said(error, name)})") from error
+
+
+def size(name: str) -> int:
+    """Bytes of a file; 0 for what is none."""
+    with reaching(name):
+        place = opened(name)
+        info = place.files.get_file_info(place.path)
+        return info.size if info.type == fs.FileType.File else 0
+
+
+def said(error: BaseException, name: str) -> str:
+    """What an error says, in one line without the keys that its URI holds."""
+    line = next(iter(str(error).splitlines()), "") or repr(error)
+    return line.partition(" (Request ID: ")[0].replace(name, shown(name))
+
+
+@contextlib.contextmanager
+def reaching(name: str, subject: str = "") -> Iterator[None]:
+    """What a file system raises, as our own; `subject` begins the line, such as the key."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreachableError(
+            f"{subject}{shown(name)} cannot be used now ({said(error, name)})"
+        ) from error
