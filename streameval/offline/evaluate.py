@@ -133,10 +133,17 @@ class Evaluation:
         counts = np.add.reduceat(defined[order], starts, axis=0, dtype=np.int64)
         numbers, clusters = np.divmod(found[starts], CLUSTERS)
         for number in np.unique(numbers):
-            x, y = self._segment(batch.names[number])
             rows = numbers == number
-            x[clusters[rows]] += sums[rows]
-            y[clusters[rows]] += counts[rows]
+            self.add_sums(batch.names[number], clusters[rows], sums[rows], counts[rows])
+
+    def add_sums(self, name: tuple[str, ...], clusters: Ints, sums: Ints, counts: Ints) -> None:
+        """Add what a segment has in `clusters` (n,), all different; sums and counts (n, columns).
+
+        So sums of several scans become those of one. Raises `InputError` beyond `MAX_SEGMENTS`.
+        """
+        x, y = self._segment(name)
+        x[clusters] += sums
+        y[clusters] += counts
 
     def _segment(self, name: tuple[str, ...]) -> tuple[Ints, Ints]:
         known = self.segments.get(name)

@@ -100,7 +100,7 @@ def read_outcomes(
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
-                yield _batch(record, by, with_ids=with_ids)
+                yield batch_of(record, by, with_ids=with_ids)
             advance(size // file.num_row_groups)
 
 
@@ -128,7 +128,8 @@ def _has_null(file: Any, group: int, column: str) -> bool:
     return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 
-def _batch(record: Any, by: Sequence[str], *, with_ids: bool) -> Batch:
+def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch:
+    """The slates of an Arrow batch with the columns of outcome files; a null `request` is none."""
     if "request" in record.schema.names and record.column("request").null_count:
         record = record.filter(record.column("request").is_valid())
     starts, gains = _flat(record.column("gains"), np.float64)
