@@ -282,7 +282,8 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="PARTITION[@OFFSET]=FILE",
-            help="The log of a partition as JSON lines, a record a line, from this offset on.",
+            help="The log of a partition as JSON lines, a record a line, from this offset on."
+            " Default: Kafka is read.",
         ),
     ] = None,
     at: Annotated[

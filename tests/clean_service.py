@@ -144,6 +144,7 @@ class Service:
         parts = [self._part(number) for number in range(PARTITIONS)]
         manifest = {
             "format": snapshots.FORMAT,
+            "fingerprint": self.definition.fingerprint(),
             "definition": self.definition.described(),
             "pseudonymous": False,
             "partitions": [part.facts for part in parts],
@@ -160,7 +161,15 @@ class Service:
             if partition == number
             for kinds, ends in ((self.definition.kinds, known[2:4]),)
         ]
-        facts = {"partition": number, "watermark": state.watermark}
+        facts = {
+            "partition": number,
+            "watermark": state.watermark,
+            "users_begin": end,
+            "users_end": end,
+            "checkpoint_offset": end,
+            "cluster_id": "cluster",
+            "topic_id": "topic",
+        }
         return snapshots._Part(
             facts,
             snapshots._user_table(number, rows, None),
@@ -169,8 +178,22 @@ class Service:
             state.document(),
         )
 
-    def log(self):
-        return {number: Log(0, events) for number, events in self.logs.items()}
+    def log(self, begins=None):
+        """The log of each partition, from offset 0 or that of `begins`, without reading a file."""
+
+        def recorded(_, earlier):
+            logs = {
+                number: Log(
+                    begin,
+                    lambda rest=events[begin:], begin=begin: iter([list(enumerate(rest, begin))]),
+                    since=earlier if begin else None,
+                )
+                for number, events in self.logs.items()
+                for begin in ((begins or {}).get(number, 0),)
+            }
+            return lambda _: logs
+
+        return recorded
 
     def now(self):
         return max(state.watermark for state in self.states)
@@ -196,7 +219,7 @@ def results(service, given=None, **changes):
     arguments = {
         "snapshot": service.root / "later",
         "reference": service.root / "earlier",
-        "log": service.log(),
+        "recorded": service.log(),
         "period": spec.period,
     } | changes
     evidence = gather(str(service.outcomes), service.definition, service.now(), **arguments)

@@ -6,15 +6,10 @@ partitions, two variants of equal quality, scores that are the truth, propensiti
 
 import json
 import random
-import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import duckdb
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -39,12 +34,8 @@ from streameval.core.figures import figures, merge
 from streameval.core.metrics import RANKING, Scorer
 from streameval.offline import specification
 from streameval.offline.checks import runner, sql
-from streameval.offline.checks.evidence import Log, gather
-from streameval.offline.checks.scheduled import check_snapshot, reference_for
+from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.table import CHECKS
-from streameval.settings import Settings
-from streameval.stream import schedule
-from streameval.stream.schedule import SnapshotSchedule
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +176,7 @@ def test_a_bot_fails_the_traffic_and_nothing_else(tmp_path):
 def test_a_split_of_52_to_48_fails_the_sample_ratio_and_nothing_else(tmp_path):
     events = stream(seed=3, users=60_000, slates=40_000, share_of_b=0.52)
     service = clean(tmp_path, events, halves=False)
-    found = results(service, reference=None, log={})
+    found = results(service, reference=None, recorded=None)
     assert failures(found) == {"sample_ratio"}
     assert "the split is not the configured one" in found["sample_ratio"].message
 
@@ -266,153 +257,6 @@ def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
     assert "no estimate" in found["off_policy"].message
 
 
-# --- the command ----------------------------------------------------------------------------------
-
-
-def command(service, tmp_path, *arguments):
-    """Run `streameval check` on what a service left, with its log as files."""
-    config, spec = tmp_path / "streameval.yaml", tmp_path / "checks.yaml"
-    config.write_text(
-        "positives: [click, buy]\ngains: {buy: 3}\n"
-        "windows: [{size: 1h, slide: 1m}, {size: 4h, slide: 10m}]\n"
-    )
-    spec.write_text(json.dumps(SPECIFICATION))
-    logs = []
-    for number, events in service.logs.items():
-        path = tmp_path / f"{number}.jsonl"
-        path.write_bytes(b"".join(encoded(event) + b"\n" for event in events))
-        logs += ["--log", f"{number}={path}"]
-    given = ["--outcomes", service.outcomes, "--snapshot", service.root / "later", *logs]
-    given += ["--reference", service.root / "earlier", "--at", service.now(), "--spec", spec]
-    return subprocess.run(
-        [sys.executable, "-m", "streameval.cli", "check", "--config", config]
-        + [str(argument) for argument in (*given, *arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def encoded(event):
-    """An event as a producer sends it."""
-    if isinstance(event, FeedbackEvent):
-        return msgspec.json.encode(event)
-    items = [
-        {"item_id": item, "position": place, "score": score, "propensity": propensity}
-        for item, place in event.items.items()
-        for score, propensity in (event.details[item],)
-    ]
-    names = ("ts", "user_id", "request_id", "variant")
-    head = {"type": "slate"} | {name: getattr(event, name) for name in names}
-    return msgspec.json.encode(head | {"items": items})
-
-
-def test_the_command_passes_with_exit_code_0(service, tmp_path):
-    ran = command(service, tmp_path, "--json")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    document = json.loads(ran.stdout)
-    assert document["passed"] is True
-    assert [(one["name"], one["passed"]) for one in document["checks"]] == [
-        (check.name, True) for check in CHECKS
-    ]
-
-
-def test_the_command_fails_with_exit_code_1_and_a_line_that_says_why(tmp_path):
-    def change(users):
-        users[min(users)][0] += 7
-
-    service = clean(tmp_path / "service", stream(slates=3_000), change=change)
-    ran = command(service, tmp_path)
-    assert ran.returncode == 1
-    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("fail")]
-    assert line.startswith("fail counters_match_log: 1 of")
-    assert "has impressions" in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--log", "x.jsonl"], "write PARTITION=FILE"),
-        (["--log", "0=nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        (["--snapshot", "nowhere"], "nowhere is no snapshot"),
-        (["--reference", "nowhere"], "neither a snapshot nor outcome files"),
-    ],
-)
-def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
-    service, tmp_path, arguments, message
-):
-    ran = command(service, tmp_path, *arguments)
-    assert ran.returncode == 2
-    assert message in ran.stderr
-    assert ran.stderr.count("\n") == 1
-
-
-# --- on schedule ----------------------------------------------------------------------------------
-
-
-def scheduled(service, tmp_path):
-    """Settings and the two snapshots of a service, as the leader's schedule has them."""
-    root, spec = tmp_path / "snapshots", tmp_path / "checks.yaml"
-    root.mkdir()
-    names = ("20231114T230000Z-1", "20231115T010000Z-1")
-    for name, known in zip(names, ("earlier", "later"), strict=True):
-        shutil.copytree(service.root / known, root / name)
-    spec.write_text(json.dumps(SPECIFICATION))
-    settings = Settings(
-        positives=("click", "buy"),
-        gains={"buy": 3.0},
-        windows=({"size": "1h", "slide": "1m"}, {"size": "4h", "slide": "10m"}),
-        outcomes=str(service.outcomes),
-        snapshots=root,
-        checks=spec,
-    )
-    return settings, root / names[0], root / names[1]
-
-
-def test_the_leader_shows_how_the_checks_of_the_newest_snapshot_ended(service, tmp_path):
-    """The rows are of 2023, so freshness fails; the log is not at hand; all others pass."""
-    settings, _, later = scheduled(service, tmp_path)
-    assert SnapshotSchedule(settings).results() == []
-    before = time.time()
-    check_snapshot(settings, later)
-    shown = {status.name: status for status in SnapshotSchedule(settings).results()}
-    assert list(shown) == [check.name for check in CHECKS]
-    ended = {name: status.passed for name, status in shown.items()}
-    assert ended == dict.fromkeys(ended, True) | {"freshness": False, "counters_match_log": None}
-    assert before - 1 < shown["drift"].time < time.time() + 1
-    assert shown["drift"].seconds > 0
-
-
-def test_the_reference_is_the_newest_snapshot_of_the_age_that_was_asked_for(tmp_path):
-    names = ("20231114T010000Z-1", "20231114T020000Z-1", "20231114T030000Z-1", "20231114T040000Z-1")
-    first, second, third, fourth = (tmp_path / name for name in names)
-    for path in (first, second, third, fourth):
-        path.mkdir()
-    hour = 60 * MINUTE
-    assert reference_for(fourth, 2 * hour) == second
-    assert reference_for(fourth, hour) == third
-    assert reference_for(fourth, 24 * hour) == first
-    assert reference_for(first, hour) is None
-
-
-def test_checks_on_schedule_need_outcome_files(service, tmp_path):
-    settings, _, later = scheduled(service, tmp_path)
-    with pytest.raises(ConfigError, match="outcomes: name the folder"):
-        check_snapshot(settings.model_copy(update={"outcomes": None}), later)
-
-
-def test_what_goes_wrong_with_checks_is_said_and_the_snapshot_stays_good(service, tmp_path, caplog):
-    settings, _, later = scheduled(service, tmp_path)
-    with caplog.at_level("INFO"):
-        schedule._check(settings, later)
-        schedule._check(settings.model_copy(update={"outcomes": None}), later)
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].startswith("check freshness failed: the newest outcome row has been final for")
-    assert lines[1] == "11 checks ran"
-    assert lines[2].startswith("no checks: outcomes: name the folder")
-    assert len(lines) == 3
-
-
 # --- details --------------------------------------------------------------------------------------
 
 
@@ -447,30 +291,8 @@ def test_the_formulas_in_sql_give_the_kernels_integers(ndcg_gain):
     assert [metric.name for metric in RANKING] == list(sql.METRICS)
 
 
-def test_a_part_of_the_log_gives_what_counters_grew_by(tmp_path):
-    service = clean(tmp_path)
-    skipped = {number: len(events) // 20 for number, events in service.logs.items()}
-    log = {
-        number: Log(skipped[number], events[skipped[number] :])
-        for number, events in service.logs.items()
-    }
-    found = results(service, log=log)["counters_match_log"]
-    assert found.passed is True, found.message
-    without = results(service, log=log, reference=None)["counters_match_log"]
-    assert without.passed is None
-    assert "give an earlier snapshot" in without.message
-
-
-def test_a_sample_recounts_some_users(service):
-    spec = {"counters_match_log": {"sample": 0.1}}
-    every = results(service)["counters_match_log"].message
-    some = results(service, spec)["counters_match_log"]
-    assert some.passed is True
-    assert some.message != every
-
-
 def test_without_snapshot_and_reference_the_checks_say_what_they_lack(service):
-    found = results(service, snapshot=None, reference=None, log={})
+    found = results(service, snapshot=None, reference=None, recorded=None)
     lacking = {name: result.message for name, result in found.items() if result.passed is None}
     assert set(lacking) == {"counters_match_log", "windows_match_outcomes", "drift"}
     assert all(message.startswith("not checked: give a") for message in lacking.values())
@@ -480,7 +302,7 @@ def test_without_dimensions_the_windows_match_too(tmp_path):
     plain = replace(DEFINITION, dimensions=(), ndcg_gain="exponential")
     service = Service(tmp_path, plain).take(stream(slates=1_000))
     service.snapshot("later")
-    found = results(service, reference=None, log={})["windows_match_outcomes"]
+    found = results(service, reference=None, recorded=None)["windows_match_outcomes"]
     assert found.passed is True, found.message
 
 

@@ -33,13 +33,13 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from streameval import __version__
-from streameval.core.attribution import NEVER, Particulars, Slate
 from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
 from streameval.core.errors import ConfigError, InputError, RefusedError, UnreachableError
 from streameval.core.figures import Sums, figures, merge
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
+from streameval.core.slates import NEVER, Particulars, Slate
 from streameval.offline.outcomes import SCHEMA, pseudonyms, table
 from streameval.stream.scan import UserRow
 from streameval.stream.store import Store
@@ -51,6 +51,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 # The unfinished folder of a death goes after so long.
 UNFINISHED_SECONDS: Final = 24 * 3600.0
+_NAME: Final = re.compile(r"\d{8}T\d{6}Z-\d+")
 
 USERS: Final = pa.schema(
     [
@@ -146,7 +147,7 @@ def snapshots(root: Path) -> list[Path]:
     """The snapshots in a folder, oldest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if re.fullmatch(r"\d{8}T\d{6}Z-\d+", path.name)]
+    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))
 
 
@@ -154,6 +155,17 @@ def taken_at(snapshot: Path) -> float:
     """When a snapshot was taken, by its name: seconds since the epoch."""
     moment = datetime.strptime(snapshot.name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return moment.timestamp()
+
+
+def earlier_than(snapshot: Path) -> list[Path]:
+    """The snapshots beside this one that were taken before it, oldest first.
+
+    None where its name is not a snapshot's: then nothing says when it was taken.
+    """
+    root = snapshot.parent
+    if not _NAME.fullmatch(snapshot.name):
+        return []
+    return [path for path in snapshots(root) if taken_at(path) < taken_at(snapshot)]
 
 
 def manifest_of(snapshot: Path) -> dict[str, Any]:

@@ -107,7 +107,7 @@ async def delete_topics(client: Client, topics: Sequence[str]) -> None:
 @asynccontextmanager
 async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
     """A way to send records to a topic; at the end of the block all are acknowledged."""
-    with _our_errors(client):
+    with our_errors(client):
         # The embedded broker knows no idempotent producers, so none is asked for.
         producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="lz4")
         try:
@@ -124,7 +124,7 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
 async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Extent], list[Sampled]]:
     """The extent of each partition, and its last `count` records at most."""
     places = [TopicPartition(topic, number) for number in range(await partitions(client, topic))]
-    with _our_errors(client):
+    with our_errors(client):
         consumer = AIOKafkaConsumer(
             **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
         )
@@ -165,7 +165,7 @@ def _sampled(record: ConsumerRecord) -> Sampled:
 
 @asynccontextmanager
 async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
-    with _our_errors(client):
+    with our_errors(client):
         admin = AIOKafkaAdminClient(**client, request_timeout_ms=10_000)
         try:
             await admin.start()
@@ -175,7 +175,7 @@ async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 @contextmanager
-def _our_errors(client: Client) -> Iterator[None]:
+def our_errors(client: Client) -> Iterator[None]:
     """What aiokafka raises, as our own."""
     where = f"Kafka at {client['bootstrap_servers']}"
     try:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streameval.core.errors import ConfigError, InputError
-from streameval.core.events import Event, decode_batch
-from streameval.offline.checks.evidence import Log, gather
+from streameval.core.errors import ConfigError
+from streameval.offline.checks.evidence import gather
+from streameval.offline.checks.logs import of_files, of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import run
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshots import snapshots
+from streameval.offline.snapshots import earlier_than, snapshots
 from streameval.offline.specification import load
-from streameval.replay import lines_of
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
-
-_LOG = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
 
 def check(
@@ -36,7 +32,8 @@ def check(
     """Run the checks; what is not given is taken from the settings.
 
     `snapshot` is then the newest of `snapshots`. `logs` are PARTITION=FILE or
-    PARTITION@OFFSET=FILE. Raises ConfigError, InputError, UnreachableError.
+    PARTITION@OFFSET=FILE; without any, Kafka's is read. Raises ConfigError, InputError,
+    UnreachableError.
     """
     specification = load(spec)
     root = outcomes or settings.outcomes
@@ -44,6 +41,7 @@ def check(
         raise ConfigError("outcomes: name the folder of outcome files, here or with --outcomes")
     if snapshot is None and settings.snapshots is not None:
         snapshot = next(reversed(snapshots(settings.snapshots)), None)
+    before = [] if snapshot is None else earlier_than(snapshot)
     key = settings.pseudonymize
     evidence = gather(
         root,
@@ -52,34 +50,8 @@ def check(
         snapshot=snapshot,
         reference=reference,
         period=specification.period,
-        log=dict(read_log(text, settings.max_clock_skew) for text in logs),
+        recorded=of_files(logs, settings.max_clock_skew) if logs else of_kafka(settings, before),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+        users_expire=settings.user_ttl is not None,
     )
     return run(evidence, specification)
-
-
-def read_log(text: str, max_clock_skew: int) -> tuple[int, Log]:
-    """The partition and the log that an option names: a file of JSON lines, a record a line.
-
-    A line's record timestamp is its event's own, as in `replay`. Raises `InputError`.
-    """
-    found = _LOG.fullmatch(text)
-    if found is None:
-        raise InputError(
-            f"--log {text}: write PARTITION=FILE, or PARTITION@OFFSET=FILE where the file does not"
-            " begin at offset 0"
-        )
-    events: list[Event | None] = []
-    for values in lines_of(found[3]):
-        events += decoded(values, None, max_clock_skew)
-    return int(found[1]), Log(int(found[2] or 0), events)
-
-
-def decoded(
-    values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
-) -> Iterator[Event | None]:
-    """The event of each record, None for a rejected one."""
-    events, rejected = decode_batch(values, timestamps, max_clock_skew)
-    wrong = {index for index, _ in rejected}
-    good = iter(events)
-    return (None if index in wrong else next(good) for index in range(len(values)))

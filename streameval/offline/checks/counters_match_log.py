@@ -1,229 +1,236 @@
 """`counters_match_log`: users' counters against a recount of the log that shares no state.
 
-The recount is the oracle's: slates and attribution by sort-and-scan over the events of a user. Each
-user's counters are exact at an offset of the partition (it stands in the snapshot), so the recount
-takes the records below it. A log that begins at its first record gives the counters themselves; a
-later part of it gives what they grew by between two snapshots.
+Each user's counters are exact at an offset of the partition, which stands in the snapshot; the
+recount (`recount`) takes the records below it. The log is read from Kafka, or from files that are
+given (`logs`): whole where it is there from its first record on, else what tells what the counters
+grew by since an earlier snapshot.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pydantic import Field
 
-from streameval.core.definition import Definition, Window
-from streameval.core.events import Event
-from streameval.core.oracle import oracle
-from streameval.offline.checks.evidence import Counters, Evidence, Log
-from streameval.offline.checks.result import CheckSettings, Found, duration, failed, nothing, passed
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError, UnreachableError
+from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot
+from streameval.offline.checks.recount import (
+    Part,
+    Sample,
+    collect,
+    recount,
+    uncertain,
+)
+from streameval.offline.checks.result import (
+    CheckSettings,
+    Found,
+    duration,
+    failed,
+    nothing,
+    passed,
+    percent,
+)
 
-Recounted: TypeAlias = dict[str, dict[str, Any]]
+Plain: TypeAlias = dict[str, Any]
+Users: TypeAlias = Mapping[tuple[int, str], Counters]
 SHOWN: Final = 3
-# The oracle computes windows too, which nobody reads here: one pane is the least of them.
-_WINDOWS: Final = (Window("none", 1_000, 1_000),)
 
 
 class Settings(CheckSettings):
-    """Which users are recounted."""
+    """Which users are recounted, and how much of the log is read for it."""
 
     sample: float = Field(
         1.0, gt=0, le=1, description="Share of users to recount, chosen by a hash of their id."
     )
+    max_events: int = Field(
+        250_000,
+        ge=1_000,
+        description="Events in memory at a time, about 1 KB each: where a partition has more, the"
+        " sample is halved until it has not.",
+    )
+    max_records: int = Field(
+        20_000_000,
+        ge=1,
+        description="Records to read of Kafka, at most: what decides how old the earlier snapshot"
+        " is.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The users of one partition in one snapshot, and the offsets of their counters.
+
+    `default` is the offset at which a user without counters had none.
+    """
+
+    users: dict[str, Counters]
+    default: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, users: Users, partition: int) -> _Side:
+        """The partition's part of a snapshot; empty where that has nothing of it."""
+        mine = {user: found for (number, user), found in users.items() if number == partition}
+        return cls(mine, snapshot.parts.get(partition, {}).get("users_begin", 0))
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        return {name: found.offset for name, found in self.users.items()}
+
+    @property
+    def first(self) -> int:
+        return min(self.offsets.values(), default=self.default)
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Recount every partition that the log was given of."""
-    if evidence.snapshot is None or not evidence.log:
-        return nothing("give a snapshot and the log of at least one partition")
+    """Recount every partition whose log is there."""
+    try:
+        logs = evidence.recording(settings.max_records)
+        if isinstance(logs, str):
+            return nothing(logs)
+        return _check(evidence, settings, logs)
+    except (RefusedError, UnreachableError) as error:
+        return nothing(f"the log cannot be read: {error}")
+
+
+def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> Found:
+    assert evidence.snapshot is not None, "without a snapshot there is no recording"
     later = evidence.snapshot.users()
-    earlier = None if evidence.earlier is None else evidence.earlier.users()
-    users, differences = 0, []
-    for partition, log in sorted(evidence.log.items()):
-        chosen = _Sample(evidence, settings.sample)
-        events = _not_late(log, evidence.definition.allowed_lateness)
-        end = log.begin + len(log.events)
-        mine = _of(later, partition)
-        missing = max((found.offset for found in mine.values()), default=0) - end
-        if missing > 0:
-            return nothing(f"the log of partition {partition} ends {missing} records too early")
-        if log.begin == 0:
-            count, wrong = _absolute(evidence, chosen, events, mine)
-        elif earlier is None:
+    earlier = {log.since.path: log.since.users() for log in logs.values() if log.since is not None}
+    users, wrong, share = 0, [], settings.sample
+    for partition, log in sorted(logs.items()):
+        now = _Side.of(evidence.snapshot, later, partition)
+        then = None
+        if log.since is not None:
+            then = _Side.of(log.since, earlier[log.since.path], partition)
+        elif log.begin:
             return nothing(
                 f"the log of partition {partition} begins at {log.begin}: give an earlier snapshot"
             )
-        else:
-            before = _of(earlier, partition)
-            short = _shortage(evidence.definition, log, before)
-            if short is not None:
-                return nothing(f"partition {partition}: {short}")
-            count, wrong = _growth(evidence, chosen, events, before, mine)
+        sample = Sample(settings.sample, evidence.user if evidence.snapshot.pseudonymous else None)
+        first = 0 if then is None else then.first
+        part = collect(log, evidence.definition, sample, settings.max_events, first)
+        lacking = _lacking(evidence.definition, log, part, now)
+        if lacking is not None:
+            return nothing(f"the log of partition {partition} {lacking}")
+        count, differences = _compare(evidence, sample, log, part, now, then)
         users += count
-        differences += [f"{text} (partition {partition})" for text in wrong]
-    if not users and not differences:
+        wrong += [f"{text} (partition {partition})" for text in differences]
+        share = min(share, sample.share)
+    return _found(users, wrong, share, logs)
+
+
+def _found(users: int, wrong: Sequence[str], share: float, logs: Mapping[int, Log]) -> Found:
+    if not users:
         return nothing("no user is in the snapshot or in the log")
-    if not differences:
-        return passed(0, 0, f"the counters of {users:,} users are those of the log")
-    more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    since = {log.since.path.name for log in logs.values() if log.since is not None}
+    what = f"{users:,} users" + (f" (a sample of {percent(share)})" if share < 1 else "")
+    growth = f" since {min(since)}" if since else ""
+    if not wrong:
+        return passed(0, 0, f"the counters of {what} are those of the log{growth}")
+    more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     return failed(
-        len(differences),
+        len(wrong),
         0,
-        f"{len(differences):,} of {users:,} users have counters that the log does not give: "
-        f"{'; '.join(differences[:SHOWN])}{more}. Somebody else writes to these keys of Redis, or "
+        f"{len(wrong):,} of {what} have counters that the log{growth} does not give: "
+        f"{'; '.join(wrong[:SHOWN])}{more}. Somebody else writes to these keys of Redis, or "
         "Redis lost writes: restore it from a copy, or count anew under another `group`",
     )
 
 
-class _Sample:
-    """Which users are recounted, and what the snapshot calls them."""
-
-    def __init__(self, evidence: Evidence, share: float) -> None:
-        self._bound = share * 2**32
-        pseudonymous = evidence.snapshot is not None and evidence.snapshot.pseudonymous
-        self._name = evidence.user if pseudonymous else None
-
-    def name(self, user: str) -> str:
-        return user if self._name is None else self._name(user)
-
-    def has(self, name: str) -> bool:
-        return zlib.crc32(name.encode()) < self._bound
-
-
-def _of(users: Mapping[tuple[int, str], Counters], partition: int) -> dict[str, Counters]:
-    return {user: found for (number, user), found in users.items() if number == partition}
-
-
-def _not_late(log: Log, allowed_lateness: int) -> list[tuple[int, Event]]:
-    """The accepted events with their offsets.
-
-    Lateness is the whole partition's: once late events are gone, users can be recounted alone.
-    """
-    kept, watermark = [], 0
-    for offset, event in enumerate(log.events, log.begin):
-        if event is not None and event.ts >= watermark - allowed_lateness:
-            watermark = max(watermark, event.ts)
-            kept.append((offset, event))
-    return kept
-
-
-def _shortage(definition: Definition, log: Log, before: Mapping[str, Counters]) -> str | None:
-    """What a log lacks that begins after its first record; None when it has enough.
-
-    Feedback after the earlier snapshot may belong to slates of A + L before it, whose own
-    feedback may reach as far again.
-    """
-    first = min((found.offset for found in before.values()), default=log.begin)
-    head = [event.ts for event in log.events[: max(0, first - log.begin)] if event is not None]
-    span = max(head) - min(head) if head else 0
+def _lacking(definition: Definition, log: Log, part: Part, now: _Side) -> str | None:
+    """What a log lacks, None where it has enough."""
+    missing = max(now.offsets.values(), default=0) - (log.end or part.end)
+    if missing > 0:
+        return f"ends {missing} records too early"
+    if log.since is None or log.before is not None:
+        return None
+    span = 0 if part.low is None else part.high - part.low
     if span > 2 * definition.horizon:
         return None
     return (
-        f"the log must begin {duration(2 * definition.horizon)} before the earlier snapshot,"
-        f" and begins {duration(span)} before it"
+        f"must begin {duration(2 * definition.horizon)} before the earlier snapshot, and begins"
+        f" {duration(span)} before it"
     )
 
 
-def _recount(
-    definition: Definition,
-    chosen: _Sample,
-    events: Iterable[tuple[int, Event]],
-    offsets: Mapping[str, int],
-    default: int,
-) -> Recounted:
-    """The counters of each user from the records below its offset (`default` where none)."""
-    groups: dict[int, list[Event]] = defaultdict(list)
-    for offset, event in events:
-        name = chosen.name(event.user_id)
-        end = offsets.get(name, default)
-        if chosen.has(name) and offset < end:
-            groups[end].append(event)
-    small = replace(definition, windows=_WINDOWS, ks=(1,))
-    found: Recounted = {}
-    for members in groups.values():
-        users: Any = oracle(small, members)["users"]
-        found |= {chosen.name(user): counters for user, counters in users.items()}
-    return found
-
-
-def _absolute(
-    evidence: Evidence,
-    chosen: _Sample,
-    events: Sequence[tuple[int, Event]],
-    users: Mapping[str, Counters],
+def _compare(
+    evidence: Evidence, sample: Sample, log: Log, part: Part, now: _Side, then: _Side | None
 ) -> tuple[int, list[str]]:
-    """Users whose counters are not those of the whole log."""
-    offsets = {name: found.offset for name, found in users.items()}
-    # A user without counters had none when the snapshot began.
-    default = min(offsets.values(), default=0)
-    recounted = _recount(evidence.definition, chosen, events, offsets, default)
-    known = {name: _plain(found) for name, found in users.items() if chosen.has(name)}
-    names = sorted(known.keys() | recounted.keys())
-    wrong = [
-        _difference(name, known.get(name), recounted.get(name))
+    """How many users were compared, and what differs."""
+    definition, kinds = evidence.definition, evidence.definition.kinds
+    known = {name: _plain(found, kinds) for name, found in now.users.items() if sample.has(name)}
+    expected = recount(definition, sample, part, now.offsets, now.default)
+    if then is not None:
+        counted = recount(definition, sample, part, then.offsets, then.default)
+        before = {
+            name: _plain(found, kinds) for name, found in then.users.items() if sample.has(name)
+        }
+        known_before = log.before
+        if known_before is None:
+            known_before = (part.low or 0) + definition.allowed_lateness
+        left_out = uncertain(definition, sample, part, known_before)
+        # Those whose counters were gone at the earlier snapshot began anew.
+        left_out |= counted.keys() - before.keys()
+        expected = {
+            name: _grown(before.get(name), counted.get(name), expected.get(name))
+            for name in before.keys() | expected.keys()
+        }
+        for name in left_out:
+            known.pop(name, None)
+            expected.pop(name, None)
+    names = sorted(known.keys() | expected.keys())
+    if evidence.users_expire:
+        names = [name for name in names if not _began_anew(known.get(name), expected.get(name))]
+    return len(names), [
+        _difference(name, known.get(name), expected.get(name))
         for name in names
-        if known.get(name) != recounted.get(name)
+        if known.get(name) != expected.get(name)
     ]
-    return len(names), wrong
 
 
-def _growth(
-    evidence: Evidence,
-    chosen: _Sample,
-    events: Sequence[tuple[int, Event]],
-    before: Mapping[str, Counters],
-    after: Mapping[str, Counters],
-) -> tuple[int, list[str]]:
-    """Users whose counters grew by something else than the log says."""
-    ends = [{name: found.offset for name, found in side.items()} for side in (before, after)]
-    counts = [
-        _recount(evidence.definition, chosen, events, offsets, min(offsets.values(), default=0))
-        for offsets in ends
-    ]
-    names = sorted(name for name in before.keys() | after.keys() if chosen.has(name))
-    wrong = []
-    for name in names:
-        stored = [_plain(side[name]) if name in side else None for side in (before, after)]
-        grown = _apart(stored[0], stored[1])
-        expected = _apart(counts[0].get(name), counts[1].get(name))
-        if grown != expected:
-            wrong.append(f"user {name!r} grew by {grown}, the log says {expected}")
-    return len(names), wrong
+def _grown(before: Plain | None, first: Plain | None, last: Plain | None) -> Plain:
+    """Counters after the growth between two counts of the log."""
+    sides = [each for each in (before, last) if each is not None]
+    grown: Plain = {
+        "impressions": 0,
+        "slates": 0,
+        "positives": dict.fromkeys(sides[0]["positives"], 0),
+        "first_ts": min(each["first_ts"] for each in sides),
+        "last_ts": max(each["last_ts"] for each in sides),
+    }
+    for each, sign in ((before, 1), (first, -1), (last, 1)):
+        if each is not None:
+            grown["impressions"] += sign * each["impressions"]
+            grown["slates"] += sign * each["slates"]
+            for kind, count in each["positives"].items():
+                grown["positives"][kind] += sign * count
+    return grown
 
 
-def _apart(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, int]:
-    """What was added between two counts, without what is 0."""
-    grown: dict[str, int] = defaultdict(int)
-    for counters, sign in ((first, -1), (second, 1)):
-        if counters is not None:
-            grown["impressions"] += sign * counters["impressions"]
-            grown["slates"] += sign * counters["slates"]
-            for kind, count in counters["positives"].items():
-                grown[kind] += sign * count
-    return {name: count for name, count in sorted(grown.items()) if count}
+def _began_anew(known: Plain | None, expected: Plain | None) -> bool:
+    """Whether a user's time to live ended: the counters are gone, or younger than the log says."""
+    return expected is not None and (known is None or known["first_ts"] > expected["first_ts"])
 
 
-def _plain(found: Counters) -> dict[str, Any]:
+def _plain(found: Counters, kinds: Sequence[str]) -> Plain:
+    """Counters as the recount has them: all kinds of the definition, and no other."""
     return {
         "impressions": found.impressions,
         "slates": found.slates,
-        "positives": found.positives,
+        "positives": {kind: found.positives.get(kind, 0) for kind in kinds},
         "first_ts": found.first_ts,
         "last_ts": found.last_ts,
     }
 
 
-def _difference(
-    name: str, known: Mapping[str, Any] | None, expected: Mapping[str, Any] | None
-) -> str:
+def _difference(name: str, known: Plain | None, expected: Plain | None) -> str:
     if known is None:
-        return f"user {name!r} has none, the log gives {dict(expected or {})}"
+        return f"user {name!r} has none, the log gives {expected}"
     if expected is None:
-        return f"user {name!r} has {dict(known)} and is not in the log"
+        return f"user {name!r} has {known} and is not in the log"
     fields = [field for field in known if known[field] != expected[field]]
     apart = ", ".join(f"{field} {known[field]}, the log {expected[field]}" for field in fields)
     return f"user {name!r} has {apart}"

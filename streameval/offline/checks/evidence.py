@@ -11,8 +11,8 @@ Tables of the connection, each with the columns of `VIEW`:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +45,16 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot as checks read it. By partition: `watermarks` (ms), `figures` (documents)."""
+    """A snapshot as checks read it.
+
+    By partition: `parts` (the manifest's facts), `watermarks` (ms), `figures` (documents).
+    """
 
     path: Path
+    fingerprint: str
     definition: Mapping[str, Any]
     pseudonymous: bool
+    parts: dict[int, Mapping[str, Any]]
     watermarks: dict[int, int]
     figures: dict[int, dict[str, Any]]
     combined: dict[str, Any]
@@ -68,19 +73,45 @@ class Snapshot:
         }
 
 
+Records = Sequence[tuple[int, Event | None]]
+"""Consecutive records: the offset, and the event or None where it is rejected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The records of a partition from the offset `begin` on: an event, or None if rejected."""
+    """The records of a partition from the offset `begin` on, read part by part.
+
+    They tell what users' counters grew by since an earlier snapshot, or without one (and `begin`
+    0) the counters themselves. `end` is the offset up to which there is no other record; None:
+    that after the last. Accepted events below `begin` have a `ts` below `before` (ms); None: that
+    is not known.
+    """
 
     begin: int
-    events: Sequence[Event | None]
+    read: Callable[[], Iterator[Records]]
+    end: int | None = None
+    since: Snapshot | None = None
+    before: int | None = None
+
+
+Recorded = Callable[[int], Mapping[int, Log] | str]
+"""The logs by partition, of at most so many records, or why there are none.
+
+Raises `RefusedError` and `UnreachableError`, as does reading.
+"""
+
+
+def no_recording(_: int) -> str:
+    """The answer where nobody gave a log."""
+    return "give a snapshot and the log of at least one partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that the checks may look at; `now` in ms.
 
-    `user` gives the name of a user in a pseudonymous snapshot.
+    `user` gives the name of a user in a pseudonymous snapshot. `users_expire`: counters of silent
+    users go by themselves.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -89,8 +120,9 @@ class Evidence:
     has_reference: bool = False
     snapshot: Snapshot | None = None
     earlier: Snapshot | None = None
-    log: Mapping[int, Log] = field(default_factory=dict)
+    recording: Recorded = no_recording
     user: Callable[[str], str] | None = None
+    users_expire: bool = False
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows that a query answers."""
@@ -110,13 +142,15 @@ def gather(
     snapshot: Path | None = None,
     reference: Path | None = None,
     period: int | None = None,
-    log: Mapping[int, Log] | None = None,
+    recorded: Callable[[Snapshot, Snapshot | None], Recorded] | None = None,
     user: Callable[[str], str] | None = None,
+    users_expire: bool = False,
 ) -> Evidence:
     """Open what checks look at.
 
     `reference` is an earlier snapshot, or a folder of outcome files to compare with. `period` (ms)
-    bounds `current` to the time before the newest row. Raises `InputError`, `UnreachableError`.
+    bounds `current` to the time before the newest row. `recorded` finds the log for `snapshot` and
+    an earlier one that was given. Raises `InputError`, `UnreachableError`.
     """
     source = dataset(outcomes)
     connection = duckdb.connect()
@@ -127,15 +161,20 @@ def gather(
     if reference is not None and (reference / MANIFEST).exists():
         earlier = read_snapshot(reference)
     _split(connection, earlier, definition, reference, period)
+    later = None if snapshot is None else read_snapshot(snapshot)
+    recording: Recorded = no_recording
+    if later is not None and recorded is not None:
+        recording = recorded(later, earlier)
     return Evidence(
         connection,
         definition,
         now,
         has_reference=reference is not None,
-        snapshot=None if snapshot is None else read_snapshot(snapshot),
+        snapshot=later,
         earlier=earlier,
-        log=log or {},
+        recording=recording,
         user=user,
+        users_expire=users_expire,
     )
 
 
@@ -145,8 +184,10 @@ def read_snapshot(path: Path) -> Snapshot:
     document = json.loads((path / "figures.json").read_text(encoding="utf-8"))
     return Snapshot(
         path,
+        manifest["fingerprint"],
         manifest["definition"],
         manifest["pseudonymous"],
+        {part["partition"]: part for part in manifest["partitions"]},
         {
             part["partition"]: part["watermark"]
             for part in manifest["partitions"]

@@ -1,7 +1,7 @@
 """Checks that follow each snapshot: the leader's process runs them, and leaves `checks.json`.
 
 The file appears in the snapshot's folder by one rename, as `streameval check --json` prints it; a
-worker that begins to lead finds the last results there. What needs the log is left to the command.
+worker that begins to lead finds the last results there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval.core.errors import ConfigError, UnreachableError
 from streameval.offline.checks.evidence import gather
+from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import document, run
-from streameval.offline.snapshots import snapshots, taken_at
+from streameval.offline.outcomes import pseudonyms
+from streameval.offline.snapshots import earlier_than, snapshots, taken_at
 from streameval.offline.specification import load
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         raise ConfigError("outcomes: name the folder of outcome files, which `checks` look at")
     specification = load(settings.checks)
     now = round(time.time() * 1000)
+    key = settings.pseudonymize
     evidence = gather(
         settings.outcomes,
         settings.definition(),
@@ -41,6 +44,10 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         snapshot=folder,
         reference=reference_for(folder, specification.reference),
         period=specification.period,
+        # Not that reference: the log since then may be long.
+        recorded=lambda later, _: of_kafka(settings, earlier_than(folder))(later, None),
+        user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+        users_expire=settings.user_ttl is not None,
     )
     results = list(run(evidence, specification))
     _put(folder / RESULTS, document(results, now))
@@ -49,9 +56,8 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
 
 def reference_for(folder: Path, age: int) -> Path | None:
     """The newest snapshot that is `age` (ms) older than `folder`, else the oldest before it."""
-    moment = taken_at(folder)
-    before = [path for path in snapshots(folder.parent) if taken_at(path) < moment]
-    old = [path for path in before if taken_at(path) <= moment - age / 1000]
+    before = earlier_than(folder)
+    old = [path for path in before if taken_at(path) <= taken_at(folder) - age / 1000]
     return old[-1] if old else next(iter(before), None)
 
 

@@ -1,0 +1,240 @@
+"""Where the log comes from that a recount reads: files, or Kafka itself.
+
+Of Kafka only what is needed is read. Where the topic still begins at offset 0 and all of it was
+counted, that is all of it, and counters are recounted whole. Otherwise it is what users' counters
+grew by since an earlier snapshot: the oldest one for which no more than the asked number of records
+are to be read. Reading then begins 2 (A + L) before that snapshot's watermark (A the attribution
+window, L the allowed lateness), found by the records' timestamps: an accepted event is at most
+`max_clock_skew` later than its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from streameval.core.errors import InputError
+from streameval.core.events import Event, decode_batch
+from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
+from streameval.offline.checks.result import duration
+from streameval.offline.snapshots import MANIFEST
+from streameval.replay import lines_of
+from streameval.stream.columns import Columns
+from streameval.stream.reader import client_arguments
+from streameval.stream.rereading import Rereading, rereading
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+_NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
+
+
+def decoded(
+    values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
+) -> Iterator[Event | None]:
+    """The event of each record, None for a rejected one."""
+    events, rejected = decode_batch(values, timestamps, max_clock_skew)
+    wrong = {index for index, _ in rejected}
+    good = iter(events)
+    return (None if index in wrong else next(good) for index in range(len(values)))
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def of_files(
+    texts: Iterable[str], max_clock_skew: int
+) -> Callable[[Snapshot, Snapshot | None], Recorded]:
+    """The logs that options name: files of JSON lines, a record a line.
+
+    `texts` are PARTITION=FILE or PARTITION@OFFSET=FILE. A line's record timestamp is its event's
+    own, as in `replay`. Raises `InputError`, for an option at once and for a file when it is read.
+    """
+    named = [_named(text) for text in texts]
+
+    def recorded(_: Snapshot, earlier: Snapshot | None) -> Recorded:
+        logs = {
+            number: Log(
+                begin,
+                partial(_lines, name, begin, max_clock_skew),
+                since=earlier if begin else None,
+            )
+            for number, begin, name in named
+        }
+        return lambda _: logs
+
+    return recorded
+
+
+def _named(text: str) -> tuple[int, int, str]:
+    found = _NAMED.fullmatch(text)
+    if found is None:
+        raise InputError(
+            f"--log {text}: write PARTITION=FILE, or PARTITION@OFFSET=FILE where the file does not"
+            " begin at offset 0"
+        )
+    return int(found[1]), int(found[2] or 0), found[3]
+
+
+def _lines(name: str, begin: int, max_clock_skew: int) -> Iterator[Records]:
+    for values in lines_of(name):
+        yield list(enumerate(decoded(values, None, max_clock_skew), begin))
+        begin += len(values)
+
+
+# ------------------------------------------------------------------------------------------ Kafka
+
+
+def of_kafka(
+    settings: Settings, candidates: Sequence[Path]
+) -> Callable[[Snapshot, Snapshot | None], Recorded]:
+    """The topic that the settings name; `candidates` are snapshots that may be the earlier one.
+
+    They are in the order of time. An earlier snapshot that was given is the only candidate.
+    """
+
+    def recorded(later: Snapshot, earlier: Snapshot | None) -> Recorded:
+        chosen = None if earlier is None else [earlier.path]
+        return lambda most: asyncio.run(_choose(settings, later, chosen, candidates, most))
+
+    return recorded
+
+
+async def _choose(
+    settings: Settings,
+    later: Snapshot,
+    given: Sequence[Path] | None,
+    candidates: Sequence[Path],
+    most: int,
+) -> Mapping[int, Log] | str:
+    """What to read of the topic: at most `most` records."""
+    parts = {number: part for number, part in later.parts.items() if part["users_end"]}
+    if not parts:
+        return "nothing was counted yet"
+    ends = {number: part["users_end"] for number, part in parts.items()}
+    async with rereading(client_arguments(settings), settings.topic) as topic:
+        identity = await topic.identity()
+        names = {(part["cluster_id"], part["topic_id"]) for part in parts.values()}
+        if identity is None or names != {(identity.cluster_id, identity.topic_id)}:
+            return f"{settings.topic} at {settings.kafka} is not the topic of the snapshot"
+        starts = await topic.starts(ends)
+        if given is None and sum(ends.values()) <= most and _counted_whole(later, starts):
+            return {number: _log(settings, number, 0, end) for number, end in ends.items()}
+        why = "there is no snapshot of this configuration before this one"
+        for path in candidates if given is None else given:
+            facts = _facts(path)
+            if facts is None or facts["fingerprint"] != later.fingerprint:
+                continue
+            begins = await _begins(settings, topic, facts["partitions"], starts, ends)
+            if begins is None:
+                why = (
+                    f"Kafka has deleted records that it takes: all since {path.name}, and of"
+                    f" {duration(_context(settings))} before it. Keep the topic longer"
+                )
+                continue
+            size = sum(ends[number] - begin for number, (begin, _) in begins.items())
+            if size > most:
+                why = (
+                    f"the log since {path.name} and of {duration(_context(settings))} before it has"
+                    f" {size:,} records, more than `max_records`"
+                )
+                continue
+            earlier = read_snapshot(path)
+            return {
+                number: _log(settings, number, begin, ends[number], earlier, before)
+                for number, (begin, before) in begins.items()
+            }
+        return why
+
+
+def _counted_whole(later: Snapshot, starts: Mapping[int, int]) -> bool:
+    """Whether every record since offset 0 is there, and was counted by the state of today.
+
+    Not so where reading began later, or where windows were started anew. Offsets without a record
+    (compaction, transactions) look the same.
+    """
+    for number, start in starts.items():
+        if start or number not in later.figures:
+            return False
+        events = later.figures[number]["events"]
+        taken = sum(events["accepted"].values()) + sum(events["rejected"].values())
+        if taken != later.parts[number]["checkpoint_offset"]:
+            return False
+    return True
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    """The manifest of a candidate; checksums are compared only of the one that is chosen."""
+    try:
+        found: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def _context(settings: Settings) -> int:
+    """How long before the earlier snapshot reading begins (ms)."""
+    return 2 * settings.definition().horizon
+
+
+async def _begins(
+    settings: Settings,
+    topic: Rereading,
+    parts: Iterable[Mapping[str, Any]],
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> dict[int, tuple[int, int | None]] | None:
+    """Where to begin in each partition, and the ts that all accepted events before it lie below.
+
+    None where the log does not hold that any more.
+    """
+    watermarks = {part["partition"]: part["watermark"] for part in parts}
+    times = {
+        number: max(0, watermarks[number] - _context(settings))
+        for number in ends
+        if watermarks.get(number) is not None
+    }
+    skew = settings.max_clock_skew
+    found = await topic.since({number: max(0, moment - skew) for number, moment in times.items()})
+    begins: dict[int, tuple[int, int | None]] = {}
+    for number, end in ends.items():
+        # Without a watermark nothing had been counted then.
+        first = found[number] if number in times else 0
+        if first is None or (starts[number] and first <= starts[number]):
+            return None
+        begins[number] = min(first, end), times.get(number)
+    return begins
+
+
+def _log(
+    settings: Settings,
+    number: int,
+    begin: int,
+    end: int,
+    since: Snapshot | None = None,
+    before: int | None = None,
+) -> Log:
+    return Log(begin, partial(_records, settings, number, begin, end), end, since, before)
+
+
+def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
+    """The records of a partition; a consumer lives for as long as they are read."""
+
+    async def following(parts: AsyncIterator[Columns]) -> Columns | None:
+        return await anext(parts, None)
+
+    async def read() -> AsyncIterator[Columns]:
+        async with rereading(client_arguments(settings), settings.topic) as topic:
+            async for columns in topic.read(number, begin, end):
+                yield columns
+
+    with asyncio.Runner() as runner:
+        parts = read()
+        while (columns := runner.run(following(parts))) is not None:
+            events = decoded(columns.values, columns.timestamps, settings.max_clock_skew)
+            yield list(zip(columns.offsets, events, strict=True))

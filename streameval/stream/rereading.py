@@ -1,0 +1,97 @@
+"""The log read again beside the workers, by a consumer without a group: what checks recount.
+
+Nothing that the workers do depends on it: it commits no offset and joins nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from streameval.core.errors import UnreachableError
+from streameval.stream.columns import Columns, read_columns
+from streameval.stream.metadata import LogIdentity, identify
+from streameval.stream.tools import Client, our_errors
+
+REQUEST_MS: Final = 10_000
+FETCH_MS: Final = 500
+# A log that gives nothing for so long, before its end, has nobody who serves it.
+SILENCE_SECONDS: Final = 30.0
+
+
+class Rereading:
+    """One consumer on `topic`; offsets count records, times are ms."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, topic: str) -> None:
+        self._consumer, self._topic = consumer, topic
+
+    async def identity(self) -> LogIdentity | None:
+        """Which log this is; None where there is no such topic."""
+        return await identify(self._consumer._client, self._topic)  # noqa: SLF001 - the only way to send a request of our own
+
+    async def starts(self, partitions: Iterable[int]) -> dict[int, int]:
+        """The offset of the first record that each partition still holds."""
+        places = [TopicPartition(self._topic, number) for number in partitions]
+        found = await self._consumer.beginning_offsets(places)
+        return {place.partition: offset for place, offset in found.items()}
+
+    async def since(self, times: Mapping[int, int]) -> dict[int, int | None]:
+        """By partition, the first offset whose record has this timestamp or a later one.
+
+        None where no record has. All records before the offset have earlier timestamps.
+        """
+        asked = {TopicPartition(self._topic, number): moment for number, moment in times.items()}
+        found = await self._consumer.offsets_for_times(asked)
+        return {
+            place.partition: None if entry is None else entry.offset
+            for place, entry in found.items()
+        }
+
+    async def read(self, partition: int, begin: int, end: int) -> AsyncIterator[Columns]:
+        """The records with offsets from `begin` up to and without `end`, in order.
+
+        Raises `UnreachableError` where they stop coming.
+        """
+        place = TopicPartition(self._topic, partition)
+        self._consumer.assign([place])
+        self._consumer.seek(place, begin)
+        give_up = time.monotonic() + SILENCE_SECONDS
+        # The position counts what a compacted or transactional log has no record for, too.
+        while await self._consumer.position(place) < end:
+            for columns in (await self._consumer.getmany(timeout_ms=FETCH_MS)).get(place, ()):
+                give_up = time.monotonic() + SILENCE_SECONDS
+                inside = sum(offset < end for offset in columns.offsets)
+                if inside:
+                    yield Columns(*(column[:inside] for column in columns))
+            if time.monotonic() > give_up:
+                raise UnreachableError(
+                    f"partition {partition} of {self._topic} gave nothing for"
+                    f" {SILENCE_SECONDS:.0f} s"
+                )
+
+
+@asynccontextmanager
+async def rereading(client: Client, topic: str) -> AsyncIterator[Rereading]:
+    """A consumer on a topic; raises as every call of `tools` does."""
+    with our_errors(client):
+        consumer = AIOKafkaConsumer(
+            **client,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            request_timeout_ms=REQUEST_MS,
+        )
+        try:
+            await consumer.start()
+            # A consumer stopped before its own tasks have begun raises their cancellation.
+            await asyncio.sleep(0)
+            read_columns(consumer)
+            yield Rereading(consumer, topic)
+        finally:
+            await consumer.stop()
