@@ -103,7 +103,7 @@ def _dump(plain: dict[str, object]) -> bytes:
 def _wire_items(event: SlateEvent) -> list[object]:
     """Ids where the position is the index + 1 and nothing else is known, else objects."""
     items: list[object] = []
-    for index, (item_id, position) in enumerate(event.items.items()):
+    for index, (item_id, position) in enumerate(event.positions.items()):
         score, propensity = (event.details or {}).get(item_id, (None, None))
         item: dict[str, object] = {"item_id": item_id}
         if position != index + 1:
@@ -345,7 +345,9 @@ class _History:
             positions = {item: start + index for index, item in enumerate(items)}
             if rng.random() < 0.2:
                 positions = {item: rng.randint(1, 4) for item in items}
-            self.past.append(SlateEvent(ts, user, request, positions, *labels))
+            plain = list(positions.values()) == list(range(1, len(items) + 1))
+            shown = tuple(items) if plain else positions
+            self.past.append(SlateEvent(ts, user, request, shown, *labels))
             items = items[: rng.choice((0, 0, 0, 1, 2))]
         for index, item in enumerate(items):
             position = rng.choice((start + index, start + index, None, 1))

@@ -84,7 +84,7 @@ def test_null_in_an_optional_field_means_absent(event, optional):
 
 def test_a_slate_of_ids_gives_positions_from_1():
     assert read(SLATE, variant="B", surface="home") == SlateEvent(
-        NOW, "u", "r", {"a": 1, "b": 2}, "B", "home", None
+        NOW, "u", "r", ("a", "b"), "B", "home", None
     )
 
 
@@ -395,7 +395,7 @@ def test_any_change_to_an_event_gives_an_event_in_bounds_or_a_rejection(
         assert 1 <= len(decoded.user_id) <= 256
         if isinstance(decoded, SlateEvent):
             assert 1 <= len(decoded.items) <= 1_000
-            assert all(1 <= position <= 1_000 for position in decoded.items.values())
+            assert all(1 <= position <= 1_000 for position in decoded.positions.values())
         if isinstance(decoded, FeedbackEvent):
             assert type(decoded.value) is float
             assert type(decoded.retract) is bool

@@ -48,7 +48,7 @@ def test_a_showing_that_turns_out_older_gives_its_feedback_to_the_one_between():
 
 def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_open():
     """One user, say `anonymous`, can have all the traffic: its open slates are many."""
-    attribution = Attribution(DEFINITION)
+    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
     scans = 0
     nearest = attribution._nearest
 
@@ -68,7 +68,7 @@ def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_
 
 
 def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():
-    attribution = Attribution(DEFINITION)
+    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
     others = [click(0, kind=f"k{n}") for n in range(MAX_FEEDBACK_KINDS + 5)]
     attribution.apply([*others, click(0)])
     attribution.resolve()

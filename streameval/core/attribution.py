@@ -12,171 +12,70 @@ Rules of this file (A is the attribution window, L the allowed lateness, wm the 
    then it is *pending*, attributed or not, and is matched again whenever its user's slates change.
 4. A slate is given up once wm passes its time + A + L: by rules 1-3 nothing can change it then.
 
-Hot path: `apply` only records (what was shown goes into the slate's dict, feedback into a list);
+Hot path: `apply` only records (what was shown goes into the slate, feedback into a list);
 attribution happens once per flush, in `resolve`, for the slates and users that changed. By the
-order-invariance of the rules the answer does not depend on where a flush falls.
+order-invariance of the rules the answer does not depend on where a flush falls. A list that comes
+whole as a slate of its own is booked as it comes (`whole`): no flush looks at it again, unless
+something of it changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-
-import msgspec
+from typing import NamedTuple
 
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
 from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS, OTHER
-
-POSITION_BITS = 10
-POSITION_MASK = (1 << POSITION_BITS) - 1
-NEVER = -1
-
-FeedbackKey = tuple[str, int]  # item, index of the kind
-FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
-
-
-class Particulars(msgspec.Struct, gc=False, array_like=True):
-    """What outcome files say of a slate beyond what its figures need.
-
-    `offset` of the record that opened it (-1: unknown), `ts`, `variant` and `surface` of its
-    earliest event, `scores` (score, propensity by item), `log` of the feedback attributed for
-    good: item, index of the kind, ts (ms), value, retract. A `ts` of NEVER: the slate was there
-    before any of this was kept, and has no outcome.
-    """
-
-    offset: int
-    ts: int
-    variant: str | None
-    surface: str | None
-    scores: dict[str, tuple[float | None, float | None]]
-    log: list[tuple[str, int, int, float, bool]]
+from streameval.core.slates import (
+    MAX_LISTED,
+    NEVER,
+    POSITION_BITS,
+    POSITION_MASK,
+    Particulars,
+    Pending,
+    Segments,
+    Slate,
+    User,
+    add_mark,
+    keep_scores,
+    precedes,
+)
 
 
-class Pending(msgspec.Struct, gc=False, eq=False):
-    """Feedback that a later arrival can still attribute, or attribute elsewhere (rule 3)."""
+class Whole(NamedTuple):
+    """The slates that came whole since the last flush: columns of rows for the windows."""
 
-    user: str
-    item: str
-    request: str | None
-    ts: int
-    kind: int
-    retract: bool
-    number: int
-    value: float = 1.0
-    expired: bool = False
-    slate: Slate | None = None
-    shown: int = NEVER  # when `slate` showed the item, of feedback without a request
-
-
-class Slate(msgspec.Struct, gc=False, eq=False):
-    """One list shown to one user by one request, with what came of it.
-
-    `items` maps an item to `(ts - anchor) << 10 | position` (position 0: none was given), which
-    is a cached small integer for the usual slate and costs no memory. `anchor` is the ts of the
-    impression that arrived first; with user and request it identifies the slate for ever.
-    `booked_*` is what windows and counters hold of the slate: a flush adds the difference.
-    """
-
-    user: str
-    request: str | None
-    time: int
-    segment: int
-    anchor: int
-    items: dict[str, int]
-    feedback: dict[FeedbackKey, FeedbackMark] | None = None
-    soft: list[Pending] | None = None
-    previous: Slate | None = None
-    dirty: bool = False
-    unsaved: bool = False
-    booked_time: int = 0
-    booked_segment: int = NEVER
-    booked_impressions: int = 0
-    booked_positives: tuple[int, ...] | None = None
-    booked_ranking: tuple[tuple[int, ...], tuple[float, ...]] | None = None
-    booked_duplicates: int = 0
-    particulars: Particulars | None = None
-
-
-class User(msgspec.Struct, gc=False, eq=False):
-    """What is open for one user, and what a flush has to add to the user's counters."""
-
-    id: str
-    slates: dict[str, Slate]
-    singles: dict[str, dict[int, Slate]] | None = None  # by item, then by time
-    pending: dict[int, Pending] | None = None
-    touched: bool = False
-    first_ts: int = 0
-    last_ts: int = 0
-    impressions: int = 0
-    shown_slates: int = 0
-    positives: list[int] | None = None
-
-    def open_slates(self) -> Iterator[Slate]:
-        """All slates of the user that can still change."""
-        for slate in self.slates.values():
-            older: Slate | None = slate
-            while older is not None:
-                yield older
-                older = older.previous
-        if self.singles:
-            for group in self.singles.values():
-                yield from group.values()
-
-
-class Segments:
-    """The table of segments: dimension values to an index; bounded, the rest is `__other__`."""
-
-    def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:
-        self.dimensions = dimensions
-        self.limit = limit
-        self.values: list[tuple[str, ...]] = []
-        self.overflowed = 0
-        self._index: dict[tuple[str, ...], int] = {}
-        self._by_event: dict[tuple[str | None, str | None], int] = {}
-
-    def of(self, variant: str | None, surface: str | None) -> int:
-        """The segment's index; appearance in the log gives the order."""
-        found = self._by_event.get((variant, surface))
-        if found is not None:
-            return found
-        by_name = {"variant": variant or "", "surface": surface or ""}
-        values = tuple(by_name[name] for name in self.dimensions)
-        index = self._index.get(values)
-        if index is None:
-            if len(self._index) - self._has_other() >= self.limit:
-                self.overflowed += 1
-                return self._other()
-            index = self.add(values)
-        if len(self._by_event) < 4 * self.limit:
-            self._by_event[(variant, surface)] = index
-        return index
-
-    def add(self, values: tuple[str, ...]) -> int:
-        """Append a segment (restore adds them in their stored order)."""
-        index = len(self.values)
-        self._index[values] = index
-        self.values.append(values)
-        return index
-
-    def _has_other(self) -> bool:
-        return (OTHER,) * len(self.dimensions) in self._index
-
-    def _other(self) -> int:
-        other = (OTHER,) * len(self.dimensions)
-        index = self._index.get(other)
-        return self.add(other) if index is None else index
+    times: list[int]
+    cells: list[int]
+    impressions: list[int]
 
 
 class Attribution:
     """The open slates and pending feedback of one partition.
 
+    `cell_of` numbers a (user, segment) for the windows. With `journal`, `unsaved` takes the slates
+    that the next checkpoint has to write.
+
     `apply` takes accepted-or-late events in log order, `resolve` attributes what came in since,
     `close` gives up what can no longer change. All times in ms of event time.
     """
 
-    def __init__(self, definition: Definition, *, keep_outcomes: bool = False) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        cell_of: Callable[[str, int], int],
+        *,
+        journal: bool = False,
+        keep_outcomes: bool = False,
+    ) -> None:
         self.definition = definition
+        self.journal = journal
+        self.unsaved: list[Slate] = []
+        self.whole = Whole([], [], [])
+        self._cell_of = cell_of
         self.segments = Segments(definition.dimensions, definition.max_segments)
         self.watermark: int | None = None
         self.users: dict[str, User] = {}
@@ -249,9 +148,9 @@ class Attribution:
                 ):
                     items[item] = offset + (event.position or 0)
                     if keep_outcomes and slate is not None:
-                        _keep_scores(slate, item, event.score, event.propensity)
+                        keep_scores(slate, item, event.score, event.propensity)
                     continue
-                if offsets is not None:
+                if keep_outcomes and offsets is not None:
                     self._offset = offsets[index]
                 slate = self._impression(event)
                 if slate.request is None:
@@ -268,7 +167,7 @@ class Attribution:
                 inbox.append(event)
             else:
                 slates += 1
-                if offsets is not None:
+                if keep_outcomes and offsets is not None:
                     self._offset = offsets[index]
                 self._slate(event)
                 user_id = None
@@ -305,24 +204,66 @@ class Attribution:
             slate = self._join(user, event.request_id, ts, segment)
         if self.keep_outcomes:
             self._label(slate, event)
-            _keep_scores(slate, event.item_id, event.score, event.propensity)
+            keep_scores(slate, event.item_id, event.score, event.propensity)
         self._show(slate, event.item_id, ts, event.position or 0)
         return slate
 
     def _slate(self, event: SlateEvent) -> None:
-        ts = event.ts
+        """A list that came whole: nearly always a slate of its own, which is booked at once."""
+        ts, request = event.ts, event.request_id
         user = self._touch(event.user_id, ts)
         segment = self.segments.of(event.variant, event.surface)
-        slate = self._join(user, event.request_id, ts, segment)
-        if slate.items:
-            for item, position in event.items.items():
-                self._show(slate, item, ts, position)
-        else:
-            slate.items = event.items.copy()
+        if request in user.slates:
+            self._add_whole(user, event, segment)
+            return
+        items = event.items
+        count = len(items)
+        if isinstance(items, dict):
+            items = items.copy()
+        elif count > MAX_LISTED:
+            items = event.positions
+        journal = self.journal
+        slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
+        user.slates[request] = slate
+        user.shown_slates += 1
+        user.impressions += count
+        whole = self.whole
+        whole.times.append(ts)
+        whole.cells.append(user.cell if user.cell_segment == segment else self.cell(user, segment))
+        whole.impressions.append(count)
+        if journal:
+            self.unsaved.append(slate)
+        if user.pending:
+            self.mark(slate)
+        self.adopt(slate)
         if self.keep_outcomes:
             self._label(slate, event)
-            for item, (score, propensity) in (event.details or {}).items():
-                _keep_scores(slate, item, score, propensity)
+            self._keep_details(slate, event)
+
+    def _add_whole(self, user: User, event: SlateEvent, segment: int) -> None:
+        """The same where its request is known: its items join that slate, or begin a new one."""
+        slate = self._join(user, event.request_id, event.ts, segment)
+        for item, position in event.positions.items():
+            self._show(slate, item, event.ts, position)
+        if self.keep_outcomes:
+            self._label(slate, event)
+            self._keep_details(slate, event)
+
+    def _keep_details(self, slate: Slate, event: SlateEvent) -> None:
+        for item, (score, propensity) in (event.details or {}).items():
+            keep_scores(slate, item, score, propensity)
+
+    def cell(self, user: User, segment: int) -> int:
+        """The number of (user, segment), remembered for the next time."""
+        user.cell = self._cell_of(user.id, segment)
+        user.cell_segment = segment
+        return user.cell
+
+    def number_cells(self, cell_of: Callable[[str, int], int]) -> None:
+        """Cells are numbered anew, by `cell_of`: look them up again."""
+        self._cell_of = cell_of
+        for user in self.users.values():
+            user.cell_segment = NEVER
 
     def _label(self, slate: Slate, event: ImpressionEvent | SlateEvent) -> None:
         """Keep variant and surface of the slate's earliest event (ties: the smaller values)."""
@@ -405,7 +346,7 @@ class Attribution:
             known = packed & POSITION_MASK
             position = min(position, known) if position and known else position or known
             since = min(since, packed >> POSITION_BITS)
-        elif len(slate.items) >= MAX_ITEMS:
+        elif len(slate.shown) >= MAX_ITEMS:
             self.overflow_items += 1
             return
         slate.items[item] = (since << POSITION_BITS) + position
@@ -424,42 +365,46 @@ class Attribution:
                 user = users[user_id]
                 for pending in (user.pending or {}).values():
                     self._match_again(user, pending, slates)
+        self._count_kinds()
+        kinds, thresholds = self._kinds, self._thresholds
         for event in self.inbox:
-            self._receive(event)
+            user = self._touch(event.user_id, event.ts)
+            kind = kinds.get(event.feedback)
+            if kind is None:
+                self.ignored += 1
+                continue
+            threshold = thresholds[kind]
+            if threshold is not None and event.value < threshold and not event.retract:
+                self.ignored += 1
+                continue
+            if event.request_id is not None:
+                named = self._named(user, event.request_id, event.item_id, event.ts)
+                if named is not None:
+                    self._credit(named, event.item_id, kind, event.ts, event.retract, event.value)
+                    continue
+            self.wait(
+                Pending(
+                    user.id,
+                    event.item_id,
+                    event.request_id,
+                    event.ts,
+                    kind,
+                    event.retract,
+                    self._number,
+                    event.value,
+                )
+            )
         self.inbox.clear()
         self._settle()
 
-    def _receive(self, event: FeedbackEvent) -> None:
-        name = event.feedback
-        if (
-            name not in self.feedback_kinds
-            and name not in self._kinds
-            and len(self.feedback_kinds) >= MAX_FEEDBACK_KINDS
-        ):
-            name = OTHER
-        self.feedback_kinds[name] = self.feedback_kinds.get(name, 0) + 1
-        user = self._touch(event.user_id, event.ts)
-        kind = self._kinds.get(event.feedback)
-        if kind is None or not (event.retract or self._reaches(kind, event.value)):
-            self.ignored += 1
-            return
-        if event.request_id is not None:
-            slate = self._named(user, event.request_id, event.item_id, event.ts)
-            if slate is not None:
-                self._credit(slate, event.item_id, kind, event.ts, event.retract, event.value)
-                return
-        self.wait(
-            Pending(
-                user.id,
-                event.item_id,
-                event.request_id,
-                event.ts,
-                kind,
-                event.retract,
-                self._number,
-                event.value,
-            )
-        )
+    def _count_kinds(self) -> None:
+        """Count the feedback that came by kind: a bounded number of kinds that are no positives."""
+        known = self.feedback_kinds
+        for name, count in Counter([event.feedback for event in self.inbox]).items():
+            bounded = name
+            if name not in known and name not in self._kinds and len(known) >= MAX_FEEDBACK_KINDS:
+                bounded = OTHER
+            known[bounded] = known.get(bounded, 0) + count
 
     def wait(self, pending: Pending) -> None:
         """Hold feedback until nothing that may still arrive can change what becomes of it."""
@@ -479,10 +424,6 @@ class Attribution:
         """All feedback that is pending, in order of ts."""
         return [entry[2] for entry in sorted(self._due, key=lambda entry: entry[:2])]
 
-    def _reaches(self, kind: int, value: float) -> bool:
-        threshold = self._thresholds[kind]
-        return threshold is None or value >= threshold
-
     def _named(self, user: User, request: str, item: str, ts: int) -> Slate | None:
         """The slate that feedback naming `request` counts for, if any."""
         slate = user.slates.get(request)
@@ -490,7 +431,7 @@ class Attribution:
             slate = slate.previous
         if slate is None or ts - slate.time > self.definition.attribution_window:
             return None
-        packed = slate.items.get(item)
+        packed = slate.packed(item)
         if packed is None or slate.anchor + (packed >> POSITION_BITS) > ts:
             return None
         return slate
@@ -507,12 +448,12 @@ class Attribution:
         for newest in user.slates.values():
             showing: Slate | None = newest
             while showing is not None:
-                packed = showing.items.get(item)
+                packed = showing.packed(item)
                 if packed is not None and showing.time >= oldest:
                     shown = showing.anchor + (packed >> POSITION_BITS)
                     if shown <= ts and (
                         shown > best_shown
-                        or (shown == best_shown and best is not None and _precedes(showing, best))
+                        or (shown == best_shown and best is not None and precedes(showing, best))
                     ):
                         best, best_shown = showing, shown
                 showing = showing.previous
@@ -544,7 +485,7 @@ class Attribution:
         for slate in changed:
             shown = self._shown(slate, item, ts)
             if shown > best_shown or (
-                shown == best_shown and best is not None and _precedes(slate, best)
+                shown == best_shown and best is not None and precedes(slate, best)
             ):
                 best, best_shown = slate, shown
         if best is None and not pending.expired:
@@ -553,7 +494,7 @@ class Attribution:
 
     def _shown(self, slate: Slate, item: str, ts: int) -> int:
         """When feedback at `ts` saw the item in this slate; NEVER where it does not count."""
-        packed = slate.items.get(item)
+        packed = slate.packed(item)
         if packed is None or slate.time < ts - self.definition.attribution_window:
             return NEVER
         shown = slate.anchor + (packed >> POSITION_BITS)
@@ -595,7 +536,7 @@ class Attribution:
 
     def _too_old(self, pending: Pending, slates: Iterable[Slate]) -> bool:
         oldest = pending.ts - self.definition.attribution_window
-        return any(pending.item in slate.items and slate.time < oldest for slate in slates)
+        return any(pending.item in slate.shown and slate.time < oldest for slate in slates)
 
     def _settle(self) -> None:
         """Make final what is pending and can no longer change hands: wm > ts + L, strictly."""
@@ -610,7 +551,7 @@ class Attribution:
             del user.pending[pending.number]
             if not user.pending:
                 user.pending = None
-                self._forget(user)
+                self.forget(user)
             slate = pending.slate
             if slate is None:
                 self.waiting -= 1
@@ -640,12 +581,7 @@ class Attribution:
     # ------------------------------------------------------------------ close
 
     def close(self) -> None:
-        """Give up the slates that can no longer change (rule 4), and users with nothing open."""
-        for user in self.touched:
-            user.touched = False
-            if not user.slates:
-                self._forget(user)
-        self.touched.clear()
+        """Give up the slates that can no longer change (rule 4)."""
         if self.watermark is None:
             return
         width = self._closing_width
@@ -676,7 +612,7 @@ class Attribution:
         user = self.users[slate.user]
         if slate.request is None:
             assert user.singles is not None
-            (item,) = slate.items
+            (item,) = slate.shown
             group = user.singles[item]
             del group[slate.time]
             if not group:
@@ -694,34 +630,9 @@ class Attribution:
                     younger = younger.previous
                 younger.previous = slate.previous
         slate.previous = None
-        self._forget(user)
+        self.forget(user)
 
-    def _forget(self, user: User) -> None:
+    def forget(self, user: User) -> None:
+        """Drop a user with nothing open and nothing to add to the counters."""
         if not (user.touched or user.slates or user.singles or user.pending):
             self.users.pop(user.id, None)
-
-
-def add_mark(
-    marks: dict[FeedbackKey, FeedbackMark], key: FeedbackKey, ts: int, retract: bool
-) -> None:
-    """Count one record of feedback: the latest ts of a positive and of a retraction stay."""
-    known = marks.get(key)
-    if known is None:
-        marks[key] = (1, NEVER, ts) if retract else (1, ts, NEVER)
-        return
-    records, positive, retraction = known
-    if retract:
-        retraction = max(retraction, ts)
-    else:
-        positive = max(positive, ts)
-    marks[key] = (records + 1, positive, retraction)
-
-
-def _precedes(slate: Slate, best: Slate) -> bool:
-    """Of two showings at the same ts: none first, then the smaller request."""
-    return best.request is not None and (slate.request is None or slate.request < best.request)
-
-
-def _keep_scores(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:
-    if slate.particulars is not None and (score is not None or propensity is not None):
-        slate.particulars.scores.setdefault(item, (score, propensity))

@@ -25,18 +25,12 @@ import cramjam
 import msgspec
 import numpy as np
 
-from streameval.core.attribution import (
-    NEVER,
-    Attribution,
-    Particulars,
-    Pending,
-    Slate,
-    User,
-)
+from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.limits import CHUNK_ITEMS
 from streameval.core.partition import Partition
+from streameval.core.slates import NEVER, Particulars, Pending, Slate, User
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
 FORMAT = 1
@@ -48,7 +42,7 @@ SlateRecord = tuple[
     int,  # time
     int,  # segment
     int,  # anchor
-    dict[str, int],  # items
+    dict[str, int] | tuple[str, ...],  # items shown
     list[tuple[str, int, int, int, int]] | None,  # item, kind, records, positive, retraction
     Particulars | None,
 ]
@@ -123,13 +117,15 @@ def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ())
     drop the state and restore.
     """
     assert partition.journal, "a partition without a journal has no checkpoints"
-    assert not partition.attribution.dirty, "flush first"
+    attribution = partition.attribution
+    assert not attribution.dirty, "flush first"
+    assert not attribution.whole.times, "flush first"
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)
     for info, data in _new_chunks(partition, stem):
         chunks[info.name] = data
         infos.append(info)
-    partition.unsaved.clear()
+    partition.attribution.unsaved.clear()
     partition.unsaved_panes.clear()
     partition.chunks = infos
     return Checkpoint(_header(partition, attachments), chunks, [info.name for info in infos])
@@ -155,7 +151,7 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
 
 
 def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, bytes]]:
-    for number, slates in enumerate(_portions(partition.unsaved)):
+    for number, slates in enumerate(_portions(partition.attribution.unsaved)):
         newest = max(slate.time for slate in slates)
         records = [_slate_record(slate) for slate in slates]
         yield ChunkInfo(f"{stem}.slates.{number}", NEVER, newest), _pack(records)
@@ -176,7 +172,7 @@ def _portions(slates: list[Slate]) -> Iterable[list[Slate]]:
     items = 0
     for slate in slates:
         portion.append(slate)
-        items += len(slate.items)
+        items += len(slate.shown)
         if items >= CHUNK_ITEMS:
             yield portion
             portion, items = [], 0
@@ -193,7 +189,7 @@ def _slate_record(slate: Slate) -> SlateRecord:
         slate.time,
         slate.segment,
         slate.anchor,
-        slate.items,
+        slate.shown,
         marks or None,
         slate.particulars,
     )
@@ -411,9 +407,9 @@ def _restore_counters(partition: Partition, stored: Header) -> None:
     attribution.duplicate_impressions, partition.duplicate_feedback = stored.duplicates
     partition.rejected = stored.rejected
     partition.chunks = stored.chunks
-    for slate in partition.unsaved:
+    for slate in partition.attribution.unsaved:
         slate.unsaved = False
-    partition.unsaved.clear()
+    partition.attribution.unsaved.clear()
     partition.unsaved_panes.clear()
     for user in attribution.users.values():
         user.impressions = user.shown_slates = 0

@@ -110,17 +110,24 @@ class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
 class SlateEvent(msgspec.Struct, gc=False):
     """A whole ranked list was shown to a user: the same as its impressions.
 
-    `items` maps each item to its position (from 1), in the order of the list; `details` maps the
-    items that have a score or a propensity to `(score, propensity)`, None when no item has one.
+    `items` is the list of items, whose positions are then 1, 2, ..., or maps each to its position
+    in the order of the list; `details` maps the items that have a score or a propensity to
+    `(score, propensity)`, None when no item has one.
     """
 
     ts: int
     user_id: str
     request_id: str
-    items: dict[str, int]
+    items: tuple[str, ...] | dict[str, int]
     variant: str | None = None
     surface: str | None = None
     details: dict[str, tuple[float | None, float | None]] | None = None
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The position of each item, in the order of the list."""
+        items = self.items
+        return items if isinstance(items, dict) else {item: i for i, item in enumerate(items, 1)}
 
 
 Event = ImpressionEvent | SlateEvent | FeedbackEvent
@@ -148,7 +155,7 @@ class WireSlate(msgspec.Struct, tag_field="type", tag="slate", gc=False):
     ts: Timestamp
     user_id: Id
     request_id: Id
-    items: Annotated[list[Id | WireItem], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+    items: Annotated[tuple[Id | WireItem, ...], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
     variant: Label | None = None
     surface: Label | None = None
 
@@ -223,18 +230,20 @@ def json_schema() -> dict[str, Any]:
 
 
 def _slate(wire: WireSlate) -> SlateEvent:
-    """Map items to positions; raises ValueError when an item stands twice."""
-    items: list[Any] = wire.items
+    """Check the items; raises ValueError when one stands twice."""
+    items: Any = wire.items
+    count = len(items)
     details = None
     try:
-        # The usual list of ids. A struct cannot be hashed, so an object leaves by TypeError.
-        positions = dict(zip(items, range(1, len(items) + 1), strict=True))
+        # Usually all are ids. A struct cannot be hashed, so an object leaves by TypeError.
+        distinct = len(set(items))
     except TypeError:
-        positions, details = _mixed_items(items)
-    if len(positions) != len(items):
+        items, details = _mixed_items(items)
+        distinct = len(items)
+    if distinct != count:
         raise ValueError("An item stands twice in the slate - at `$.items`")
     return SlateEvent(
-        wire.ts, wire.user_id, wire.request_id, positions, wire.variant, wire.surface, details
+        wire.ts, wire.user_id, wire.request_id, items, wire.variant, wire.surface, details
     )
 
 

@@ -121,7 +121,7 @@ def _impressions(accepted: Sequence[Event], dimensions: Sequence[str]) -> list[_
             continue
         segment = tuple(getattr(event, name) or "" for name in dimensions)
         items: Iterable[tuple[str, int | None]] = (
-            event.items.items()
+            event.positions.items()
             if isinstance(event, SlateEvent)
             else [(event.item_id, event.position)]
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from streameval.core.attribution import POSITION_BITS, POSITION_MASK, Slate
+from streameval.core.slates import POSITION_BITS, POSITION_MASK, Slate
 from streameval.core.verdict import gains_of, ranks_of
 
 

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.core.attribution import NEVER, Attribution, Slate, User
+from streameval.core.attribution import Attribution, Whole
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
-from streameval.core.limits import CLUSTERS
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
+from streameval.core.slates import NEVER, Slate, User
 from streameval.core.verdict import Ranking, verdict
-from streameval.core.windows import Cells, Rows, WindowState, cluster_of, renumber
+from streameval.core.windows import Cells, Rows, WindowState, renumber
 
 UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
 """User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
@@ -56,10 +56,16 @@ class Partition:
         self, definition: Definition, *, journal: bool = False, keep_outcomes: bool = False
     ) -> None:
         self.definition = definition
-        self.attribution = Attribution(definition, keep_outcomes=keep_outcomes)
         self.cells = Cells()
+        self.attribution = Attribution(
+            definition,
+            self.cells.of,
+            journal=journal,
+            keep_outcomes=keep_outcomes,
+        )
         self.scorer = Scorer(definition.ks, definition.ndcg_gain)
         self.gains = [definition.gain(kind) for kind in definition.kinds]
+        self._nothing = (0,) * len(self.gains)
         columns = 1 + len(self.scorer.columns)
         self.windows = [
             WindowState(window, definition.horizon, len(self.gains), columns)
@@ -69,7 +75,6 @@ class Partition:
         self.rejected = dict.fromkeys(REASONS, 0)
         self.duplicate_feedback = 0
         self.journal = journal
-        self.unsaved: list[Slate] = []
         self.unsaved_panes: list[tuple[int, int]] = []
         self.chunks: list[Any] = []
         self.changes = SegmentChanges({}, {})
@@ -155,8 +160,7 @@ class Partition:
         rows = self._book()
         self._spread(rows)
         self.changes = self._changes(rows)
-        nothing = (0,) * len(self.gains)
-        deltas = [_delta(user, nothing) for user in self.attribution.touched]
+        deltas = self._deltas()
         self.attribution.close()
         if self.watermark is not None:
             self.read_at(self.watermark)
@@ -166,7 +170,34 @@ class Partition:
                     self.unsaved_panes += [(index, number) for number in settled]
         if len(self.cells) > self._renumber_at:
             self.cells = renumber(self.windows, self.cells)
+            self.attribution.number_cells(self.cells.of)
             self._renumber_at = max(SMALLEST_RENUMBERING, 2 * len(self.cells))
+        return deltas
+
+    def _deltas(self) -> list[UserDelta]:
+        """What to add to the counters of the users touched since; they are untouched then."""
+        nothing = self._nothing
+        deltas: list[UserDelta] = []
+        for user in self.attribution.touched:
+            positives = nothing
+            if user.positives is not None:
+                positives = tuple(user.positives)
+                user.positives = None
+            deltas.append(
+                (
+                    user.id,
+                    user.impressions,
+                    user.shown_slates,
+                    user.first_ts,
+                    user.last_ts,
+                    positives,
+                )
+            )
+            user.impressions = user.shown_slates = 0
+            user.touched = False
+            if not user.slates:
+                self.attribution.forget(user)
+        self.attribution.touched.clear()
         return deltas
 
     def read_at(self, time: int) -> None:
@@ -177,19 +208,22 @@ class Partition:
             state.read_at(self.reading_time)
 
     def _spread(self, rows: Rows) -> None:
+        columns = rows.columns(self.cells)
         for state in self.windows:
             state.fit(len(self.cells), len(self.attribution.segments.values))
-            state.add(rows)
+            state.add(columns)
 
     def _book(self) -> Rows:
         """Book the difference between each dirty slate and what is booked of it."""
         rows = Rows()
+        rows.times, rows.cells, rows.impressions = self.attribution.whole
+        rows.slates = [1] * len(rows.times)
+        self.attribution.whole = Whole([], [], [])
         users = self.attribution.users
-        cells = self.cells
-        indexes = [cells.of_segment(i) for i in range(len(self.attribution.segments.values))]
+        cell_of = self.attribution.cell
         rankings: list[tuple[Ranking, int]] = []
         # Bound once: this loop sees every slate.
-        journal, unsaved = self.journal, self.unsaved
+        journal, unsaved = self.journal, self.attribution.unsaved
         add_time, add_cell = rows.times.append, rows.cells.append
         add_impressions, add_slates = rows.impressions.append, rows.slates.append
         for slate in self.attribution.dirty:
@@ -197,17 +231,14 @@ class Partition:
             if journal and not slate.unsaved:
                 slate.unsaved = True
                 unsaved.append(slate)
-            user_id = slate.user
-            user = users[user_id]
+            user = users[slate.user]
             segment, time = slate.segment, slate.time
             booked = slate.booked_segment
             moved = booked != segment or slate.booked_time != time
             if moved and booked != NEVER:
                 self._take_back(slate, user, rows, rankings)
-            cell = indexes[segment].get(user_id)
-            if cell is None:
-                cell = cells.of(user_id, segment)
-            shown = len(slate.items)
+            cell = user.cell if user.cell_segment == segment else cell_of(user, segment)
+            shown = len(slate.shown)
             if moved:
                 slate.booked_segment = segment
                 slate.booked_time = time
@@ -265,7 +296,7 @@ class Partition:
         user.impressions -= slate.booked_impressions
         user.shown_slates -= is_slate
         self._book_positives(slate, user, cell, None, rows)
-        self._book_ranking(slate, None, rows, rankings)
+        self._book_ranking(slate, cell, None, rows, rankings)
 
     def _judge(
         self,
@@ -281,37 +312,36 @@ class Partition:
         if positives != slate.booked_positives:
             self._book_positives(slate, user, cell, positives, rows)
         if ranking != slate.booked_ranking:
-            self._book_ranking(slate, ranking, rows, rankings)
+            self._book_ranking(slate, cell, ranking, rows, rankings)
 
     def _book_positives(
         self, slate: Slate, user: User, cell: int, positives: tuple[int, ...] | None, rows: Rows
     ) -> None:
-        nothing = (0,) * len(self.gains)
-        before = slate.booked_positives or nothing
-        after = positives or nothing
+        before, after = slate.booked_positives or self._nothing, positives or self._nothing
         if user.positives is None:
-            user.positives = [0] * len(self.gains)
-        for kind, (had, has) in enumerate(zip(before, after, strict=True)):
-            if had != has:
+            user.positives = [0] * len(after)
+        for kind, count in enumerate(after):
+            change = count - before[kind]
+            if change:
                 rows.positive_times.append(slate.booked_time)
                 rows.positive_cells.append(cell)
                 rows.positive_kinds.append(kind)
-                rows.positives.append(has - had)
-                user.positives[kind] += has - had
+                rows.positives.append(change)
+                user.positives[kind] += change
         slate.booked_positives = positives
 
     def _book_ranking(
         self,
         slate: Slate,
+        cell: int,
         ranking: Ranking | None,
         rows: Rows,
         rankings: list[tuple[Ranking, int]],
     ) -> None:
-        key = slate.booked_segment * CLUSTERS + cluster_of(slate.user)
         for scored, sign in ((slate.booked_ranking, -1), (ranking, 1)):
             if scored is not None:
                 rows.score_times.append(slate.booked_time)
-                rows.score_keys.append(key)
+                rows.score_cells.append(cell)
                 rankings.append((scored, sign))
         slate.booked_ranking = ranking
 
@@ -329,21 +359,3 @@ def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:
     added = np.bincount(index, weights=np.maximum(changes, 0)).astype(np.int64).tolist()
     taken = np.bincount(index, weights=np.maximum(-changes, 0)).astype(np.int64).tolist()
     return {key: pair for key, pair in enumerate(zip(added, taken, strict=True)) if pair != (0, 0)}
-
-
-def _delta(user: User, nothing: tuple[int, ...]) -> UserDelta:
-    if user.positives is None:
-        positives = nothing
-    else:
-        positives = tuple(user.positives)
-        user.positives = None
-    delta = (
-        user.id,
-        user.impressions,
-        user.shown_slates,
-        user.first_ts,
-        user.last_ts,
-        positives,
-    )
-    user.impressions = user.shown_slates = 0
-    return delta

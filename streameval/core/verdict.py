@@ -7,9 +7,9 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (DESIGN, sect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from streameval.core.attribution import (
+from streameval.core.metrics import order_ranks
+from streameval.core.slates import (
     POSITION_BITS,
     POSITION_MASK,
     FeedbackKey,
@@ -17,20 +17,14 @@ from streameval.core.attribution import (
     Slate,
     add_mark,
 )
-from streameval.core.metrics import order_ranks
 
 Ranking = tuple[tuple[int, ...], tuple[float, ...]]  # ranks and gains of the relevant items
 
 
-class Verdict(NamedTuple):
-    """`positives` by kind (None: no positive), `ranking` (None: nothing to score), `duplicates`."""
+Verdict = tuple[tuple[int, ...] | None, Ranking | None, int]
+"""Positives by kind (None: no positive), the ranking (None: nothing to score), duplicates."""
 
-    positives: tuple[int, ...] | None
-    ranking: Ranking | None
-    duplicates: int
-
-
-NOTHING = Verdict(None, None, 0)
+NOTHING: Verdict = (None, None, 0)
 
 
 def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
@@ -49,9 +43,9 @@ def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
             best[item] = max(best.get(item, 0.0), gains[kind])
     duplicates = records - len(marks)
     if not best:
-        return Verdict(None, None, duplicates)
+        return (None, None, duplicates)
     ranking = None if slate.request is None else _ranking(slate, best)
-    return Verdict(tuple(counts), ranking, duplicates)
+    return (tuple(counts), ranking, duplicates)
 
 
 def _single(
@@ -60,13 +54,13 @@ def _single(
     """The same for the usual slate: feedback of one kind for one item."""
     (((item, kind), (records, positive, retraction)),) = marks.items()
     if positive <= retraction:
-        return Verdict(None, None, records - 1)
+        return (None, None, records - 1)
     counts = (0,) * kind + (1,) + (0,) * (len(gains) - kind - 1)
     gain = gains[kind]
     if slate.request is None:
-        return Verdict(counts, None, records - 1)
-    ranking: Ranking = ((ranks_of(slate)[item],), (gain,)) if gain > 0 else ((), ())
-    return Verdict(counts, ranking, records - 1)
+        return (counts, None, records - 1)
+    ranking: Ranking = ((_rank_of(slate, item),), (gain,)) if gain > 0 else ((), ())
+    return (counts, ranking, records - 1)
 
 
 def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
@@ -91,14 +85,24 @@ def _ranking(slate: Slate, best: dict[str, float]) -> Ranking:
     relevant = [(item, gain) for item, gain in best.items() if gain > 0]
     if not relevant:
         return (), ()
-    ranks = ranks_of(slate)
-    ranked = sorted((ranks[item], gain) for item, gain in relevant)
+    if isinstance(slate.shown, dict):
+        ranks = ranks_of(slate)
+        ranked = sorted((ranks[item], gain) for item, gain in relevant)
+    else:
+        ranked = sorted((slate.shown.index(item) + 1, gain) for item, gain in relevant)
     return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
+
+
+def _rank_of(slate: Slate, item: str) -> int:
+    shown = slate.shown
+    return ranks_of(slate)[item] if isinstance(shown, dict) else shown.index(item) + 1
 
 
 def ranks_of(slate: Slate) -> dict[str, int]:
     """The rank of every item of the slate, 1-based."""
-    items = slate.items
+    if not isinstance(slate.shown, dict):
+        return slate.items
+    items = slate.shown
     distinct = set(items.values())
     if len(distinct) == len(items) and min(distinct) > 0 and max(distinct) <= POSITION_MASK:
         # All shown at once, at distinct positions: strictly increasing ranks already.

@@ -14,8 +14,10 @@ Rules of this file (W size, S slide, H = A + L, T the reading time, wm the water
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -106,6 +108,20 @@ class Scores(NamedTuple):
     values: Ints
 
 
+R = TypeVar("R", Counts, Positives, Scores)
+
+
+class Columns(NamedTuple):
+    """The rows of a flush as arrays, with their times (ms)."""
+
+    times: Ints
+    counts: Counts
+    positive_times: Ints
+    positives: Positives
+    score_times: Ints
+    scores: Scores
+
+
 @dataclass(slots=True)
 class Rows:
     """What one flush changes, before it is spread over panes: parallel lists with the time."""
@@ -119,62 +135,87 @@ class Rows:
     positive_kinds: list[int] = field(default_factory=list)
     positives: list[int] = field(default_factory=list)
     score_times: list[int] = field(default_factory=list)
-    score_keys: list[int] = field(default_factory=list)
+    score_cells: list[int] = field(default_factory=list)
     score_values: Ints = field(default_factory=lambda: np.empty((0, 1), np.int64))
+
+    def columns(self, cells: Cells) -> Columns:
+        """The same as arrays; scores are kept by the cluster of their cell."""
+        segments, clusters = cells.arrays()
+        scored = np.array(self.score_cells, np.int64)
+        keys = (segments[scored] * CLUSTERS + clusters[scored]).astype(np.int32)
+        counts = (self.cells, self.impressions, self.slates)
+        positives = (self.positive_cells, self.positive_kinds, self.positives)
+        return Columns(
+            np.array(self.times, np.int64),
+            Counts(*(np.array(column, np.int32) for column in counts)),
+            np.array(self.positive_times, np.int64),
+            Positives(*(np.array(column, np.int32) for column in positives)),
+            np.array(self.score_times, np.int64),
+            Scores(keys, self.score_values),
+        )
 
 
 @dataclass(slots=True)
 class Pane:
-    """The rows of one pane; after `settle` one array of each."""
+    """The rows of one pane; once `settled` at most one array of each sort."""
 
     counts: list[Counts] = field(default_factory=list)
     positives: list[Positives] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
     settled: bool = False
 
-    def settle(self) -> None:
-        """Sum up rows of the same cell or key."""
-        if self.counts:
-            self.counts = _sum_counts(self.counts)
-        if self.positives:
-            self.positives = _sum_positives(self.positives)
-        if self.scores:
-            self.scores = _sum_scores(self.scores)
-        self.settled = True
+
+def settle(panes: Sequence[Pane]) -> None:
+    """Sum up the rows of the same cell or key in each pane: all panes in one go."""
+    counts = _sums([[(r.cells, r.impressions, r.slates) for r in p.counts] for p in panes])
+    for pane, found in zip(panes, counts, strict=True):
+        pane.counts = [Counts(_small(keys), *sums) for keys, sums in found]
+    kinds = 1 + max((int(r.kinds.max()) for p in panes for r in p.positives), default=0)
+    keyed = [
+        [(r.cells.astype(np.int64) * kinds + r.kinds, r.positives) for r in p.positives]
+        for p in panes
+    ]
+    for pane, found in zip(panes, _sums(keyed), strict=True):
+        pane.positives = [
+            Positives(_small(keys // kinds), _small(keys % kinds), *sums) for keys, sums in found
+        ]
+    scores = _sums([[(r.keys, r.values) for r in p.scores] for p in panes])
+    for pane, found in zip(panes, scores, strict=True):
+        pane.scores = [Scores(_small(keys), *sums) for keys, sums in found]
+        pane.settled = True
 
 
-def _sum_counts(rows: list[Counts]) -> list[Counts]:
-    cells, inverse = np.unique(np.concatenate([r.cells for r in rows]), return_inverse=True)
-    impressions = np.zeros(len(cells), np.int32)
-    np.add.at(impressions, inverse, np.concatenate([r.impressions for r in rows]))
-    slates = np.zeros(len(cells), np.int32)
-    np.add.at(slates, inverse, np.concatenate([r.slates for r in rows]))
-    keep = (impressions != 0) | (slates != 0)
-    return [Counts(cells[keep], impressions[keep], slates[keep])] if keep.any() else []
+def _small(values: Ints) -> SmallInts:
+    return values.astype(np.int32)
 
 
-def _sum_positives(rows: list[Positives]) -> list[Positives]:
-    cells = np.concatenate([r.cells for r in rows]).astype(np.int64)
-    kinds = np.concatenate([r.kinds for r in rows]).astype(np.int64)
-    width = int(kinds.max()) + 1
-    keys, inverse = np.unique(cells * width + kinds, return_inverse=True)
-    sums = np.zeros(len(keys), np.int32)
-    np.add.at(sums, inverse, np.concatenate([r.positives for r in rows]))
-    keep = sums != 0
-    keys = keys[keep]
-    summed = Positives(
-        (keys // width).astype(np.int32), (keys % width).astype(np.int32), sums[keep]
-    )
-    return [summed] if len(keys) else []
+Summed = list[tuple[Ints, list[Any]]]
+"""Keys, ascending, and their sums in one or several columns: of a pane one such pair, or none."""
 
 
-def _sum_scores(rows: list[Scores]) -> list[Scores]:
-    keys, inverse = np.unique(np.concatenate([r.keys for r in rows]), return_inverse=True)
-    values = np.concatenate([r.values for r in rows])
-    sums = np.zeros((len(keys), values.shape[1]), np.int64)
-    np.add.at(sums, inverse, values)
-    keep = sums.any(axis=1)
-    return [Scores(keys[keep], sums[keep])] if keep.any() else []
+def _sums(panes: list[list[tuple[Any, ...]]]) -> list[Summed]:
+    """Sum up the (keys, column, ...) of each pane by key; keys with only zeros are left out."""
+    pieces = [piece for rows in panes for piece in rows]
+    if not pieces:
+        return [[] for _ in panes]
+    keys, *columns = _joined(pieces)
+    width = int(keys.max()) + 1
+    sizes = [sum(len(piece[0]) for piece in rows) for rows in panes]
+    keys = np.repeat(np.arange(len(panes)) * width, sizes) + keys
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = [run.start for run in _runs(keys)]
+    sums = [np.add.reduceat(column[order], starts) for column in columns]
+    keep = np.any([np.any(np.atleast_2d(found.T), axis=0) for found in sums], axis=0)
+    keys = keys[starts][keep]
+    sums = [found[keep] for found in sums]
+    ends = np.searchsorted(keys, np.arange(len(panes) + 1) * width).tolist()
+    return [
+        [(keys[start:end] - number * width, [found[start:end] for found in sums])]
+        if start < end
+        else []
+        for number, (start, end) in enumerate(pairwise(ends))
+    ]
 
 
 class Totals:
@@ -218,14 +259,21 @@ class Totals:
         """Add (or take back) rows of scores."""
         np.add.at(self.scores, rows.keys, sign * rows.values)
 
-    def add_pane(self, pane: Pane, sign: int) -> None:
-        """Add (or take back) a whole pane."""
-        for counts in pane.counts:
-            self.add(counts, sign)
-        for positives in pane.positives:
-            self.add_positives(positives, sign)
-        for scores in pane.scores:
-            self.add_scores(scores, sign)
+    def add_panes(self, panes: Sequence[Pane], sign: int) -> None:
+        """Add (or take back) whole panes."""
+        counts = [rows for pane in panes for rows in pane.counts]
+        if counts:
+            self.add(Counts(*_joined(counts)), sign)
+        positives = [rows for pane in panes for rows in pane.positives]
+        if positives:
+            self.add_positives(Positives(*_joined(positives)), sign)
+        scores = [rows for pane in panes for rows in pane.scores]
+        if scores:
+            self.add_scores(Scores(*_joined(scores)), sign)
+
+
+def _joined(rows: Sequence[tuple[Any, ...]]) -> Iterable[Any]:
+    return (np.concatenate(column) for column in zip(*rows, strict=True))
 
 
 class Basis:
@@ -240,11 +288,16 @@ class Basis:
         """Slide to panes `first`..`last`: take back what leaves, add what enters."""
         if (first, last) == (self.first, self.last):
             return
+        leaving, entering = [], []
         for number, pane in panes.items():
             was = self.first <= number <= self.last
             now = first <= number <= last
-            if was != now:
-                self.totals.add_pane(pane, 1 if now else -1)
+            if was and not now:
+                leaving.append(pane)
+            elif now and not was:
+                entering.append(pane)
+        self.totals.add_panes(leaving, -1)
+        self.totals.add_panes(entering, 1)
         self.first, self.last = first, last
 
 
@@ -268,38 +321,44 @@ class WindowState:
         self.live.totals.fit(cells, segments)
         self.matured.totals.fit(cells, segments)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: Columns) -> None:
         """Spread the rows of a flush over the panes and the sums that hold them.
 
         Rows of panes settled already are left out: that happens only while a checkpoint is
         restored, whose settled panes were written whole.
         """
-        slide = self.window.slide
-        if rows.times:
-            columns = (rows.cells, rows.impressions, rows.slates)
-            for number, (cells, impressions, slates) in _by_pane(rows.times, columns, slide):
-                self._add(number, Pane(counts=[Counts(cells, impressions, slates)]))
-        if rows.positive_times:
-            columns = (rows.positive_cells, rows.positive_kinds, rows.positives)
-            for number, (cells, kinds, values) in _by_pane(rows.positive_times, columns, slide):
-                self._add(number, Pane(positives=[Positives(cells, kinds, values)]))
-        if rows.score_times:
-            keys = np.array(rows.score_keys, np.int32)
-            for number, chosen in _groups(np.array(rows.score_times, np.int64) // slide):
-                self._add(number, Pane(scores=[Scores(keys[chosen], rows.score_values[chosen])]))
+        for pane, counts in self._spread(rows.times, rows.counts, Totals.add):
+            pane.counts.append(counts)
+        for pane, positives in self._spread(
+            rows.positive_times, rows.positives, Totals.add_positives
+        ):
+            pane.positives.append(positives)
+        for pane, scores in self._spread(rows.score_times, rows.scores, Totals.add_scores):
+            pane.scores.append(scores)
 
-    def _add(self, number: int, rows: Pane) -> None:
-        if self.last_settled is not None and number <= self.last_settled:
+    def _spread(
+        self, times: Ints, rows: R, add: Callable[[Totals, R, int], None]
+    ) -> Iterator[tuple[Pane, R]]:
+        """Each pane with its part of `rows`, which are in the sums by then."""
+        if not len(times):
             return
-        pane = self.panes.get(number)
-        if pane is None:
-            pane = self.panes[number] = Pane()
-        pane.counts += rows.counts
-        pane.positives += rows.positives
-        pane.scores += rows.scores
+        numbers = times // self.window.slide
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        rows = _picked(rows, order)
+        if self.last_settled is not None and numbers[0] <= self.last_settled:
+            fresh = slice(np.searchsorted(numbers, self.last_settled + 1), None)
+            numbers, rows = numbers[fresh], _picked(rows, fresh)
         for basis in (self.live, self.matured):
-            if basis.first <= number <= basis.last:
-                basis.totals.add_pane(rows, 1)
+            held = slice(*np.searchsorted(numbers, (basis.first, basis.last + 1)).tolist())
+            if held.start < held.stop:
+                add(basis.totals, _picked(rows, held), 1)
+        for run in _runs(numbers):
+            number = int(numbers[run.start])
+            pane = self.panes.get(number)
+            if pane is None:
+                pane = self.panes[number] = Pane()
+            yield pane, _picked(rows, run)
 
     def read_at(self, time: int) -> None:
         """Move both bases to the reading time T (ms), which never goes back."""
@@ -319,8 +378,7 @@ class WindowState:
         if self.last_settled is not None and last <= self.last_settled:
             return []
         settled = sorted(n for n, p in self.panes.items() if oldest <= n <= last and not p.settled)
-        for number in settled:
-            self.panes[number].settle()
+        settle([self.panes[number] for number in settled])
         for number in [n for n in self.panes if n < oldest]:
             del self.panes[number]
         self.last_settled = last
@@ -361,16 +419,12 @@ def renumber(states: list[WindowState], cells: Cells) -> Cells:
     return fresh
 
 
-def _by_pane(
-    times: list[int], columns: tuple[list[int], list[int], list[int]], slide: int
-) -> list[tuple[int, tuple[SmallInts, SmallInts, SmallInts]]]:
-    a, b, c = (np.array(column, np.int32) for column in columns)
-    groups = _groups(np.array(times, np.int64) // slide)
-    return [(number, (a[chosen], b[chosen], c[chosen])) for number, chosen in groups]
+def _picked(rows: R, chosen: Any) -> R:
+    return type(rows)(*(column[chosen] for column in rows))
 
 
-def _groups(panes: Ints) -> list[tuple[int, Ints]]:
-    """The indices of each pane's rows, in order."""
-    order = np.argsort(panes, kind="stable")
-    numbers, starts = np.unique(panes[order], return_index=True)
-    return list(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+def _runs(ordered: Ints) -> list[slice]:
+    """The stretches of equal values."""
+    changes: list[int] = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+    edges = [0, *changes, len(ordered)] if len(ordered) else []
+    return [slice(start, end) for start, end in pairwise(edges)]

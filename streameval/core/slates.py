@@ -1,0 +1,204 @@
+"""What is open in a partition: slates, the feedback that waits, users and segments.
+
+`attribution` fills and closes them, `verdict` judges a slate, `checkpoint` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from streameval.core.limits import OTHER
+
+POSITION_BITS: Final = 10
+POSITION_MASK: Final = (1 << POSITION_BITS) - 1
+NEVER: Final = -1
+# A list that is looked through item by item: beyond, a dict is faster.
+MAX_LISTED: Final = 32
+
+FeedbackKey = tuple[str, int]  # item, index of the kind
+FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
+
+
+class Particulars(msgspec.Struct, gc=False, array_like=True):
+    """What outcome files say of a slate beyond what its figures need.
+
+    `offset` of the record that opened it (-1: unknown), `ts`, `variant` and `surface` of its
+    earliest event, `scores` (score, propensity by item), `log` of the feedback attributed for
+    good: item, index of the kind, ts (ms), value, retract. A `ts` of NEVER: the slate was there
+    before any of this was kept, and has no outcome.
+    """
+
+    offset: int
+    ts: int
+    variant: str | None
+    surface: str | None
+    scores: dict[str, tuple[float | None, float | None]]
+    log: list[tuple[str, int, int, float, bool]]
+
+
+class Pending(msgspec.Struct, gc=False, eq=False):
+    """Feedback that a later arrival can still attribute, or attribute elsewhere (rule 3)."""
+
+    user: str
+    item: str
+    request: str | None
+    ts: int
+    kind: int
+    retract: bool
+    number: int
+    value: float = 1.0
+    expired: bool = False
+    slate: Slate | None = None
+    shown: int = NEVER  # when `slate` showed the item, of feedback without a request
+
+
+class Slate(msgspec.Struct, gc=False, eq=False):
+    """One list shown to one user by one request, with what came of it.
+
+    `items` maps an item to `(ts - anchor) << 10 | position` (position 0: none was given), which
+    is a cached small integer for the usual slate and costs no memory. A list that came whole is
+    kept as that tuple in `shown`, in less than half of the memory, until something needs the
+    dict. `anchor` is the ts of the impression that arrived first; with user and request it
+    identifies the slate for ever. `booked_*` is what windows and counters hold of the slate: a
+    flush adds the difference.
+    """
+
+    user: str
+    request: str | None
+    time: int
+    segment: int
+    anchor: int
+    shown: dict[str, int] | tuple[str, ...]
+    booked_time: int = 0
+    booked_segment: int = NEVER
+    booked_impressions: int = 0
+    unsaved: bool = False
+    dirty: bool = False
+    feedback: dict[FeedbackKey, FeedbackMark] | None = None
+    soft: list[Pending] | None = None
+    previous: Slate | None = None
+    booked_positives: tuple[int, ...] | None = None
+    booked_ranking: tuple[tuple[int, ...], tuple[float, ...]] | None = None
+    booked_duplicates: int = 0
+    particulars: Particulars | None = None
+
+    @property
+    def items(self) -> dict[str, int]:
+        """The items as a dict, which may be changed."""
+        shown = self.shown
+        if isinstance(shown, dict):
+            return shown
+        self.shown = items = {item: position for position, item in enumerate(shown, 1)}
+        return items
+
+    def packed(self, item: str) -> int | None:
+        """What `items` holds of one item, None where it was not shown."""
+        shown = self.shown
+        if isinstance(shown, dict):
+            return shown.get(item)
+        return shown.index(item) + 1 if item in shown else None
+
+
+class User(msgspec.Struct, gc=False, eq=False):
+    """What is open for one user, and what a flush has to add to the user's counters.
+
+    `cell` is the user's number in the windows for `cell_segment`, the last one asked for.
+    """
+
+    id: str
+    slates: dict[str, Slate]
+    singles: dict[str, dict[int, Slate]] | None = None  # by item, then by time
+    pending: dict[int, Pending] | None = None
+    touched: bool = False
+    first_ts: int = 0
+    last_ts: int = 0
+    impressions: int = 0
+    shown_slates: int = 0
+    cell: int = 0
+    cell_segment: int = NEVER
+    positives: list[int] | None = None
+
+    def open_slates(self) -> Iterator[Slate]:
+        """All slates of the user that can still change."""
+        for slate in self.slates.values():
+            older: Slate | None = slate
+            while older is not None:
+                yield older
+                older = older.previous
+        if self.singles:
+            for group in self.singles.values():
+                yield from group.values()
+
+
+class Segments:
+    """The table of segments: dimension values to an index; bounded, the rest is `__other__`."""
+
+    def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:
+        self.dimensions = dimensions
+        self.limit = limit
+        self.values: list[tuple[str, ...]] = []
+        self.overflowed = 0
+        self._index: dict[tuple[str, ...], int] = {}
+        self._by_event: dict[tuple[str | None, str | None], int] = {}
+
+    def of(self, variant: str | None, surface: str | None) -> int:
+        """The segment's index; appearance in the log gives the order."""
+        found = self._by_event.get((variant, surface))
+        if found is not None:
+            return found
+        by_name = {"variant": variant or "", "surface": surface or ""}
+        values = tuple(by_name[name] for name in self.dimensions)
+        index = self._index.get(values)
+        if index is None:
+            if len(self._index) - self._has_other() >= self.limit:
+                self.overflowed += 1
+                return self._other()
+            index = self.add(values)
+        if len(self._by_event) < 4 * self.limit:
+            self._by_event[(variant, surface)] = index
+        return index
+
+    def add(self, values: tuple[str, ...]) -> int:
+        """Append a segment (restore adds them in their stored order)."""
+        index = len(self.values)
+        self._index[values] = index
+        self.values.append(values)
+        return index
+
+    def _has_other(self) -> bool:
+        return (OTHER,) * len(self.dimensions) in self._index
+
+    def _other(self) -> int:
+        other = (OTHER,) * len(self.dimensions)
+        index = self._index.get(other)
+        return self.add(other) if index is None else index
+
+
+def add_mark(
+    marks: dict[FeedbackKey, FeedbackMark], key: FeedbackKey, ts: int, retract: bool
+) -> None:
+    """Count one record of feedback: the latest ts of a positive and of a retraction stay."""
+    known = marks.get(key)
+    if known is None:
+        marks[key] = (1, NEVER, ts) if retract else (1, ts, NEVER)
+        return
+    records, positive, retraction = known
+    if retract:
+        retraction = max(retraction, ts)
+    else:
+        positive = max(positive, ts)
+    marks[key] = (records + 1, positive, retraction)
+
+
+def precedes(slate: Slate, best: Slate) -> bool:
+    """Of two showings at the same ts: none first, then the smaller request."""
+    return best.request is not None and (slate.request is None or slate.request < best.request)
+
+
+def keep_scores(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:
+    """Note what was logged of a showing, the first that says anything."""
+    if slate.particulars is not None and (score is not None or propensity is not None):
+        slate.particulars.scores.setdefault(item, (score, propensity))
