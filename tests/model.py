@@ -283,7 +283,8 @@ class Server:
             return [b"missing"]
         if not set(keep) <= {*listed, *new}:
             return fenced
-        fields = {b"offset": end, b"committed_at": now, b"commit": identity}
+        fields = {b"offset": end, b"commit": identity}
+        fields |= {} if _bytes(start) == _bytes(end) else {b"committed_at": now}
         fields |= {} if stored else {b"cluster_id": cluster, b"topic_id": topic}
         fields |= {} if stored else {b"fingerprint": fingerprint, b"definition": definition}
         if header:

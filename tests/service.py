@@ -103,6 +103,26 @@ def produce(kafka_port, topic, records, *, seconds=None, **options):
     return asyncio.run(send())
 
 
+def produce_large(kafka_port, topic, value):
+    """Send one record to partition 0, in a batch that packs well."""
+
+    async def send():
+        size = len(value) + 1_000
+        producer = AIOKafkaProducer(
+            bootstrap_servers=f"127.0.0.1:{kafka_port}",
+            compression_type="zstd",
+            max_request_size=size,
+            max_batch_size=size,
+        )
+        await producer.start()
+        try:
+            await producer.send_and_wait(topic, value, key=b"u1", partition=0)
+        finally:
+            await producer.stop()
+
+    asyncio.run(send())
+
+
 def produce_in_transactions(kafka_port, topic, records, size=100):
     """Send (key, value) records in transactions; after each, one of other records is aborted."""
 

@@ -1,16 +1,20 @@
 """Records by column are the records that aiokafka itself hands out, whatever the units."""
 
+import mmap
+import random
 import struct
+import sys
 
+import cramjam
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streameval.stream import columns as columns_module
 from streameval.stream.columns import Fetched, _ColumnRecords
 
 LZ4, NONE = 3, 0
@@ -91,13 +95,42 @@ def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(fetch, un
     assert ours.next_fetch_offset == theirs.next_fetch_offset
 
 
-def test_a_damaged_batch_is_an_error_after_the_good_ones_before_it():
+@pytest.mark.parametrize("unit", [1, 10])
+def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
     good, bad = batch(0, [0, 1]), bytearray(batch(2, [0, 1]))
     bad[-1] ^= 1
     fetched = Fetched()
-    fetched.unit = 1
+    fetched.unit = unit
     records = _ColumnRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
-    assert next(records).offsets == [0]
-    with pytest.raises(CorruptRecordException):
-        next(records)
-    assert records.next_fetch_offset == 1, "what was not handed out is fetched again"
+    assert [offset for columns in records for offset in columns.offsets] == [0, 1]
+    assert records.next_fetch_offset == 2, "the next fetch begins with it"
+    assert (
+        "offsets 2 to 3 ([Error 2] CorruptRecord" in fetched.unreadable[TopicPartition("topic", 0)]
+    )
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_batch_is_unpacked_up_to_the_limit_and_not_beyond(codec):
+    codec = getattr(cramjam, codec)
+    decode = columns_module._bounded(codec.decompress_into, mmap.mmap(-1, 4_096))
+    small, text = codec.compress(b"a"), random.Random(1).randbytes(4_096)
+    assert decode(codec.compress(text)) == text
+    assert decode(bytes(small)) == b"a"
+    with pytest.raises(ValueError, match="unpacked"):
+        decode(bytes(codec.compress(text + b"b")))
+    with pytest.raises(ValueError, match="unpacked"):
+        decode(b"no such thing")
+    assert decode(bytes(small)) == b"a"
+
+
+def test_aiokafka_unpacks_by_the_bounded_codecs():
+    """They are found by name in the module of its batches: see `columns`."""
+    columns_module._bound_codecs()
+    module = sys.modules[DefaultRecordBatch.__module__]
+    for name in ("gzip", "lz4", "zstd"):
+        assert getattr(module, f"{name}_decode").__module__ == columns_module.__name__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "lz4_decode", lambda _: b"")
+        fetched = Fetched()
+        assert list(_ColumnRecords(fetched, plain(batch(0, [0]), [], 0))) == []
+        assert fetched.unreadable

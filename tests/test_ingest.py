@@ -159,12 +159,14 @@ def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applyin
     world.run(scenario)
 
 
-def test_a_window_that_time_has_emptied_stays_empty_after_a_restart(world):
-    """What a restore reads again is not of now: T goes on from the last commit."""
+@pytest.mark.parametrize("checkpoint_interval", [30_000, 3_600_000])
+def test_a_window_that_time_has_emptied_stays_empty_after_a_restart(world, checkpoint_interval):
+    """What a restore reads again is not of now, nor is a checkpoint while no events come: T goes
+    on from the last events."""
 
     async def scenario():
         world.produce(10)
-        await world.start()
+        await world.start(checkpoint_interval=checkpoint_interval)
         world.produce(10)
         await asyncio.sleep(10)
         assert world.stored("checkpoint_offset") < world.stored() == 20
@@ -173,6 +175,50 @@ def test_a_window_that_time_has_emptied_stays_empty_after_a_restart(world):
         await world.ingest.tick()
         state = world.ingest.owned[0].state
         assert state.reading_time - state.watermark >= A_WHILE * 1_000
+
+    world.run(scenario)
+
+
+def test_a_partition_without_new_events_gets_its_checkpoint_all_the_same(world):
+    """What is stored is then all that a restart needs, whatever happens to the log before it."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        world.produce(10)
+        await asyncio.sleep(A_WHILE)
+        assert world.stored("checkpoint_offset") == world.stored() == 20
+        commits = world.ingest.counters.commits
+        await asyncio.sleep(A_WHILE)
+        assert world.ingest.counters.commits == commits, "there is nothing more to save"
+
+    world.run(scenario)
+
+
+def test_a_stop_leaves_a_checkpoint_of_everything(world):
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        world.produce(10)
+        await asyncio.sleep(10)
+        assert world.stored("checkpoint_offset") < world.stored() == 20
+        assert await world.ingest.stop(world.loop.time() + 12)
+        assert world.stored("checkpoint_offset") == 20
+
+    world.run(scenario)
+
+
+def test_a_stop_that_lacks_only_a_checkpoint_has_left_nothing_over(world):
+    """The store is away, and everything read is committed: nothing will be counted late."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        world.produce(10)
+        await asyncio.sleep(10)
+        world.server.down = True
+        assert await world.ingest.stop(world.loop.time() + 12)
+        assert world.stored("checkpoint_offset") < world.stored() == 20
 
     world.run(scenario)
 

@@ -97,7 +97,7 @@ def random_commit(rng, stored, number):
         for value in (f"u{user}", *(rng.randrange(-2, 5) for _ in range(6)))
     ]
     saved = rng.random() < 0.5
-    arguments = [start, int(offset or 0) + rng.randrange(1, 9), number, f"commit-{number}"]
+    arguments = [start, int(offset or 0) + rng.randrange(9), number, f"commit-{number}"]
     arguments += ["cluster", "topic", "f2" if rng.random() < 0.05 and stored else "f1", "{}", 0]
     arguments += [msgpack(["click", "like"]), msgpack(users), b"header" if saved else b""]
     arguments += [msgpack(keep if saved else []), msgpack(new if saved else [])]

@@ -1,7 +1,8 @@
 """Poison pills in the middle of a stream, on real servers: every row of hostile input.
 
 Each is counted by its reason on `/metrics` and stands in the dead-letter topic with its headers;
-everything else is counted as if the pills were not there.
+everything else is counted as if the pills were not there. A batch that is too large to unpack is
+named, until it is skipped.
 """
 
 import json
@@ -9,10 +10,13 @@ from collections import Counter
 
 import comparison
 import pytest
+import redis as redis_client
 import servers
 import service
 from scene import Scene
 from traffic import START
+
+from streameval.stream.columns import LARGEST_BATCH
 
 pytestmark = pytest.mark.servers
 
@@ -150,3 +154,35 @@ def assert_letters(it, log, wanted):
         assert (headers["timestamp"], key) == (timestamp, its_key)
         assert value == (its_value or b"")[: len(value)]
         assert len(value) >= min(1_000, len(its_value or b"")), "capped, not cut to nothing"
+
+
+def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skipped():
+    """Some KB that would be 128 MiB: no memory is taken, also after a restart; other partitions
+    go on, and when it is deleted, so does this one."""
+    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=2) as it:
+        worker = it.worker()
+        it.produce(500)
+        it.wait_for_all()
+        it.produce(500)
+        before, ends = service.read_log(it.kafka.port, it.topic, 2)
+        service.produce_large(it.kafka.port, it.topic, bytes(LARGEST_BATCH))
+        usual = service.resident(worker)
+        it.produce(500)
+        named = f"partition 0: the batch at offsets {ends[0]} to {ends[0]} (damaged, or larger than"
+        service.wait_for(lambda: named in worker.logged(), 20, "the batch is named")
+        assert service.resident(worker) - usual < LARGEST_BATCH // 2
+        assert worker.stop() == 0
+        worker.start()
+        service.wait_for(lambda: worker.logged().count(named) > 1, 20, "it is named again")
+        with redis_client.Redis.from_url(store.url) as client:
+            read = [
+                int(client.hget(f"streameval:{{test:{it.topic}:{number}}}:partition", "offset"))
+                for number in range(2)
+            ]
+        assert read[0] == ends[0], "all before it is counted"
+        service.truncate(it.kafka.port, it.topic, ends[0] + 1)
+        after, ends = service.read_log(it.kafka.port, it.topic, 2)
+        service.wait_until_read(it.redis.url, it.topic, ends)
+        assert read[1] == ends[1], "the other partition went on"
+        assert it.metric("events_lost_total") == 1
+        it.verify({0: before[0] + after[0], 1: after[1]})

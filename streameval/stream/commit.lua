@@ -16,8 +16,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t}:<lease>          string  the lease's   store.py    who holds the lease
   streameval:{g:t}:<lease>:fence    string  none          store.py    the fencing token given out last
 
-Fields of the partition's hash: offset (the next to apply), committed_at (ms), commit (the random name
-of the commit that stored the offset), cluster_id, topic_id, fingerprint, definition (JSON); with a
+Fields of the partition's hash: offset (the next to apply), committed_at (ms, when it last moved on),
+commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition (JSON); with a
 checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by spaces).
 
 KEYS[1] the partition's hash
@@ -118,7 +118,8 @@ local ttl = tonumber(ARGV[9])
 if ttl > 0 then
   for at = 1, #users, width do call('PEXPIRE', people .. users[at], ttl) end
 end
-call('HSET', partition, 'offset', ARGV[2], 'committed_at', ARGV[3], 'commit', ARGV[4])
+call('HSET', partition, 'offset', ARGV[2], 'commit', ARGV[4])
+if ARGV[1] ~= ARGV[2] then call('HSET', partition, 'committed_at', ARGV[3]) end
 if not stored[3] then
   call('HSET', partition, 'cluster_id', ARGV[5], 'topic_id', ARGV[6],
     'fingerprint', ARGV[7], 'definition', ARGV[8])

@@ -306,22 +306,21 @@ class Ingest:
                 self._parked[owned.number] = owned
             self._paused.discard(owned.number)
 
-    async def _finish(self, going: Sequence[Owned], seconds: float) -> bool:
-        """Commit all that is applied of `going`; False where the time was too short."""
+    async def _finish(self, going: Sequence[Owned], seconds: float) -> None:
+        """Commit all that is applied of `going`, with a checkpoint, if the time suffices."""
         end = time.monotonic() + seconds
         for owned in going:
             owned.drop_backlog()
         while time.monotonic() < end:
             for owned in going:
-                if self.owned.get(owned.number) is owned and owned.uncommitted:
+                if self.owned.get(owned.number) is owned and owned.unsaved:
                     self._begin_commit(owned, with_checkpoint=True)
             running = {
                 self._commits[owned.number] for owned in going if owned.number in self._commits
             }
-            if not running:
-                return self._failure is None
+            if not running or self._failure is not None:
+                return
             await asyncio.wait(running, timeout=max(0.0, end - time.monotonic()))
-        return False
 
     def _begin_restore(self, number: int, delay: float) -> None:
         if self._stopping.is_set():
@@ -565,9 +564,9 @@ class Ingest:
         await _bounded(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
-        owned = list(self.owned.values())
-        finished = await self._finish(owned, max(0.5, deadline - time.monotonic() - 3))
-        flushed = finished and not (self._commits or any(each.uncommitted for each in owned))
+        await self._finish(list(self.owned.values()), max(0.5, deadline - time.monotonic() - 3))
+        left_over = any(each.uncommitted or each.under_way for each in self.owned.values())
+        flushed = self._failure is None and not left_over
         for task in list(self._commits.values()):
             task.cancel()
         offsets = self._committed()

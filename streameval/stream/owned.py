@@ -150,6 +150,16 @@ class Owned:
         """Whether records were applied that no commit covers."""
         return not self.restoring and self._began is not None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit of records was cut that is not known to be stored."""
+        return self.stored != self.committed
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether records were applied that no checkpoint covers."""
+        return not self.restoring and (self._began is not None or self.next_offset > self.saved)
+
     def take(self, records: Records) -> None:
         """Queue records just read."""
         expected = self._backlog[-1].next_offset if self._backlog else self.next_offset
@@ -234,9 +244,9 @@ class Owned:
     # ------------------------------------------------------------------ commits
 
     def due(self, now: float) -> bool:
-        """Whether the batch ends here."""
+        """Whether the batch ends here; an empty one, where only a checkpoint is missing."""
         if self.restoring or self._began is None:
-            return False
+            return self.unsaved and now >= self.checkpoint_at
         return (
             self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users

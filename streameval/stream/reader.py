@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -57,6 +58,8 @@ REQUEST_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 0.5
 # What `poll` waits beyond its timeout for a read held up by a rebalance.
 HELD_UP_SECONDS: Final = 0.05
+# A batch that cannot be read is fetched again after this time; other partitions go on.
+UNREADABLE_SECONDS: Final = 5.0
 
 # The embedded broker answers end offsets that count batches (its high watermarks are good).
 EMBEDDED_CLUSTER: Final = "tansu_cluster"
@@ -137,6 +140,8 @@ class Reader:
         self._fetched: Fetched | None = None
         self._reading: asyncio.Task[dict[TopicPartition, list[Columns]]] | None = None
         self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
+        self._paused: set[TopicPartition] = set()  # by the listener
+        self._held: dict[TopicPartition, float] = {}  # until when, for a batch that is unreadable
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")
 
@@ -185,6 +190,7 @@ class Reader:
         # All that was ours, also what the listener has not sought yet.
         lost = [place.partition for place in self._open().assignment()]
         self._positions.clear()
+        self._held.clear()
         await self.close(REQUEST_SECONDS)
         await self._listener.revoked(lost)
         await self.start(self._listener)
@@ -201,8 +207,9 @@ class Reader:
         if _broken(consumer):
             await self._rejoin()
             return []
+        assert self._fetched is not None, "start comes first"
+        self._let_go_on(consumer)
         if self._reading is None:
-            assert self._fetched is not None, "start comes first"
             self._fetched.unit = unit = min(UNIT, max_records)
             self._reading = asyncio.ensure_future(
                 consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records // unit)
@@ -218,6 +225,7 @@ class Reader:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - any codec's error too
             await self._recover(consumer, error)
             return []
+        self._hold_back(consumer, self._fetched)
         return [
             records
             for place in list(self._positions)
@@ -250,6 +258,27 @@ class Reader:
             Records(place.partition, *part, next_offset=end)
             for part, end in zip(parts, ends, strict=True)
         ]
+
+    def _hold_back(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> None:
+        """Leave partitions alone for a while whose next batch cannot be read; others go on."""
+        for place, batch in fetched.unreadable.items():
+            if place in self._positions:
+                log.error(
+                    "partition %d: the batch at %s cannot be read, trying again;"
+                    " kafka-delete-records.sh skips it",
+                    place.partition,
+                    batch,
+                )
+                self._held[place] = time.monotonic() + UNREADABLE_SECONDS
+                consumer.pause(place)
+        fetched.unreadable.clear()
+
+    def _let_go_on(self, consumer: AIOKafkaConsumer) -> None:
+        """Fetch again where a batch could not be read some time ago."""
+        for place in [place for place, end in self._held.items() if time.monotonic() >= end]:
+            del self._held[place]
+            if place not in self._paused:
+                consumer.resume(place)
 
     async def _recover(self, consumer: AIOKafkaConsumer, error: BaseException) -> None:
         """Set things right after a read that failed; what was not handed out is read again."""
@@ -293,19 +322,25 @@ class Reader:
 
     def pause(self, partition: int) -> None:
         """Do not read `partition` for now; without effect if it was taken away meanwhile."""
+        place = TopicPartition(self._topic, partition)
         with contextlib.suppress(IllegalStateError, UnreachableError):
-            self._open().pause(TopicPartition(self._topic, partition))
+            self._open().pause(place)
+            self._paused.add(place)
 
     def resume(self, partition: int) -> None:
         """Read `partition` again; without effect if it was taken away meanwhile."""
-        with contextlib.suppress(IllegalStateError, UnreachableError):
-            self._open().resume(TopicPartition(self._topic, partition))
+        place = TopicPartition(self._topic, partition)
+        self._paused.discard(place)
+        if place not in self._held:
+            with contextlib.suppress(IllegalStateError, UnreachableError):
+                self._open().resume(place)
 
     async def revoked(self, places: Collection[TopicPartition]) -> None:
         """Hear from the group that `places` go: nothing more of them is handed out."""
         assert self._listener is not None, "start comes first"
         for place in places:
             self._positions.pop(place, None)
+            self._held.pop(place, None)
         await self._listener.revoked([place.partition for place in places])
 
     async def assigned(self, places: Collection[TopicPartition]) -> None:
