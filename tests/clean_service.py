@@ -7,6 +7,7 @@ partitions, two variants of equal quality, scores that are the truth, propensiti
 import random
 import zlib
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -93,6 +94,24 @@ def one_slate(chance, number, user, ts, variant, score_shift=0.0, skill=None):
                     request_id=request,
                     retract=True,
                 )
+
+
+def encoded(event, later=0):
+    """An event as a producer sends it, `later` ms."""
+    event = msgspec.structs.replace(event, ts=event.ts + later)
+    if isinstance(event, FeedbackEvent):
+        return msgspec.json.encode(event)
+    items = [
+        {"item_id": item, "position": place, "score": score, "propensity": propensity}
+        for item, place in event.items.items()
+        for score, propensity in (event.details[item],)
+    ]
+    return msgspec.json.encode({"type": "slate", **head_of(event), "items": items})
+
+
+def head_of(event):
+    """What the slate and each of its impressions say."""
+    return {name: getattr(event, name) for name in ("ts", "user_id", "request_id", "variant")}
 
 
 # --- what the service writes of it ----------------------------------------------------------------

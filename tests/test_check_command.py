@@ -6,17 +6,16 @@ import subprocess
 import sys
 import time
 
-import msgspec
 import pytest
 from clean_service import (
     MINUTE,
     SPECIFICATION,
     clean,
+    encoded,
     stream,
 )
 
 from streameval.core.errors import ConfigError
-from streameval.core.events import FeedbackEvent
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
 from streameval.settings import Settings
@@ -55,20 +54,6 @@ def command(service, tmp_path, *arguments):
         text=True,
         check=False,
     )
-
-
-def encoded(event):
-    """An event as a producer sends it."""
-    if isinstance(event, FeedbackEvent):
-        return msgspec.json.encode(event)
-    items = [
-        {"item_id": item, "position": place, "score": score, "propensity": propensity}
-        for item, place in event.items.items()
-        for score, propensity in (event.details[item],)
-    ]
-    names = ("ts", "user_id", "request_id", "variant")
-    head = {"type": "slate"} | {name: getattr(event, name) for name in names}
-    return msgspec.json.encode(head | {"items": items})
 
 
 def test_the_command_passes_with_exit_code_0(service, tmp_path):
