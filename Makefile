@@ -14,10 +14,10 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lock lint test chaos demo bench bench-offline clean
+.PHONY: help venv spark s3 lock lint test chaos demo bench bench-offline clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 venv: $(BIN)/.dev ## make the virtual environment with the tools of development
 
@@ -40,6 +40,20 @@ $(BIN)/.dev: requirements-dev.lock $(BIN)/.run | $(BIN)/python
 	$(PIP) install --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
+$(BIN)/.spark: .ci/requirements-spark.lock $(BIN)/.dev
+	$(PIP) install --require-hashes --requirement $<
+	@touch $@
+
+spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 MB)
+
+.cache/s3/.made: .ci/requirements-s3.lock
+	$(PYTHON) -m venv --clear .cache/s3
+	.cache/s3/bin/python -m pip --disable-pip-version-check --quiet \
+		install --require-hashes --requirement $<
+	@touch $@
+
+s3: .cache/s3/.made ## a server for S3, for the tests of object stores
+
 lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(PIP) install uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
@@ -48,6 +62,12 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
 		--extra demo --extra report --group dev pyproject.toml --output-file requirements-dev.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock \
+		--group spark --output-file .ci/requirements-spark.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate \
+		--group s3 --output-file .ci/requirements-s3.lock
 
 lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Servers for tests: real Apache Kafka and Redis, and the embedded broker and store.
+"""Servers for tests: real Apache Kafka and Redis, one for S3, the embedded broker and store.
 
 Each is one process of ours on a random loopback port with a temporary folder; it can be killed,
 paused and started again on the same port and folder, and is stopped by its pid at the end.
@@ -20,6 +20,7 @@ import struct
 import subprocess
 import tempfile
 import time
+import urllib.request
 import uuid
 
 import pytest
@@ -28,6 +29,7 @@ _LIBS = pathlib.Path(
     os.environ.get("STREAMEVAL_KAFKA_LIBS")
     or pathlib.Path(__file__).parent.parent / ".cache" / "kafka" / "libs"
 )
+_S3_SERVER = pathlib.Path(__file__).parent.parent / ".cache" / "s3" / "bin" / "moto_server"
 _names = itertools.count(1)
 
 
@@ -230,6 +232,60 @@ def _redis(name, program, aof, password, policy, options):
     for key, value in settings.items():
         command += [f"--{key}", str(value)]
     return Server(name, command, _redis_answers, port, folder)
+
+
+_S3_KEYS = "testing"
+
+
+class Bucket:
+    """A bucket of a server for S3; `port` may be that of a proxy before it."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        # moto takes any signature; pyarrow can only make a bucket where the URI says so.
+        self.files("").create_dir(name)
+
+    def uri(self, path="", *, port=None, keys=_S3_KEYS, bucket=None):
+        port = port or self.server.port
+        return (
+            f"s3://{keys}:{keys}@{bucket or self.name}/{path}"
+            f"?endpoint_override=127.0.0.1%3A{port}&scheme=http"
+        )
+
+    def files(self, path):
+        from pyarrow import fs
+
+        return fs.FileSystem.from_uri(f"{self.uri(path)}&allow_bucket_creation=true")[0]
+
+    def uploads(self):
+        """How many uploads were begun and are not at their end."""
+        with urllib.request.urlopen(f"http://{self.server.address}/{self.name}?uploads") as answer:
+            return answer.read().count(b"<UploadId>")
+
+    def names(self, path=""):
+        """All files below a path, by their names from there on."""
+        from pyarrow import fs
+
+        below = f"{self.name}/{path}"
+        found = self.files(path).get_file_info(fs.FileSelector(below, recursive=True))
+        kept = [info.path.removeprefix(f"{below}/") for info in found if info.is_file]
+        return sorted(kept)
+
+
+def s3(name="bucket"):
+    """A server for S3 (moto: it keeps all in memory) with a bucket. A context manager."""
+    program = _S3_SERVER if _S3_SERVER.exists() else shutil.which("moto_server")
+    if program is None:
+        missing("moto_server")
+    port = free_port()
+    command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
+    return _with_bucket(_running(Server("s3", command, _tcp_answers, port, _folder("s3"))), name)
+
+
+@contextlib.contextmanager
+def _with_bucket(running, name):
+    with running as server:
+        yield Bucket(server, name)
 
 
 def tansu():

@@ -1,0 +1,112 @@
+"""`evaluate` on Spark, for outcome files that outgrow one machine: the same figures, bit for bit.
+
+    from streameval.offline import spark as on_spark
+
+    rows = session.read.parquet("s3a://bucket/outcomes")
+    evaluation = on_spark.evaluate(rows, ["ndcg@10", "map@10"], by=["variant"])
+    print(evaluation.figures()["ndcg@10"])
+
+Each of Spark's partitions is scored by the functions that `streameval evaluate` uses and answers
+integer sums by segment and cluster of users; the driver adds them up. Integers add in any order, so
+neither partitions nor batches change a bit. The session is the caller's own (Spark 4, or its
+Connect); its workers need this package, in the same version. pyspark is not imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streameval.core.errors import InputError
+from streameval.core.limits import CLUSTERS
+from streameval.offline.batches import ROWS
+from streameval.offline.evaluate import DEFAULT, LIST_METRICS, Asked, Evaluation
+from streameval.offline.inputs import batch_of
+
+_TYPES: Final = {
+    "user": "string",
+    "request": "string",
+    "ranks": "array<smallint>",
+    "gains": "array<double>",
+}
+_SUMS: Final = pa.schema(
+    [
+        ("segment", pa.list_(pa.string())),
+        ("sums", pa.list_(pa.int64())),
+        ("counts", pa.list_(pa.int64())),
+        ("refusal", pa.string()),
+    ]
+)
+"""What a partition answers: a row a segment, (CLUSTERS, columns) flat; or why it cannot."""
+_SUMS_SQL: Final = "segment array<string>, sums array<bigint>, counts array<bigint>, refusal string"
+
+
+def evaluate(
+    dataframe: Any, metrics: Sequence[str] = DEFAULT, by: Sequence[str] = ()
+) -> Evaluation:
+    """The figures `metrics` of a Spark DataFrame with the columns of outcome files.
+
+    Needed are `user`, `request` (rows where it is null are no ranked list), `ranks` and `gains`.
+    `by` takes any other column; null counts as "". Intervals come with the figures. Raises
+    `InputError` for a name or a column that is unknown, and for too many segments.
+    """
+    evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
+    for asked in evaluation.asked:
+        if asked.entry.name not in LIST_METRICS:
+            raise InputError(f"{asked.name}: no figure of ranked lists")
+    usable = [name for name in dataframe.columns if name not in _TYPES]
+    absent = [name for name in _TYPES if name not in dataframe.columns]
+    if absent:
+        raise InputError(f"the DataFrame has no column {', '.join(absent)}: read outcome files")
+    for name in by:
+        if name not in usable:
+            raise InputError(f"by {name}: rows can be split by {', '.join(usable)}")
+    types = {**_TYPES, **dict.fromkeys(by, "string")}
+    chosen = dataframe.selectExpr(
+        *(f"CAST({_quoted(name)} AS {sort}) AS {_quoted(name)}" for name, sort in types.items())
+    )
+    scan = partial(_scan, metrics=tuple(metrics), by=tuple(by))
+    shape = (CLUSTERS, len(evaluation.columns))
+    clusters = np.arange(CLUSTERS)
+    for row in chosen.mapInArrow(scan, _SUMS_SQL).toArrow().to_pylist():
+        if row["refusal"] is not None:
+            raise InputError(row["refusal"])
+        sums, counts = (np.array(row[name], np.int64).reshape(shape) for name in ("sums", "counts"))
+        evaluation.add_sums(tuple(row["segment"]), clusters, sums, counts)
+    return evaluation
+
+
+def _scan(
+    records: Iterator[Any], metrics: Sequence[str], by: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """One of Spark's partitions, on a worker. An exception would be tried again, so none is."""
+    evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
+    try:
+        for record in records:
+            for start in range(0, len(record), ROWS):
+                evaluation.add(batch_of(_narrow(record.slice(start, ROWS)), by))
+    except InputError as error:
+        rows: list[dict[str, Any]] = [{"refusal": str(error)}]
+    else:
+        rows = [
+            {"segment": name, "sums": sums.ravel(), "counts": counts.ravel()}
+            for name, (sums, counts) in evaluation.segments.items()
+        ]
+    yield pa.RecordBatch.from_pylist(rows, _SUMS)
+
+
+def _narrow(record: Any) -> Any:
+    """Strings with 32-bit offsets, whatever the session's settings."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field
+        for field in record.schema
+    ]
+    return record.cast(pa.schema(fields))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

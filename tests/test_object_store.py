@@ -1,0 +1,282 @@
+"""Outcome files in an object store: a server for S3 here, with everything that a disk never does.
+
+Moving is copying and deleting, there are no folders, and the store can be away, or be another's.
+"""
+
+import json
+import random
+import re
+from time import sleep
+
+import pytest
+import servers
+import service as running
+from clean_service import Service, failures, results, stream
+from proxy import Proxy
+from scene import Scene
+from test_files_on_servers import compare_files, kill
+from test_outcomes import OWNER, TIME, an_outcome, offsets
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError, RefusedError, UnreachableError
+from streameval.core.outcome import Span
+from streameval.offline import places
+from streameval.offline.outcomes import OutcomeFolder, dataset
+
+pytestmark = [pytest.mark.servers]
+HOUR = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with servers.s3() as started:
+        yield started
+
+
+@pytest.fixture
+def path():
+    return servers.unique("outcomes")
+
+
+@pytest.fixture
+def folder(bucket, path):
+    opened = OutcomeFolder(bucket.uri(path), OWNER, {"version": "0"})
+    opened.check()
+    return opened
+
+
+def files(bucket, path):
+    """The objects below a folder, less the store's own marks of folders and the owner's."""
+    return [name for name in bucket.names(path) if name.endswith(".parquet")]
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    assert "testing" not in text and "endpoint" not in text
+
+
+def test_a_span_is_seen_once_it_is_published_and_leaves_nothing_behind(bucket, folder, path):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1), an_outcome(2, TIME + HOUR)])
+    assert offsets(folder) == []
+    assert all(name.startswith("_pending/p0-0-9-aa/") for name in files(bucket, path))
+    for _ in range(2):  # whoever restores does it again
+        folder.publish("p0-0-9-aa")
+        assert offsets(folder) == [1, 2]
+    assert files(bucket, path) == [
+        "dt=2023-11-14/hour=22/p0-0-9-aa.parquet",
+        "dt=2023-11-14/hour=23/p0-0-9-aa.parquet",
+    ]
+
+
+def test_a_death_between_copying_and_deleting_is_made_good(bucket, folder, path):
+    """Both are there; publishing again moves the same bytes onto the copy."""
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    name = "dt=2023-11-14/hour=22/p0-0-9-aa.parquet"
+    below = f"{bucket.name}/{path}"
+    bucket.files(path).copy_file(f"{below}/_pending/p0-0-9-aa/{name}", f"{below}/{name}")
+    assert offsets(folder) == [1]
+    folder.publish("p0-0-9-aa")
+    assert offsets(folder) == [1]
+    assert files(bucket, path) == [name]
+
+
+def test_two_workers_that_publish_one_span_at_once_do_not_mind(bucket, folder, path, monkeypatch):
+    """The second has listed the file when the first moves it away."""
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    other = OutcomeFolder(bucket.uri(path), OWNER, {})
+    move = OutcomeFolder._move
+
+    def overtaken(self, source, target):
+        monkeypatch.setattr(OutcomeFolder, "_move", move)
+        other.publish("p0-0-9-aa")
+        move(self, source, target)
+
+    monkeypatch.setattr(OutcomeFolder, "_move", overtaken)
+    folder.publish("p0-0-9-aa")
+    assert offsets(folder) == [1]
+
+
+def test_what_lies_beyond_the_checkpoint_is_removed(bucket, folder, path):
+    for span in (Span(0, 0, 9, "aa"), Span(0, 9, 12, "bb"), Span(1, 9, 12, "cc")):
+        folder.write(span, [an_outcome(100 * span.partition + span.end)])
+        folder.publish(span.name)
+    folder.write(Span(0, 12, 15, "dd"), [an_outcome(15)])
+    assert folder.clean(0, 9, TIME) == 1
+    folder.discard("p0-12-15-dd")
+    assert offsets(folder) == [9, 112]
+    assert not [name for name in files(bucket, path) if name.startswith("_pending")]
+
+
+def test_the_folder_of_another_deployment_is_refused(bucket, folder, path):
+    with pytest.raises(RefusedError, match=r"s3://bucket/.*another deployment") as error:
+        OutcomeFolder(bucket.uri(path), OWNER | {"group": "h"}, {}).check()
+    assert "testing" not in str(error.value)
+
+
+def test_a_store_that_is_away_is_an_error_of_the_world_and_comes_back(bucket, path):
+    """The worker tries the same step again until it goes through."""
+    with Proxy(bucket.server.port) as proxy:
+        folder = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {})
+        folder.check()
+        folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+        proxy.refuse = True
+        proxy.cut()
+        with pytest.raises(UnreachableError, match=r"^outcomes: s3://bucket/\S+ cannot") as error:
+            folder.publish("p0-0-9-aa")
+        one_line(error)
+        proxy.refuse = False
+        folder.publish("p0-0-9-aa")
+        assert offsets(folder) == [1]
+    assert files(bucket, path) == ["dt=2023-11-14/hour=22/p0-0-9-aa.parquet"]
+
+
+def test_an_upload_that_is_cut_off_leaves_no_object_and_is_done_again(bucket, folder, path):
+    """The store keeps its parts, and shows none of them."""
+    with Proxy(bucket.server.port) as proxy:
+        cut_off = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {})
+        proxy.drop_replies(1_000, after=1)  # the upload is begun, no more is heard
+        with pytest.raises(UnreachableError):
+            cut_off.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    assert bucket.uploads() > 0
+    assert files(bucket, path) == []
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    folder.publish("p0-0-9-aa")
+    assert offsets(folder) == [1]
+
+
+# --- one line for what is wrong, without the keys -------------------------------------------------
+
+
+def test_a_bucket_that_is_absent_is_said_by_writer_and_readers(bucket):
+    absent = bucket.uri("out", bucket="absent")
+    with pytest.raises(UnreachableError, match="Bucket 'absent' not found") as error:
+        OutcomeFolder(absent, OWNER, {}).check()
+    one_line(error)
+    with pytest.raises(UnreachableError, match="there is no bucket absent") as error:
+        dataset(absent)
+    one_line(error)
+
+
+def test_a_uri_that_cannot_be_is_said_without_its_keys():
+    with pytest.raises(InputError, match=r"^s3://b/x is no URI of a file system") as error:
+        places.opened("s3://key:secret@b/x?colour=red")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("s3://key:secret@b/x/y?region=r&endpoint_override=h", "s3://b/x/y"),
+        ("s3://b", "s3://b"),
+        ("abfss://container@account.example/x", "abfss://container@account.example/x"),
+        ("abfs://account:key@host/x", "abfs://host/x"),
+        ("file:///x/y", "file:///x/y"),
+        ("/x/y?z", "/x/y?z"),
+    ],
+)
+def test_messages_show_a_place_without_keys_and_options(name, seen):
+    assert places.shown(name) == seen
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def service(bucket, tmp_path_factory):
+    """What a service left on a disk, and its outcome files in the bucket, too."""
+    left = Service(tmp_path_factory.mktemp("service") / "s").take(stream(slates=2_000))
+    left.snapshot("later")
+    for file in left.outcomes.rglob("dt=*/**/*.parquet"):
+        name = f"{bucket.name}/copied/{file.relative_to(left.outcomes)}"
+        with bucket.files("").open_output_stream(name) as target:
+            target.write(file.read_bytes())
+    return left
+
+
+def evaluated(*arguments):
+    answer = CliRunner().invoke(app, ["evaluate", *arguments, "--json", "--by", "variant"])
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def test_evaluate_gives_the_same_bits_from_a_disk_and_from_a_store(bucket, service):
+    expected = evaluated(str(service.outcomes))
+    assert evaluated(bucket.uri("copied")) == expected
+    assert evaluated(f"file://{service.outcomes}") == expected
+    assert expected["figures"]["ndcg@10"]["n"] > 1_000
+
+
+def test_one_file_of_a_store_can_be_named(bucket, service):
+    (name, *_) = bucket.names("copied")
+    assert evaluated(bucket.uri(f"copied/{name}")) == evaluated(str(service.outcomes / name))
+
+
+def test_spans_that_are_not_published_are_not_evaluated(bucket, folder, path):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    folder.publish("p0-0-9-aa")
+    folder.write(Span(0, 9, 12, "bb"), [an_outcome(2)])
+    assert evaluated(bucket.uri(path))["figures"]["ndcg@10"]["n"] == 1
+
+
+def test_evaluate_says_what_a_store_lacks(bucket):
+    for uri, message in (
+        (bucket.uri("nothing"), "no Parquet file below this folder"),
+        (bucket.uri("x.parquet"), "no such file"),
+        (bucket.uri("x", bucket="absent"), "there is no bucket absent"),
+    ):
+        with pytest.raises((InputError, UnreachableError), match=message) as error:
+            CliRunner().invoke(app, ["evaluate", uri], catch_exceptions=False)
+        one_line(error)
+
+
+def test_the_windows_are_recomputed_from_a_store(bucket, service):
+    """DuckDB reads through pyarrow: it needs no extension."""
+    name, figure = "windows_match_outcomes", re.compile(r"all [\d,]+ matured figures are those of")
+    arguments = {"reference": None}
+    service.outcomes, kept = bucket.uri("copied"), service.outcomes
+    try:
+        found = results(service, **arguments)
+        assert figure.match(found[name].message)
+        (removed, *_) = bucket.names("copied")
+        bucket.files("").delete_file(f"{bucket.name}/copied/{removed}")
+        assert name in failures(results(service, **arguments))
+    finally:
+        service.outcomes = kept
+
+
+# --- the whole service ----------------------------------------------------------------------------
+
+
+def test_each_slate_stands_in_the_store_once_whatever_is_killed_or_away(bucket, path):
+    """Workers wait for the store as for Redis: counters are not committed ahead of their slates."""
+    rng, away = random.Random(1), f"outcomes: s3://bucket/{path} cannot be used now"
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    with Proxy(bucket.server.port) as proxy:
+        files = {"outcomes": bucket.uri(path, port=proxy.port), "checkpoint_interval": "1s"}
+        with Scene(kafka, redis, settings=files) as scene:
+            scene.worker()
+            scene.worker()
+            sending = scene.producing(30_000, 15)
+            for number in range(4):
+                sleep(rng.uniform(1.5, 3.0))
+                if number == 1:
+                    proxy.refuse = True
+                    proxy.cut()
+                    running.wait_for(lambda: away in said(scene), 60, away)
+                    proxy.refuse = False
+                else:
+                    kill(rng.choice(scene.workers))
+            sending.result()
+            log, ends = running.read_log(kafka.port, scene.topic, scene.partitions)
+            running.wait_until_read(redis.url, scene.topic, ends)
+            for worker in scene.workers:
+                running.wait_for(lambda one=worker: one.page("/healthz"), 30, "a worker is up")
+                assert worker.stop() == 0, worker.logged()[-3000:]
+            assert compare_files(scene, log) > 500
+            assert "testing" not in said(scene)
+
+
+def said(scene):
+    return "".join(worker.logged() for worker in scene.workers)
