@@ -189,17 +189,21 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
 
 
 @app.command(
-    epilog="Example: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
+    epilog="Examples: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
+    " · streameval evaluate --ratings test.csv --predictions model.csv --metrics rmse,mae_user"
 )
 def evaluate(
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Outcome files or their folder, or slates (with --labels)."),
+        typer.Argument(
+            help="Outcome files or their folder, slates (with --labels), an index's results"
+            " (with --exact)."
+        ),
     ] = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Such as ndcg@10,map@5. Default: the stream's, at 10."),
-    ] = None,
+        str,
+        typer.Option(metavar="LIST", help="Such as ndcg@10,map@5. Default: what fits the files."),
+    ] = "",
     by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Also for each value of these: variant,surface.")
     ] = "",
@@ -222,6 +226,43 @@ def evaluate(
         bool,
         typer.Option(help="Lists that only the labels or qrels know count 0, or are left out."),
     ] = True,
+    half_life: Annotated[
+        float, typer.Option(help="The rank that counts half in half_life; above 1.")
+    ] = 5.0,
+    neutral: Annotated[
+        float, typer.Option(help="The gain that is worth nothing in half_life; not below 0.")
+    ] = 0.0,
+    ratings: Annotated[
+        list[str] | None, typer.Option(help="Ratings: user, item, rating[, prediction].")
+    ] = None,
+    predictions: Annotated[
+        list[str] | None, typer.Option(help="Predictions of their own: user, item, prediction.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="The rating from which on an item is relevant.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="LOW:HIGH", help="The range of ratings, such as 1:5.")
+    ] = None,
+    train: Annotated[list[str] | None, typer.Option(help="Who has what: user, item.")] = None,
+    features: Annotated[
+        list[str] | None, typer.Option(help="What items are like: item, feature[, value].")
+    ] = None,
+    catalogue: Annotated[list[str] | None, typer.Option(help="The items there are: item.")] = None,
+    neighbours: Annotated[
+        list[str] | None, typer.Option(help="Whose neighbour is who: user, neighbour.")
+    ] = None,
+    exact: Annotated[
+        list[str] | None, typer.Option(help="What an exact index answers: list, item, rank.")
+    ] = None,
+    sampled: Annotated[
+        list[str] | None,
+        typer.Option(help="A positive among sampled negatives: list, item, score, positive."),
+    ] = None,
+    events: Annotated[
+        list[str] | None, typer.Option(help="Event files, for the daily positive rate.")
+    ] = None,
+    config: Config = None,
     per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
     report: Annotated[
         Path | None, typer.Option(help="Write a page of figures and charts (HTML) here.")
@@ -229,29 +270,48 @@ def evaluate(
     checks: Annotated[
         Path | None, typer.Option(help="Results of `check --json`, to show in the report.")
     ] = None,
-    catalogue: Annotated[
+    listing: Annotated[
         bool, typer.Option("--list", help="Print the figures there are, and end.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compute ranking figures of files: outcome files, slates with labels, TREC runs."""
-    from streameval.offline import command
+    """Compute figures of files: ranked lists, ratings, indexes, what lists are made of.
+
+    docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
+    """
+    from streameval.offline import command, given
 
     command.run(
         command.Request(
-            files=files or [],
-            metrics=metrics,
-            by=[name for name in by.split(",") if name],
-            labels=labels or [],
-            run=run,
-            qrels=qrels,
-            ties=ties,
-            complete=complete,
-            per_list=per_list,
+            given=given.Given(
+                definition=lambda: _settings(config).definition(),
+                files=files or (),
+                labels=labels or (),
+                run=run,
+                qrels=qrels,
+                ties=command.ties_of(ties),
+                complete=complete,
+                half_life=half_life,
+                neutral=neutral,
+                ratings=ratings or (),
+                predictions=predictions or (),
+                threshold=threshold,
+                scale=command.scale_of(scale) if scale is not None else None,
+                train=train or (),
+                features=features or (),
+                catalogue=catalogue or (),
+                neighbours=neighbours or (),
+                exact=exact or (),
+                sampled=sampled or (),
+                events=events or (),
+                by=[name for name in by.split(",") if name],
+                per_list=per_list,
+            ),
+            metrics=[name for name in metrics.split(",") if name],
             intervals=ci,
             report=report,
             checks=checks,
-            catalogue=catalogue,
+            catalogue=listing,
             as_json=as_json,
         ),
         _print_json,

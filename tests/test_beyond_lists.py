@@ -6,27 +6,35 @@ import numpy as np
 import pytest
 
 from streameval.core.errors import InputError
-from streameval.core.metrics import rating_errors
-from streameval.core.metrics.beyond_accuracy import (
-    catalogue_coverage,
-    diversity,
-    neighbour_coverage,
-    novelty,
-    novelty_self_information,
-)
-from streameval.core.metrics.daily_positive_rate import daily_positive_rate
+from streameval.core.metrics import CATALOGUE, UNCUT
+from streameval.core.metrics.beyond_accuracy import Reach, Shown, coverage, unit_vector
+from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.core.metrics.rating_thresholds import at_threshold
-from streameval.core.metrics.retrieval import (
-    index_recall,
-    sampled_hit_rate,
-    sampled_ndcg,
-    sampled_rank,
-)
+from streameval.core.metrics.retrieval import Results, SampledRanks
 
-# User 0 rates items 0, 1 (errors 1, 3), user 1 item 0 (error 2).
+METRICS = {entry.name: entry for entry in CATALOGUE}
+
+
+def units(name, data, k=UNCUT):
+    """What each unit has of a figure: (x, y) of each."""
+    x, y = METRICS[name].score(data, k)
+    return list(zip(x.tolist(), y.tolist(), strict=True))
+
+
+def figure(name, data, k=UNCUT):
+    x, y = METRICS[name].score(data, k)
+    mean = x.sum() / y.sum()
+    return math.sqrt(mean) if METRICS[name].root else mean
+
+
+# --- Errors. User 0 rates items 0, 1 (errors -1, 3), user 1 item 0 (error 2).
+
 RATINGS = Ratings(
-    np.array([0, 1, 0]), np.array([0, 0, 1]), np.array([4.0, 3.0, 1.0]), np.array([3.0, 5.0, 4.0])
+    starts=np.array([0, 2]),
+    actual=np.array([4.0, 1.0, 3.0]),
+    predicted=np.array([3.0, 4.0, 5.0]),
+    lines=np.array([1, 2, 3]),
+    scale=(1.0, 5.0),
 )
 
 
@@ -38,21 +46,35 @@ RATINGS = Ratings(
         ("mae", 2.0),
         ("rmse_user", (math.sqrt((1 + 9) / 2) + 2) / 2),
         ("mae_user", ((1 + 3) / 2 + 2) / 2),
-        ("rmse_item", (math.sqrt((1 + 4) / 2) + 3) / 2),
-        ("mae_item", ((1 + 2) / 2 + 3) / 2),
+        ("nrmse", math.sqrt(14 / 3) / 4),
+        ("nmae", 2 / 4),
     ],
 )
-def test_errors_over_pairs_users_and_items_differ(name, value):
-    assert getattr(rating_errors, name)(RATINGS) == pytest.approx(value, abs=1e-12)
-    nothing = Ratings(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0),) * 2)
-    assert math.isnan(getattr(rating_errors, name)(nothing))
+def test_errors_over_pairs_and_users_differ(name, value):
+    assert figure(name, RATINGS) == pytest.approx(value, abs=1e-12)
 
 
-def test_normalised_errors_divide_by_the_range_given():
-    assert rating_errors.nmae(RATINGS, 1, 5) == 0.5
-    assert rating_errors.nrmse(RATINGS, 1, 5) == pytest.approx(math.sqrt(14 / 3) / 4)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rmse_item", (math.sqrt((1 + 4) / 2) + 3) / 2), ("mae_item", ((1 + 2) / 2 + 3) / 2)],
+)
+def test_errors_over_items_by_hand(name, value):
+    """Item 0 has errors -1 and 2, item 1 has 3."""
+    metric = METRICS[name]
+    totals = [metric.distance(np.array(errors)).sum() for errors in ([-1.0, 2.0], [3.0])]
+    assert metric.of_items(np.array(totals), np.array([2.0, 1.0])).mean() == pytest.approx(value)
+    assert math.isnan(metric.of_items(np.zeros(1), np.zeros(1))[0])
+
+
+def test_a_scale_without_a_range_is_refused():
+    flat = Ratings(RATINGS.starts, RATINGS.actual, RATINGS.predicted, RATINGS.lines, scale=(5, 5))
     with pytest.raises(InputError, match="rating scale"):
-        rating_errors.nmae(RATINGS, 5, 5)
+        figure("nmae", flat)
+
+
+def test_users_without_pairs_have_no_sums():
+    nothing = Ratings(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
+    assert units("rmse", nothing) == units("mae_user", nothing) == []
 
 
 def test_threshold_metrics_by_hand():
@@ -62,60 +84,91 @@ def test_threshold_metrics_by_hand():
     P = 1/2, R = 1/3, F1 = 2 · 1 / (2 + 3). User 1 predicts 3.5 (not above t) for 5: all 0.
     """
     ratings = Ratings(
-        np.array([0, 0, 1, 0, 0]),
-        np.array([0, 1, 0, 2, 3]),
-        np.array([4.0, 2.0, 5.0, 5.0, 4.0]),
-        np.array([5.0, 4.0, 3.5, 3.6, 3.0]),
+        starts=np.array([0, 4]),
+        actual=np.array([4.0, 2.0, 5.0, 4.0, 5.0]),
+        predicted=np.array([5.0, 4.0, 3.6, 3.0, 3.5]),
+        lines=np.arange(5),
+        threshold=3.5,
     )
-    precision, recall, f1 = at_threshold(ratings, 2, 3.5)
-    assert precision.tolist() == [1 / 2, 0]
-    assert recall.tolist() == [1 / 3, 0]
-    assert f1.tolist() == [2 / 5, 0]
+    assert units("precision_threshold", ratings, 2) == [(1 / 2, 1), (0, 1)]
+    assert units("recall_threshold", ratings, 2) == [(1 / 3, 1), (0, 1)]
+    assert units("f1_threshold", ratings, 2) == [(2 / 5, 1), (0, 1)]
 
 
-SIMILAR = {frozenset("ab"): 0.5, frozenset("ac"): 0.25, frozenset("bc"): 0.0}
+@pytest.mark.parametrize(("lines", "precision"), [((1, 2), 1.0), ((2, 1), 0.0)])
+def test_of_equal_predictions_the_earlier_line_is_recommended(lines, precision):
+    ratings = Ratings(
+        np.array([0]), np.array([5.0, 1.0]), np.array([4.0, 4.0]), np.array(lines), threshold=3.0
+    )
+    assert units("precision_threshold", ratings, 1) == [(precision, 1)]
 
 
-def similarity(a, b):
-    return SIMILAR[frozenset((a, b))]
+# --- What lists are made of. Features: a = {x}, b = {x, y}, c = {y}.
+# Cosines: ab 1/√2, bc 1/√2, ac 0.
+
+VECTORS = {item: unit_vector(dict.fromkeys(names, 1.0)) for item, names in
+           {"a": "x", "b": "xy", "c": "y"}.items()}  # fmt: skip
+HALF = 1 - 1 / math.sqrt(2)
+
+
+def shown(*lists, **known):
+    return Shown(lists, [range(1, len(items) + 1) for items in lists], **known)
 
 
 def test_novelty_and_diversity_by_hand():
-    """Distances: ab 1/2, ac 3/4, bc 1. Novelty of a is 5/8, of b 3/4, of c 7/8; their mean 3/4."""
-    assert novelty("abc", similarity) == [5 / 8, 3 / 4, 7 / 8]
-    assert diversity("abc", similarity) == 3 / 4
-    assert novelty("a", similarity) == []
-    assert math.isnan(diversity("a", similarity))
+    """Distances: ab and bc 1 - 1/√2, ac 1. Diversity of abc is their mean, of ab that of ab.
+
+    Novelty is the mean over the five items shown: of abc (ab + ac)/2, (ab + bc)/2, (ac + bc)/2,
+    which sum to 3 times its diversity; of ab twice ab.
+    """
+    lists = shown("abc", "ab", vectors=VECTORS)
+    first = (HALF + HALF + 1) / 3
+    assert [x for x, _ in units("diversity", lists)] == pytest.approx([first, HALF], abs=1e-12)
+    assert figure("diversity", lists) == pytest.approx((first + HALF) / 2, abs=1e-12)
+    assert figure("novelty", lists) == pytest.approx((3 * first + 2 * HALF) / 5, abs=1e-12)
+    assert figure("diversity", lists, 2) == pytest.approx(HALF, abs=1e-12), "the top 2 of both"
+
+
+def test_values_of_features_count():
+    """Cosine of (3, 4) and (1, 0): 3/5."""
+    vectors = {"a": unit_vector({"x": 3.0, "y": 4.0}), "b": unit_vector({"x": 1.0})}
+    assert figure("diversity", shown("ab", vectors=vectors)) == pytest.approx(2 / 5, abs=1e-12)
+
+
+def test_lists_without_two_known_items_are_left_out():
+    lists = shown("a", "", "ax", vectors=VECTORS)
+    assert units("diversity", lists) == units("novelty", lists) == [(0, 0)] * 3
 
 
 def test_self_information_by_hand():
-    """Popularities 1/2 and 1/8 carry 1 and 3 bits."""
-    assert novelty_self_information("ab", {"a": 1 / 2, "b": 1 / 8}) == 2.0
-    assert math.isnan(novelty_self_information("ax", {"a": 1 / 2}))
-    assert math.isnan(novelty_self_information("", {}))
+    """Popularities 1/2 and 1/8 carry 1 and 3 bits; nobody has x."""
+    lists = shown("ab", "ax", "", popularity={"a": 1 / 2, "b": 1 / 8})
+    assert units("novelty_self_information", lists) == [(2.0, 1), (0, 0), (0, 0)]
+    assert units("novelty_self_information", lists, 1)[1] == (1.0, 1), "x is below the cut"
 
 
 def test_coverages_by_hand():
-    """Neighbours of u rated b and c: of the unrated b, c, d, two are reached."""
-    assert catalogue_coverage(["abc", "bd"], 2, 6) == 3 / 6
-    with pytest.raises(InputError, match="2 were shown"):
-        catalogue_coverage(["ab"], 2, 1)
-    rated = {"u": "a", "v": "ab", "w": "c", "x": "d"}
-    assert neighbour_coverage("u", rated, ["v", "w"], set("abcd")) == 2 / 3
-    assert math.isnan(neighbour_coverage("u", {"u": "ab"}, ["v"], set("ab")))
+    """Three of six items; two of three unrated reached; nothing left to reach."""
+    assert coverage(3, 6) == 1 / 2
+    assert coverage(0, 0) is None
+    reach = Reach(unrated=np.array([3, 0]), reached=np.array([2, 0]))
+    assert units("neighbour_coverage", reach) == [(2 / 3, 1), (0, 0)]
+
+
+# --- Retrieval and Gorse's rate
 
 
 def test_retrieval_by_hand():
-    assert index_recall("abcx", "bcde", 3) == 2 / 3
-    assert sampled_rank(0.5, [0.9, 0.5, 0.1]) == 3
-    assert [sampled_hit_rate(3, k) for k in (2, 3)] == [0.0, 1.0]
-    assert [sampled_ndcg(3, k) for k in (2, 3)] == [0.0, 0.5]
+    """Of bcd, bc are found; a query without results has 0."""
+    assert units("index_recall", Results(["abcx", ""], ["bcde", "ab"]), 3) == [(2 / 3, 1), (0, 1)]
+    ranks = SampledRanks(np.array([1, 3]))
+    assert units("sampled_hit_rate", ranks, 2) == [(1, 1), (0, 1)]
+    assert units("sampled_ndcg", ranks, 3) == [(1, 1), (1 / math.log2(4), 1)]
+    assert units("sampled_ndcg", ranks, 2) == [(1, 1), (0, 1)]
 
 
 def test_gorses_toy_case_has_both_of_its_answers():
-    """u1 reads a, b and likes a: 1/2. u2 and u4 read a, b: 0. u3 likes c without reading it."""
-    reads = {"u1": {"a", "b"}, "u2": {"a", "b"}, "u4": {"a", "b"}}
-    likes = {"u1": {"a"}, "u3": {"c"}}
-    assert daily_positive_rate(reads, likes) == 1 / 6
-    assert daily_positive_rate(reads, likes, "gorse_v05") == 0.5
-    assert math.isnan(daily_positive_rate({}, likes))
+    """u1 reads a, b and likes a: 1/2. u2 and u4 read a, b: 0."""
+    reads = Reads(reads=np.array([2, 2, 2]), positives=np.array([1, 0, 0]))
+    assert figure("positive_rate", reads) == pytest.approx(1 / 6)
+    assert figure("positive_rate_gorse_v05", reads) == 0.5

@@ -14,13 +14,18 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from streameval.core.errors import InputError
 from streameval.core.limits import MAX_RANK
-from streameval.core.metrics import CATALOGUE, UNCUT, Lists, MeanMetric, Metric, nano
+from streameval.core.metrics import CATALOGUE, UNCUT, Lists, MeanMetric, Metric, curve, nano
 from streameval.core.metrics.curve import LEVELS, interpolated
 from streameval.core.metrics.f1_mean import harmonic_mean
 from streameval.core.metrics.half_life import half_life_utility
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "ranking_golden.json"
-METRICS = {entry.name: entry for entry in CATALOGUE if isinstance(entry, Metric)}
+METRICS = {
+    entry.name: entry
+    for entry in CATALOGUE
+    # The k of a level of recall is no rank: it has its own cases.
+    if isinstance(entry, Metric) and entry.cut != "recall"
+}
 KS = (1, 3, 5, 10)
 
 
@@ -169,6 +174,7 @@ def test_interpolated_precision_by_hand():
     lists = lists_of((list("xaxxb"), dict.fromkeys("abcd", 1), None), ([], {}, None))
     assert interpolated(lists)[0].tolist() == [0.5] * 4 + [0.4] * 3 + [0.0] * 4
     assert interpolated(lists)[1].tolist() == [0.0] * 11
+    assert curve.METRIC.score(lists, 4).tolist() == [0.4, 0.0], "k is in tenths"
 
 
 def test_ranks_beyond_those_of_a_stream_are_scored_too():
@@ -331,7 +337,7 @@ def test_200_lists_have_the_values_of_six_tools_in_every_convention():
 
 def test_the_documentation_has_every_row():
     page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    suffix = {"required": "@k", "optional": "[@k]", "none": ""}
+    suffix = {"required": "@k", "optional": "[@k]", "none": "", "recall": "@0.3"}
     for entry in CATALOGUE:
         said = (entry.formula, entry.convention, entry.undefined, entry.source)
         assert f"| `{entry.name}{suffix[entry.cut]}` | {' | '.join(said)} |" in page

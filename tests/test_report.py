@@ -115,7 +115,7 @@ def test_it_shows_figures_charts_formulas_and_checks(tmp_path: Path) -> None:
     ):
         assert text in page, text
     assert "<A>" not in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
 
 
 def test_colours_are_variables_for_light_and_dark_and_paper(tmp_path: Path) -> None:
@@ -157,12 +157,31 @@ def test_files_without_a_slate_still_give_a_page(tmp_path: Path) -> None:
     assert "<svg" not in page
 
 
-def test_a_run_is_reported_with_its_precision_recall_curve(tmp_path: Path) -> None:
+def test_a_run_is_reported_with_its_curves_and_its_ties(tmp_path: Path) -> None:
+    """Topic 1 has its two items at ranks 2 and 3 of 3, topic 2 its one at rank 1, tied.
+
+    Interpolated precision of topic 1 is 2/3 up to a recall of 1, since it is higher further down.
+    """
     run, qrels = tmp_path / "run", tmp_path / "qrels"
-    run.write_text("1 Q0 d1 1 2.0 x\n1 Q0 d2 2 1.0 x\n")
-    qrels.write_text("1 0 d2 1\n")
+    run.write_text(
+        "1 Q0 d1 1 3.0 x\n1 Q0 d2 2 2.0 x\n1 Q0 d3 3 1.0 x\n2 Q0 a 1 1.0 x\n2 Q0 b 2 1.0 x\n"
+    )
+    qrels.write_text("1 0 d2 1\n1 0 d3 1\n2 0 b 1\n")
     page = report(tmp_path / "r.html", "--run", str(run), "--qrels", str(qrels))
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
+    assert "Precision at recall" in page
+    cells = re.findall(r'<td class="number">(\d\.\d)</td><td class="number">(\d\.\d{4})</td>', page)
+    assert cells == [(f"{level / 10:.1f}", f"{(2 / 3 + 1) / 2:.4f}") for level in range(11)]
+    assert "1 of 2 lists that are in order of score have equal scores" in page
+
+
+def test_figures_without_ranked_lists_have_a_page_without_charts(tmp_path: Path) -> None:
+    ratings = tmp_path / "r.csv"
+    ratings.write_text("user,item,rating,prediction\nu,<i>,4,3\n")
+    page = report(tmp_path / "r.html", "--ratings", str(ratings))
+    assert "r.csv" in page
+    assert "<svg" not in page
+    assert "Root of the mean over rated pairs" in page
 
 
 def test_results_of_something_else_are_refused(tmp_path: Path) -> None:

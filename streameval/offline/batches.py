@@ -34,7 +34,8 @@ class Batch:
     within a list, then 0 for those the list does not show; `gains` (> 0) and `places` (as
     `core.metrics.Lists` has them) alongside. `length` (n,): items shown. `clusters` (n,): the
     cluster of the list's user; `segments` (n,): the index in `names` of its values of `--by`.
-    `ids`: the lists' names, where they were asked for.
+    `ids`: the lists' names, where they were asked for. `tied`: how many lists have equal
+    scores, whose order a rule decided, and how many were put in order by score at all.
     """
 
     relevant: Ints
@@ -46,6 +47,7 @@ class Batch:
     segments: Ints
     names: Sequence[tuple[str, ...]]
     ids: Sequence[str] | None = None
+    tied: tuple[int, int] = (0, 0)
 
     def lists(self) -> Iterator[tuple[Ints, Lists]]:
         """The lists as matrices, by width 1, 2, 4, 8, …: (indices of the lists, lists)."""
@@ -76,6 +78,12 @@ class Batch:
             for number, (metric, k) in enumerate(columns):
                 answer[rows, number] = metric.score(lists, k)
         return answer
+
+    def sums(self, columns: Sequence[tuple[Metric, int]]) -> tuple[Scores, Ints]:
+        """Each list's score and 1, shape (n, columns); both 0 where it is undefined."""
+        scores = self.scores(columns)
+        defined = ~np.isnan(scores)
+        return np.where(defined, scores, 0.0), defined.astype(np.int64)
 
 
 def _take(values: npt.NDArray[Any], flat: Ints, there: npt.NDArray[np.bool_]) -> Any:

@@ -8,24 +8,18 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from streameval.core.errors import InputError
-from streameval.offline.evaluate import DEFAULT, LIST_METRICS, evaluate
+from streameval.core.metrics import CATALOGUE
+from streameval.offline.given import Given
 from streameval.offline.ranked_tables import Ties
-from streameval.offline.sources import source
+from streameval.offline.sorts import SORTS, answer, asked_for, list_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of the command, as its help explains them."""
+    """What was given, and the options that say what to do with it, as the help explains them."""
 
-    files: Sequence[str]
-    metrics: str | None
-    by: Sequence[str]
-    labels: Sequence[str]
-    run: str | None
-    qrels: str | None
-    ties: str | None
-    complete: bool
-    per_list: bool
+    given: Given
+    metrics: Sequence[str]
     intervals: bool
     report: Path | None
     checks: Path | None
@@ -35,38 +29,50 @@ class Request:
 
 def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> None:
     """Do what was asked. Raises `InputError`."""
-    from streameval.offline.terminal import catalogue_rows, print_catalogue, print_evaluation
+    from streameval.offline.terminal import catalogue_rows, print_answer, print_catalogue
 
     if request.catalogue:
+        rows = catalogue_rows(CATALOGUE, {sort: work.inputs for sort, work in SORTS.items()})
         if request.as_json:
-            print_json({"catalogue": catalogue_rows(LIST_METRICS.values())})
+            print_json({"catalogue": rows})
         else:
-            print_catalogue(LIST_METRICS.values())
+            print_catalogue(rows)
         return
-    if request.ties is not None and request.ties not in get_args(Ties):
-        raise InputError(f"--ties {request.ties}: {' or '.join(get_args(Ties))}")
     if request.checks is not None and request.report is None:
         raise InputError("--checks: results are shown in a report: give --report too")
-    chosen = source(
-        request.files,
-        labels=request.labels,
-        run=request.run,
-        qrels=request.qrels,
-        by=request.by,
-        ties=cast("Ties | None", request.ties),
-        complete=request.complete,
-        with_ids=request.per_list,
-    )
-    names = request.metrics.split(",") if request.metrics else DEFAULT
     from streameval.tables import progress_bar
 
-    with progress_bar(chosen.files) as advance:
-        evaluation = evaluate(chosen.read(advance), names, request.by, per_list=request.per_list)
+    given = request.given
+    with progress_bar(given.all_files()) as advance:
+        found = answer(given, request.metrics, advance)
     if request.report is not None:
         from streameval.offline.report import write_report
 
-        write_report(request.report, evaluation, chosen, request.checks)
+        ranked = any(asked.entry.sort == "lists" for asked in asked_for(given, request.metrics))
+        source = list_source(given) if ranked else None
+        write_report(request.report, found, given.all_files(), source, request.checks)
     if request.as_json:
-        print_json(evaluation.document())
+        print_json(found.document())
     else:
-        print_evaluation(evaluation, with_intervals=request.intervals)
+        print_answer(found, with_intervals=request.intervals)
+
+
+def ties_of(text: str | None) -> Ties | None:
+    """Read the rule for equal scores. Raises `InputError`."""
+    if text is not None and text not in get_args(Ties):
+        raise InputError(f"--ties {text}: {' or '.join(get_args(Ties))}")
+    return cast("Ties | None", text)
+
+
+def scale_of(text: str) -> tuple[float, float]:
+    """Read `1:5`, the lowest and the highest rating. Raises `InputError`."""
+    lowest, _, highest = text.partition(":")
+    try:
+        scale = float(lowest), float(highest)
+    except ValueError as error:
+        raise InputError(
+            f"--scale {text}: the lowest and the highest rating, such as 1:5"
+        ) from error
+    if not scale[0] < scale[1]:
+        raise InputError(f"--scale {text}: the lowest rating is below the highest")
+    return scale

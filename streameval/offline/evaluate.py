@@ -1,4 +1,4 @@
-"""Figures of ranked lists: sums over batches, divided once.
+"""Figures that are sums over units (ranked lists, users, queries), divided once.
 
 A list's score is a double in integer nano-units; sums by segment and cluster of users are integers
 (`core.metrics`), so batches, files and their order do not change a bit, and memory follows the
@@ -12,36 +12,65 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from streameval.core.errors import InputError
 from streameval.core.figures import ratio_stderr
 from streameval.core.limits import CLUSTERS, NANO
-from streameval.core.metrics import CATALOGUE, RANKING, Metric, nano
+from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric, nano
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
-from streameval.offline.batches import Batch, Floats, Ints
+from streameval.offline.answer import Answer, Figure, Figures, Note, Segment
+from streameval.offline.batches import Floats, Ints
 from streameval.offline.intervals import Arm, interval
 
 MAX_SEGMENTS: Final = 1_000
 """Segments of one run: 4 KB each and figure. `--by user` is a mistake, not a question."""
 
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
-"""What is computed where nothing is asked for: the stream's metrics."""
+"""What is computed of ranked lists where nothing is asked for: the stream's metrics."""
 
-_NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<k>[1-9][0-9]{0,8}))?")
+_NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cut>[0-9.]+))?")
+_PLACE: Final = re.compile("[1-9][0-9]{0,8}")
+_LEVEL: Final = re.compile(r"0(\.[0-9])?|1(\.0)?")
 
-LIST_METRICS: Final[dict[str, Metric | MeanMetric]] = {
+METRICS: Final = {entry.name: entry for entry in CATALOGUE}
+"""The rows of the catalogue by name."""
+
+LIST_METRICS: Final = {
     entry.name: entry for entry in CATALOGUE if isinstance(entry, Metric | MeanMetric)
 }
-"""The rows of the catalogue that are computed from ranked lists, by name."""
+"""Those that are computed from ranked lists with labels."""
 
 
-Column: TypeAlias = tuple[Metric, int]
-"""A metric and its k: a score for each list."""
+Column: TypeAlias = tuple[Any, int]
+"""A metric (`Metric`, or `UnitMetric` of the batches' data) and its k: a sum for each unit."""
+
+
+class Units(Protocol):
+    """A batch of n units: ranked lists (`batches.Batch`) or what `units.UnitBatch` holds.
+
+    `clusters` (n,): the cluster of each unit's user; `segments` (n,): the index in `names` of its
+    values of `--by`. `ids`: the units' names, where they were asked for. `tied`: how many lists
+    have equal scores, whose order a rule decided, and how many scores put in order at all.
+    """
+
+    @property
+    def clusters(self) -> Ints: ...  # noqa: D102  # said above
+    @property
+    def segments(self) -> Ints: ...  # noqa: D102
+    @property
+    def names(self) -> Sequence[Segment]: ...  # noqa: D102
+    @property
+    def ids(self) -> Sequence[str] | None: ...  # noqa: D102
+    @property
+    def tied(self) -> tuple[int, int]: ...  # noqa: D102
+
+    def sums(self, columns: Sequence[Column]) -> tuple[Floats, Ints]:
+        """Return x and y of each unit, shape (n, columns); both 0 where a unit has no value."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,7 @@ class Asked:
     """A figure by its name, `ndcg@10`; k is `UNCUT` where the name has none."""
 
     name: str
-    entry: Metric | MeanMetric
+    entry: Entry
     k: int
 
     @classmethod
@@ -57,86 +86,93 @@ class Asked:
         """Read a name. Raises `InputError` where the catalogue has no such figure."""
         name = name.strip()
         found = _NAME.fullmatch(name)
-        entry = LIST_METRICS.get(found["metric"]) if found else None
+        entry = METRICS.get(found["metric"]) if found else None
         if found is None or entry is None:
             raise InputError(
-                f"{name}: no such figure of ranked lists: a name of the catalogue"
-                " (streameval evaluate --list), with a cut, such as ndcg@10"
+                f"{name}: no such figure: a name of the catalogue (streameval evaluate --list),"
+                " with a cut where it has one, such as ndcg@10"
             )
-        if found["k"] is None and entry.cut == "required":
-            raise InputError(f"{name}: needs a cut, such as {entry.name}@10")
-        if found["k"] is not None and entry.cut == "none":
-            raise InputError(f"{name}: {entry.name} has no cut")
-        return cls(name, entry, int(found["k"]) if found["k"] else UNCUT)
+        return cls(name, entry, _cut(name, entry, found["cut"]))
 
     def columns(self) -> list[Column]:
-        """What lists are scored by: itself, or the parts of a figure that is made of means."""
-        parts = (self.entry,) if isinstance(self.entry, Metric) else self.entry.parts
+        """What units are scored by: itself, or the parts of a figure that is made of means."""
+        parts = self.entry.parts if isinstance(self.entry, MeanMetric) else (self.entry,)
         return [(part, self.k) for part in parts]
 
+    @property
+    def own(self) -> bool:
+        """Whether a unit has a score of its own, and not only a part in the figure."""
+        return isinstance(self.entry, Metric) or (
+            isinstance(self.entry, UnitMetric) and self.entry.own
+        )
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over `n` lists and its interval, each None where it is undefined.
 
-    `value` is that of `n` lists with a value; bounds need two clusters of users.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-    def document(self) -> dict[str, float | int | None]:
-        """What `--json` prints of it."""
-        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+def _cut(name: str, entry: Entry, cut: str | None) -> int:
+    """The k of a name, in tenths where it is a level of recall."""
+    if entry.cut == "recall":
+        if cut is None or not _LEVEL.fullmatch(cut):
+            raise InputError(f"{name}: needs a level of recall in tenths, such as {entry.name}@0.3")
+        return round(float(cut) * 10)
+    if cut is None:
+        if entry.cut == "required":
+            raise InputError(f"{name}: needs a cut, such as {entry.name}@10")
+        return UNCUT
+    if entry.cut == "none":
+        raise InputError(f"{name}: {entry.name} has no cut")
+    if not _PLACE.fullmatch(cut):
+        raise InputError(f"{name}: a cut is a whole number from 1 on, such as {entry.name}@10")
+    return int(cut)
 
 
 @dataclass(slots=True)
 class Evaluation:
     """Sums of the figures `asked` for, over all and by the values of the dimensions `by`.
 
-    `columns` are the scores they need, numbered. `segments` holds Σ score in nano-units and the
-    number of lists with a score, int64 (CLUSTERS, columns) each. `lists` holds each list's scores
-    if `per_list`, and grows with the file then.
+    `columns` are the sums they need, numbered. `segments` holds Σx in nano-units and Σy, int64
+    (CLUSTERS, columns) each: of lists the scores and the number of lists that have one. `lists`
+    holds each list's scores if `per_list`, and grows with the file then. `tied` counts the
+    lists with equal scores, `scored` those that were put in order by score at all.
     """
 
     asked: Sequence[Asked]
     by: Sequence[str] = ()
     per_list: bool = False
-    segments: dict[tuple[str, ...], tuple[Ints, Ints]] = field(default_factory=dict)
+    segments: dict[Segment, tuple[Ints, Ints]] = field(default_factory=dict)
     lists: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    tied: int = 0
+    scored: int = 0
     columns: dict[Column, int] = field(init=False)
 
     def __post_init__(self) -> None:
         needed = dict.fromkeys(column for asked in self.asked for column in asked.columns())
         self.columns = {column: number for number, column in enumerate(needed)}
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Units) -> None:
         """Score a batch and add its sums."""
-        if not len(batch.relevant):
+        if not len(batch.clusters):
             return
-        scores = batch.scores(list(self.columns))
-        defined = ~np.isnan(scores)
-        units = nano(np.where(defined, scores, 0.0))
-        self._add_sums(batch, units, defined)
+        x, y = batch.sums(list(self.columns))
+        self._add_sums(batch, nano(x), y)
         if self.per_list:
-            self._add_lists(batch, scores)
+            self._add_lists(batch, x, y)
+        tied, scored = batch.tied
+        self.tied += tied
+        self.scored += scored
 
-    def _add_sums(self, batch: Batch, units: Ints, defined: npt.NDArray[np.bool_]) -> None:
+    def _add_sums(self, batch: Units, units: Ints, counts: Ints) -> None:
         """Add up rows of the same segment and cluster, which sorting puts side by side."""
         keys = batch.segments * CLUSTERS + batch.clusters
         order = np.argsort(keys, kind="stable")
         found = keys[order]
         starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
         sums = np.add.reduceat(units[order], starts, axis=0)
-        counts = np.add.reduceat(defined[order], starts, axis=0, dtype=np.int64)
+        numbers_of = np.add.reduceat(counts[order], starts, axis=0)
         numbers, clusters = np.divmod(found[starts], CLUSTERS)
         for number in np.unique(numbers):
             rows = numbers == number
-            self.add_sums(batch.names[number], clusters[rows], sums[rows], counts[rows])
+            self.add_sums(batch.names[number], clusters[rows], sums[rows], numbers_of[rows])
 
-    def add_sums(self, name: tuple[str, ...], clusters: Ints, sums: Ints, counts: Ints) -> None:
+    def add_sums(self, name: Segment, clusters: Ints, sums: Ints, counts: Ints) -> None:
         """Add what a segment has in `clusters` (n,), all different; sums and counts (n, columns).
 
         So sums of several scans become those of one. Raises `InputError` beyond `MAX_SEGMENTS`.
@@ -145,35 +181,30 @@ class Evaluation:
         x[clusters] += sums
         y[clusters] += counts
 
-    def _segment(self, name: tuple[str, ...]) -> tuple[Ints, Ints]:
+    def _segment(self, name: Segment) -> tuple[Ints, Ints]:
         known = self.segments.get(name)
         if known is None:
-            if len(self.segments) == MAX_SEGMENTS:
-                raise InputError(
-                    f"--by {','.join(self.by)}: more than {MAX_SEGMENTS:,} segments: split by"
-                    " something with fewer values"
-                )
+            check_segments(len(self.segments) + 1, self.by)
             shape = (CLUSTERS, len(self.columns))
             known = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             self.segments[name] = known
         return known
 
-    def _add_lists(self, batch: Batch, scores: Floats) -> None:
+    def _add_lists(self, batch: Units, x: Floats, y: Ints) -> None:
         assert batch.ids is not None, "lists are told apart by their names"
-        # A figure made of means has no score for a list.
+        # A figure made of means, or over pairs, has no score for a list.
         shown = [
-            (asked.name, self.columns[asked.entry, asked.k])
-            for asked in self.asked
-            if isinstance(asked.entry, Metric)
+            (asked.name, self.columns[asked.entry, asked.k]) for asked in self.asked if asked.own
         ]
-        for name, row in zip(batch.ids, scores.tolist(), strict=True):
+        for name, above, below in zip(batch.ids, x.tolist(), y.tolist(), strict=True):
             if name in self.lists:
                 raise InputError(f"{name}: two lists of this name, so --per-list cannot show both")
             self.lists[name] = {
-                metric: None if math.isnan(row[column]) else row[column] for metric, column in shown
+                figure: above[column] / below[column] if below[column] else None
+                for figure, column in shown
             }
 
-    def figures(self, segment: tuple[str, ...] | None = None) -> dict[str, Figure]:
+    def figures(self, segment: Segment | None = None) -> Figures:
         """The figures by name, of one segment or of all lists."""
         chosen = [self.segments[segment]] if segment is not None else list(self.segments.values())
         shape = (CLUSTERS, len(self.columns))
@@ -184,39 +215,65 @@ class Evaluation:
             parts = [
                 _figure(x[:, n], y[:, n]) for n in map(self.columns.__getitem__, asked.columns())
             ]
-            entry = asked.entry
-            found[asked.name] = parts[0] if isinstance(entry, Metric) else _combined(entry, parts)
+            found[asked.name] = _finished(asked.entry, parts)
         return found
+
+    def answer(self, *notes: Note) -> Answer:
+        """What was found, with `notes` on it."""
+        return Answer(
+            figures=self.figures(),
+            by=self.by,
+            segments={name: self.figures(name) for name in sorted(self.segments)}
+            if self.by
+            else {},
+            lists=self.lists if self.per_list else None,
+            entries=[asked.entry for asked in self.asked],
+            notes=notes,
+        )
 
     def document(self) -> dict[str, Any]:
         """What `--json` prints."""
-        answer: dict[str, Any] = {"figures": _documents(self.figures())}
-        if self.by:
-            answer["segments"] = [
-                {**dict(zip(self.by, name, strict=True)), "figures": _documents(self.figures(name))}
-                for name in sorted(self.segments)
-            ]
-        if self.per_list:
-            answer["lists"] = {name: self.lists[name] for name in sorted(self.lists)}
-        return answer
+        return self.answer().document()
 
 
 def evaluate(
-    batches: Iterable[Batch],
+    batches: Iterable[Units],
     names: Sequence[str] = DEFAULT,
     by: Sequence[str] = (),
     *,
     per_list: bool = False,
 ) -> Evaluation:
     """The figures `names` of ranked lists. Raises `InputError`."""
-    evaluation = Evaluation([Asked.parse(name) for name in names], by, per_list)
+    asked = [Asked.parse(name) for name in names]
+    for figure in asked:
+        if figure.entry.name not in LIST_METRICS:
+            raise InputError(f"{figure.name}: not a figure of ranked lists with labels")
+    return evaluated(batches, asked, by, per_list=per_list)
+
+
+def evaluated(
+    batches: Iterable[Units], asked: Sequence[Asked], by: Sequence[str], *, per_list: bool
+) -> Evaluation:
+    """The figures `asked` for, of batches of what they are computed from."""
+    evaluation = Evaluation(asked, by, per_list)
     for batch in batches:
         evaluation.add(batch)
     return evaluation
 
 
-def _documents(figures: dict[str, Figure]) -> dict[str, Any]:
-    return {name: figure.document() for name, figure in figures.items()}
+def check_segments(count: int, by: Sequence[str]) -> None:
+    """Raise `InputError` for more segments than a run may have."""
+    if count > MAX_SEGMENTS:
+        raise InputError(
+            f"--by {','.join(by)}: more than {MAX_SEGMENTS:,} segments: split by something with"
+            " fewer values"
+        )
+
+
+def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
+    """A figure with the bounds of its standard error, by Student's t of the clusters."""
+    bounds = interval(Arm(value, stderr, float("nan"), clusters, clusters))
+    return Figure(value, bounds.low, bounds.high, n)
 
 
 def _figure(x: Ints, y: Ints) -> Figure:
@@ -228,9 +285,22 @@ def _figure(x: Ints, y: Ints) -> Figure:
     stderr = ratio_stderr(x, y)
     if stderr is None:
         return Figure(value, None, None, n)
-    clusters = int(np.count_nonzero(y))
-    bounds = interval(Arm(value, stderr / NANO, float("nan"), clusters, clusters))
-    return Figure(value, bounds.low, bounds.high, n)
+    return bounded(value, stderr / NANO, int(np.count_nonzero(y)), n)
+
+
+def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:
+    """The figure that an entry makes of its Σx/Σy."""
+    if isinstance(entry, MeanMetric):
+        return _combined(entry, parts)
+    (figure,) = parts
+    if isinstance(entry, UnitMetric) and entry.root:
+        return Figure(_root(figure.value), _root(figure.low), _root(figure.high), figure.n)
+    return figure
+
+
+def _root(value: float | None) -> float | None:
+    """The root of a mean of squares or of its bound, which may lie below 0."""
+    return None if value is None else math.sqrt(max(value, 0.0))
 
 
 def _combined(metric: MeanMetric, parts: Sequence[Figure]) -> Figure:

@@ -7,6 +7,7 @@ to numpy imports pandas.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -79,29 +80,57 @@ def is_outcome_file(path: str) -> bool:
 
 
 def read_outcomes(
-    files: Sequence[str], by: Sequence[str], advance: Advance, *, with_ids: bool = False
+    files: Sequence[str],
+    by: Sequence[str],
+    advance: Advance,
+    *,
+    with_ids: bool = False,
+    with_scores: bool = False,
 ) -> Iterator[Batch]:
     """The slates of outcome files; impressions without a request are no ranked list.
 
-    A list's name is its request. Raises `InputError` for a dimension that such files do not have.
+    A list's name is its request. `with_scores`: with what `auc` needs. Raises `InputError` for a
+    dimension that such files do not have.
     """
+    check_dimensions(by)
+    columns = ["user", "ranks", "gains", *by, *(["scores"] if with_scores else [])]
+    if with_ids:
+        columns.append("request")
+    # Strings that are all different are dear to read: only where something is null.
+    for record in record_batches(files, columns, advance, where_null="request"):
+        yield batch_of(record, by, with_ids=with_ids)
+
+
+def record_batches(
+    files: Sequence[str], columns: Sequence[str], advance: Advance, *, where_null: str | None = None
+) -> Iterator[Any]:
+    """Columns of outcome files; `where_null` too in row groups where that has a null.
+
+    Raises `InputError` for a column that such files do not have.
+    """
+    for path in files:
+        file, size = _opened(path)
+        known = file.schema_arrow.names
+        for name in columns:
+            if name not in known:
+                raise InputError(f"{places.shown(path)}: no column {name}: not an outcome file")
+        for group in range(file.num_row_groups):
+            wanted = [*columns]
+            if where_null is not None and where_null not in columns:
+                wanted += [where_null] if _has_null(file, group, where_null) else []
+            try:
+                table = file.read_row_group(group, columns=wanted, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            yield from table.to_batches(max_chunksize=ROWS)
+            advance(size // file.num_row_groups)
+
+
+def check_dimensions(by: Sequence[str]) -> None:
+    """Raise `InputError` for a dimension that outcome files do not have."""
     for dimension in by:
         if dimension not in DIMENSIONS:
             raise InputError(f"--by {dimension}: outcome files have {', '.join(DIMENSIONS)}")
-    for path in files:
-        file, size = _opened(path)
-        for group in range(file.num_row_groups):
-            columns = ["user", "ranks", "gains", *by]
-            # Strings that are all different are dear to read: only where something is null.
-            if with_ids or _has_null(file, group, "request"):
-                columns.append("request")
-            try:
-                table = file.read_row_group(group, columns=columns, use_threads=False)
-            except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
-            for record in table.to_batches(max_chunksize=ROWS):
-                yield batch_of(record, by, with_ids=with_ids)
-            advance(size // file.num_row_groups)
 
 
 def _opened(path: str) -> tuple[Any, int]:
@@ -129,7 +158,10 @@ def _has_null(file: Any, group: int, column: str) -> bool:
 
 
 def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch:
-    """The slates of an Arrow batch with the columns of outcome files; a null `request` is none."""
+    """The slates of an Arrow batch with the columns of outcome files; a null `request` is none.
+
+    Without the column `scores` places are unknown.
+    """
     if "request" in record.schema.names and record.column("request").null_count:
         record = record.filter(record.column("request").is_valid())
     starts, gains = _flat(record.column("gains"), np.float64)
@@ -143,14 +175,35 @@ def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch
         relevant=relevant,
         ranks=ranks[where].astype(np.int64),
         gains=gains[where],
-        # Stored positions decide: nothing is sorted by score again, so nothing ties.
-        places=(where - np.repeat(starts[:-1], relevant) + 1).astype(np.float64),
+        places=_places(record, starts, len(gains))[where],
         length=np.diff(starts),
         clusters=clusters_of(record.column("user")),
         segments=segments,
         names=names,
         ids=record.column("request").to_pylist() if with_ids else None,
     )
+
+
+def _places(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float64]:
+    """The place of each item by the score that was logged with it, as `core.metrics.Lists`."""
+    if "scores" not in record.schema.names:
+        return np.full(count, np.nan)
+    column = record.column("scores")
+    flat = column.values.slice(column.offsets[0].as_py(), count).fill_null(math.nan)
+    scores = _window(flat, 1, np.float64, count)
+    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    order = np.lexsort((-scores, owner))
+    # Runs of equal scores of a list share the mean of their places.
+    changes = (np.diff(owner[order], prepend=-1) != 0) | (np.diff(scores[order], prepend=0) != 0)
+    firsts = np.flatnonzero(changes)
+    lasts = np.append(firsts[1:], count) - 1
+    run = np.cumsum(changes) - 1
+    places = np.empty(count)
+    places[order] = (firsts + lasts)[run] / 2 + 1 - starts[:-1][owner[order]]
+    unknown = np.zeros(len(starts) - 1, np.bool_)
+    unknown[owner[np.isnan(scores)]] = True
+    places[unknown[owner]] = np.nan
+    return places
 
 
 def _flat(column: Any, sort: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:

@@ -11,13 +11,11 @@ with `input`, the order of the file.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -25,23 +23,34 @@ from streameval.core.errors import InputError
 from streameval.core.windows import cluster_of
 from streameval.offline.batches import ROWS, Advance, Batch
 from streameval.offline.inputs import segments_of
+from streameval.offline.table_files import (
+    GAIN_NAMES,
+    ITEM_NAMES,
+    LIST_NAMES,
+    RANK_NAMES,
+    SCORE_NAMES,
+    USER_NAMES,
+    columns_of,
+    connected,
+    load,
+    named,
+    number,
+    optional,
+    quoted,
+    size,
+    text,
+)
 
 Ties: TypeAlias = Literal["trec", "input"]
-MEMORY: Final = "512MB"
 # Lines of a TREC file in one go.
 LINES: Final = 100_000
-
-LIST_NAMES: Final = ("list", "list_id", "request", "request_id", "query", "qid", "user", "user_id")
-ITEM_NAMES: Final = ("item", "item_id", "doc", "docid", "docno")
-RANK_NAMES: Final = ("rank", "position")
-SCORE_NAMES: Final = ("score", "prediction")
-GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
-"""What a column may be called: the first that a table has counts."""
 
 _ORDER: Final[dict[Ties, str]] = {
     "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
     "input": "score DESC, line",
 }
+_EQUAL: Final[dict[Ties, str]] = {"trec": "CAST(score AS FLOAT)", "input": "score"}
+"""What two items have in common whose order is left to the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,60 +72,50 @@ class Tables:
 
 def read_tables(tables: Tables, advance: Advance) -> Iterator[Batch]:
     """The lists of both tables, with their names. Raises `InputError`."""
-    with tempfile.TemporaryDirectory(prefix="streameval-") as folder:
-        connection = duckdb.connect(
-            config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
-        )
-        try:
-            load = _load_trec if tables.kind == "trec" else _load_tables
-            load(connection, tables, advance)
-            connection.execute(_query(tables))
-            while rows := connection.fetchmany(ROWS):
-                yield _batch(rows, tables.by)
-        except duckdb.Error as error:
-            names = ", ".join((*tables.shown, *tables.labels))
-            raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
-        finally:
-            connection.close()
-
-
-def _load_tables(connection: Any, tables: Tables, advance: Advance) -> None:
-    for name, files in (("shown", tables.shown), ("labels", tables.labels)):
-        known = _columns(connection, files)
-        chosen = {
-            "list": _named(files, known, LIST_NAMES),
-            "item": _named(files, known, ITEM_NAMES),
-        }
-        if name == "labels":
-            gain = _named(files, known, GAIN_NAMES, needed=False)
-            values = [f"{_quoted(gain)}::DOUBLE AS gain" if gain else "1.0 AS gain"]
+    with connected(*tables.shown, *tables.labels) as connection:
+        if tables.kind == "trec":
+            _load_trec(connection, tables, advance)
         else:
-            values = _order_columns(files, known)
-            user = _named(files, known, ("user", "user_id", chosen["list"]))
-            values.append(f"{_quoted(user)}::VARCHAR AS user")
-            for dimension in tables.by:
-                column = _named(files, known, (dimension,))
-                values.append(f"{_quoted(column)}::VARCHAR AS {_quoted('by ' + dimension)}")
-        keys = [f"{_quoted(column)}::VARCHAR AS {key}" for key, column in chosen.items()]
-        connection.execute(
-            f"CREATE TABLE {name} AS SELECT {', '.join(keys + values)},"  # noqa: S608  # names are quoted
-            f" row_number() OVER () AS line FROM {_source(files)}"
-        )
-        advance(sum(Path(file).stat().st_size for file in files))
+            load_shown(connection, tables.shown, tables.by, advance)
+            load_labels(connection, tables.labels, advance)
+        connection.execute(_query(tables))
+        while rows := connection.fetchmany(ROWS):
+            yield _batch(rows, tables.by)
 
 
-def _order_columns(files: Sequence[str], known: Sequence[str]) -> list[str]:
-    rank = _named(files, known, RANK_NAMES, needed=False)
-    score = _named(files, known, SCORE_NAMES, needed=False)
+def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
+    """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line."""
+    known = columns_of(connection, files)
+    lists = named(files, known, LIST_NAMES)
+    rank, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
     if rank is None and score is None:
         raise InputError(
             f"{', '.join(files)}: no column {' or '.join((*RANK_NAMES, *SCORE_NAMES))}: a list"
             " needs an order"
         )
-    return [
-        f"{_quoted(rank)}::BIGINT AS rank" if rank else "NULL::BIGINT AS rank",
-        f"{_quoted(score)}::DOUBLE AS score" if score else "NULL::DOUBLE AS score",
-    ]
+    columns = {
+        "list": text(lists),
+        "item": text(named(files, known, ITEM_NAMES)),
+        "rank": f"{quoted(rank)}::BIGINT" if rank else "NULL::BIGINT",
+        "score": number(score) if score else "NULL::DOUBLE",
+        "user": text(named(files, known, (*USER_NAMES, lists))),
+        **{f"by {name}": text(named(files, known, (name,))) for name in by},
+    }
+    load(connection, "shown", files, columns)
+    advance(size(files))
+
+
+def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
+    """Read labels into the table `labels`: list, item, gain, line."""
+    known = columns_of(connection, files)
+    gain = optional(known, GAIN_NAMES)
+    columns = {
+        "list": text(named(files, known, LIST_NAMES)),
+        "item": text(named(files, known, ITEM_NAMES)),
+        "gain": number(gain) if gain else "1.0::DOUBLE",
+    }
+    load(connection, "labels", files, columns)
+    advance(size(files))
 
 
 def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
@@ -166,48 +165,63 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
     return pa.table({"list": lists, "item": items, "value": values, "line": lines})
 
 
-def _query(tables: Tables) -> str:
-    """One row a list: its relevant items in the order of rank, those not shown last.
+def ordered(ties: Ties, judged: str = "") -> str:
+    """The SQL of the table `ranked`, made of `shown`: its items with `rank`, `number`, `place`.
 
-    A duplicate keeps its best place. With ranks, gaps stay and equal ranks move down
-    (`core.metrics.order_ranks`). `place` counts items that score as high or higher, ties 1/2.
+    A duplicate keeps its best place. `number` counts from 1; with ranks, gaps stay and equal ranks
+    move down (`core.metrics.order_ranks`). `place` counts items that score as high or higher, ties
+    1/2: null where one has no score; a list in which none has is taken by its order. `by_score`:
+    the score decided the order; `equal`: and another item has the same.
     """
-    dimensions = "".join(f", any_value({_quoted('by ' + name)})" for name in tables.by)
-    only_shown = "" if tables.complete else "WHERE list IN (SELECT list FROM shown)"
-    judged = "WHERE list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
-    order = f"rank NULLS LAST, {_ORDER[tables.ties]}"
+    order = f"rank NULLS LAST, {_ORDER[ties]}"
     return f"""
-        WITH first_shown AS (
+        first_shown AS (
             SELECT * FROM shown {judged}
             QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
         ), numbered AS (
-            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number
+            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number,
+                count(score) OVER (PARTITION BY list) AS scores,
+                count(*) OVER (PARTITION BY list) AS items
             FROM first_shown
         ), ranked AS (
             SELECT * EXCLUDE (rank),
                 number + max(greatest(coalesce(rank, 0) - number, 0))
                     OVER (PARTITION BY list ORDER BY number) AS rank,
-                CASE WHEN rank IS NOT NULL OR score IS NULL THEN number
-                    ELSE rank() OVER (PARTITION BY list ORDER BY score DESC)
-                        + (count(*) OVER (PARTITION BY list, score) - 1) / 2 END AS place
+                CASE WHEN scores = 0 THEN number WHEN scores = items
+                    THEN rank() OVER (PARTITION BY list ORDER BY score DESC)
+                        + (count(*) OVER (PARTITION BY list, score) - 1) / 2 END AS place,
+                rank IS NULL AND score NOTNULL AS by_score,
+                rank IS NULL AND score NOTNULL
+                    AND count(*) OVER (PARTITION BY list, {_EQUAL[ties]}) > 1 AS equal
             FROM numbered
-        ), judged AS (
+        )
+    """  # noqa: S608  # our own words
+
+
+def _query(tables: Tables) -> str:
+    """One row a list: its relevant items in the order of rank, those not shown last."""
+    dimensions = "".join(f", any_value({quoted('by ' + name)})" for name in tables.by)
+    only_shown = "" if tables.complete else "WHERE list IN (SELECT list FROM shown)"
+    judged = "WHERE list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
+    return f"""
+        WITH {ordered(tables.ties, judged)}, judged AS (
             SELECT list, item, max(gain) AS gain FROM labels {only_shown} GROUP BY ALL
         ), both_sides AS (
             SELECT * EXCLUDE (gain), coalesce(gain, 0.0) AS gain
             FROM ranked FULL JOIN judged USING (list, item)
         )
         SELECT list, coalesce(any_value(user), list) AS user, count(rank) AS length,
+            bool_or(by_score), bool_or(equal),
             list(coalesce(rank, 0) ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),
             list(gain ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),
-            list(coalesce(place, 0.0) ORDER BY rank NULLS LAST, gain DESC)
-                FILTER (gain > 0){dimensions}
+            list(CASE WHEN rank IS NULL THEN 0.0 ELSE coalesce(place, 'nan'::DOUBLE) END
+                ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0){dimensions}
         FROM both_sides GROUP BY list
     """  # noqa: S608  # names are quoted
 
 
 def _batch(rows: Sequence[tuple[Any, ...]], by: Sequence[str]) -> Batch:
-    ids, users, length, ranks, gains, places, *dimensions = zip(*rows, strict=True)
+    ids, users, length, scored, equal, ranks, gains, places, *dimensions = zip(*rows, strict=True)
     values = [tuple(value or "" for value in row) for row in zip(*dimensions, strict=True)]
     segments, names = segments_of(values if by else [()] * len(rows))
     return Batch(
@@ -220,44 +234,9 @@ def _batch(rows: Sequence[tuple[Any, ...]], by: Sequence[str]) -> Batch:
         segments=segments,
         names=names,
         ids=ids,
+        tied=(sum(map(bool, equal)), sum(map(bool, scored))),
     )
 
 
 def _joined(lists: Sequence[Sequence[float] | None]) -> Any:
     return np.array([value for values in lists for value in values or ()], np.float64)
-
-
-def _columns(connection: Any, files: Sequence[str]) -> list[str]:
-    found = connection.execute(f"DESCRIBE SELECT * FROM {_source(files)}").fetchall()  # noqa: S608
-    return [row[0] for row in found]
-
-
-def _source(files: Sequence[str]) -> str:
-    """The table function that reads files of one sort, told by the end of their names."""
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    plain = files[0].removesuffix(".gz").removesuffix(".zst")
-    if plain.endswith(".parquet"):
-        return f"read_parquet([{names}])"
-    if plain.endswith((".csv", ".tsv")):
-        return f"read_csv([{names}])"
-    if plain.endswith((".jsonl", ".ndjson", ".json")):
-        return f"read_json([{names}])"
-    raise InputError(f"{files[0]}: a table is a .parquet, .csv, .tsv or .jsonl file")
-
-
-def _named(
-    files: Sequence[str], known: Sequence[str], names: Sequence[str], *, needed: bool = True
-) -> Any:
-    """The first column of `names` that a table has; None without one, if none is needed."""
-    for name in names:
-        if name in known:
-            return name
-    if needed:
-        raise InputError(
-            f"{', '.join(files)}: no column {' or '.join(names)} (it has {', '.join(known)})"
-        )
-    return None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -14,8 +14,11 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.core.errors import InputError
+from streameval.core.metrics import curve
+from streameval.offline import places
+from streameval.offline.answer import Answer, Figure
 from streameval.offline.curves import Curve, Curves, curves
-from streameval.offline.evaluate import Evaluation, Figure, evaluate
+from streameval.offline.evaluate import evaluate
 from streameval.offline.plots import chart
 from streameval.offline.sources import Source
 
@@ -33,32 +36,37 @@ _VERDICTS: Final = {
 """Class and word of what a check said."""
 
 
-def write_report(path: Path, evaluation: Evaluation, source: Source, checks: Path | None) -> None:
-    """Write the page; the files of `source` are scanned again for the charts.
+def write_report(
+    path: Path, answer: Answer, files: Sequence[str], source: Source | None, checks: Path | None
+) -> None:
+    """Write the page; the files of `source` are scanned again for the charts of ranked lists.
 
     Raises `InputError` where something cannot be read or written.
     """
     results = _read_checks(checks) if checks is not None else []
-    charts = [_precision_recall(source)]
-    if source.outcomes:
-        charts += _outcome_charts(curves(source.files, evaluation.by), evaluation.by)
-    page = _page(evaluation, source, [text for text in charts if text], results)
+    lists, charts = 0, list[str]()
+    if source is not None:
+        lists, charts = _list_charts(source)
+    if source is not None and source.outcomes:
+        charts += _outcome_charts(curves(source.files, answer.by), answer.by)
+    about = f"{lists:,} ranked lists from " if source is not None else ""
+    page = _page(answer, about + _names(files), [text for text in charts if text], results)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--report {path}: {error.strerror}") from error
 
 
+def _names(files: Sequence[str]) -> str:
+    names = ", ".join(Path(places.shown(file)).name for file in files[:3])
+    return names + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
+
+
 def _page(
-    evaluation: Evaluation,
-    source: Source,
-    charts: Sequence[str],
-    results: Sequence[Mapping[str, Any]],
+    answer: Answer, about: str, charts: Sequence[str], results: Sequence[Mapping[str, Any]]
 ) -> str:
     style = (resources("streameval.offline") / "page.css").read_text(encoding="utf-8")
-    names = ", ".join(Path(file).name for file in source.files[:3])
-    more = f" and {len(source.files) - 3:,} more" if len(source.files) > 3 else ""
-    lists = max((figure.n for figure in evaluation.figures().values()), default=0)
+    shown = f'<h2>Charts</h2>\n<div class="charts">\n{"".join(charts)}</div>\n' if charts else ""
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -67,43 +75,47 @@ def _page(
 <title>streameval report</title>
 <style>
 {style}</style>
-<h1>Ranking figures</h1>
-<p class="quiet">{lists:,} ranked lists from {escape(names)}{more} · streameval {__version__}</p>
+<h1>Offline figures</h1>
+<p class="quiet">{escape(about)} · streameval {__version__}</p>
 <h2>Figures</h2>
-<p>Each is a mean over lists. The interval is 95 %, clustered by user: the lists of one user are
-not independent. It holds for one look; who watches figures until they differ will see them
-differ by chance.</p>
-{_figures(evaluation)}
-{_checks(results)}
-<h2>Charts</h2>
-<div class="charts">
-{"".join(charts)}</div>
-<h2>Formulas</h2>
-{_formulas(evaluation)}
+<p>n counts the lists (users, pairs, items) that have a value. The interval is 95 %, clustered by
+user: the lists of one user are not independent. It holds for one look; who watches figures until
+they differ will see them differ by chance.</p>
+{_figures(answer)}
+{_notes(answer)}{_checks(results)}
+{shown}<h2>Formulas</h2>
+{_formulas(answer)}
 </html>
 """
 
 
-def _figures(evaluation: Evaluation) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in (*evaluation.by, "figure"))
-    numbers = "".join(
-        f'<th class="number">{name}</th>' for name in ("value", "low", "high", "lists")
-    )
-    rows = _rows(["all"] * len(evaluation.by), evaluation.figures())
-    if evaluation.by:
-        for segment in sorted(evaluation.segments):
-            rows += _rows([value or UNDEFINED for value in segment], evaluation.figures(segment))
+def _figures(answer: Answer) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in (*answer.by, "figure"))
+    numbers = "".join(f'<th class="number">{name}</th>' for name in ("value", "low", "high", "n"))
+    rows = _rows(["all"] * len(answer.by), answer.figures)
+    for segment, figures in answer.segments.items():
+        rows += _rows([value or UNDEFINED for value in segment], figures)
     return _table(head + numbers, rows)
 
 
+def _notes(answer: Answer) -> str:
+    return "".join(f"<p>{escape(note.text)}</p>\n" for note in answer.notes)
+
+
 def _rows(segment: Sequence[str], figures: Mapping[str, Figure]) -> list[str]:
-    rows = []
-    for name, figure in figures.items():
-        words = "".join(f"<td>{escape(cell)}</td>" for cell in (*segment, name))
-        values = (_shown(value) for value in (figure.value, figure.low, figure.high))
-        numbers = "".join(f'<td class="number">{cell}</td>' for cell in (*values, f"{figure.n:,}"))
-        rows.append(words + numbers)
-    return rows
+    return [
+        "".join(f"<td>{escape(cell)}</td>" for cell in (*segment, name))
+        + _numbers(_shown(figure.value), *_bounds(figure), f"{figure.n:,}")
+        for name, figure in figures.items()
+    ]
+
+
+def _bounds(figure: Figure) -> tuple[str, str]:
+    return _shown(figure.low), _shown(figure.high)
+
+
+def _numbers(*cells: str) -> str:
+    return "".join(f'<td class="number">{cell}</td>' for cell in cells)
 
 
 def _table(head: str, rows: Sequence[str]) -> str:
@@ -115,18 +127,49 @@ def _shown(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
-def _formulas(evaluation: Evaluation) -> str:
+def _formulas(answer: Answer) -> str:
     rows = []
-    for metric in dict.fromkeys(asked.entry for asked in evaluation.asked):
+    for metric in answer.entries:
         texts = (metric.name, metric.formula, metric.convention, metric.undefined, metric.source)
         rows.append("".join(f"<td>{escape(text)}</td>" for text in texts))
     names = ("figure", "formula", "convention", "undefined", "source")
     return _table("".join(f"<th>{name}</th>" for name in names), rows)
 
 
-def _precision_recall(source: Source) -> str:
-    names = [f"{name}@{k}" for k in CUTS for name in ("precision", "recall")]
-    found = evaluate(source.read(lambda _: None), names).figures()
+def _list_charts(source: Source) -> tuple[int, list[str]]:
+    """How many lists there are, and the charts of precision over recall."""
+    at_cuts = [f"{name}@{k}" for k in CUTS for name in ("precision", "recall")]
+    at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
+    found = evaluate(source.read(lambda _: None), [*at_cuts, *at_levels.values()]).figures()
+    levels = {level: found[name] for level, name in at_levels.items()}
+    return levels[0.0].n, [_precision_recall(found), _interpolated(levels)]
+
+
+def _interpolated(levels: Mapping[float, Figure]) -> str:
+    points = [(level, figure.value) for level, figure in levels.items() if figure.value is not None]
+    shown = _chart(
+        "interpolated",
+        "Precision at recall",
+        "At each level of recall the largest precision at any rank from where it is reached on, as"
+        " the mean over lists: trec_eval's iprec_at_recall (version 10). A list that never reaches"
+        " a level has 0 there.",
+        {"": points},
+        x="recall",
+        y="interpolated precision",
+    )
+    if not shown:
+        return ""
+    head = "".join(
+        f'<th class="number">{name}</th>' for name in ("recall", "precision", "low", "high")
+    )
+    rows = [
+        _numbers(f"{level:.1f}", _shown(figure.value), *_bounds(figure))
+        for level, figure in levels.items()
+    ]
+    return shown.replace("</figure>", f"{_table(head, rows)}</figure>")
+
+
+def _precision_recall(found: Mapping[str, Figure]) -> str:
     points: Curve = []
     for k in CUTS:
         precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value

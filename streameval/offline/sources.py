@@ -13,11 +13,15 @@ from streameval.offline.ranked_tables import Tables, Ties, read_tables
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files and how to read them; `outcomes` says that they are outcome files."""
+    """Files and how to read them; `outcomes` says that they are outcome files.
+
+    `ties` is the rule for equal scores, where scores decide an order.
+    """
 
     files: Sequence[str]
     read: Callable[[Advance], Iterator[Batch]]
     outcomes: bool
+    ties: Ties = "input"
 
 
 def source(
@@ -30,10 +34,12 @@ def source(
     ties: Ties | None = None,
     complete: bool = True,
     with_ids: bool = False,
+    with_scores: bool = False,
 ) -> Source:
     """Choose by what was given. Raises `InputError` where that is no question we can answer.
 
-    `ties` is `trec` for a run and `input` for tables, unless it is given.
+    `ties` is `trec` for a run and `input` for tables, unless it is given. `with_ids` and
+    `with_scores`: with what `--per-list` and `auc` need of outcome files.
     """
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")
@@ -42,7 +48,10 @@ def source(
             raise InputError("give files, or --run and --qrels, not both")
         return _of_tables(Tables([run], [qrels], "trec", by, ties or "trec", complete))
     if not paths:
-        raise InputError("no files: give outcome files, slates with --labels, or --run and --qrels")
+        raise InputError(
+            "no files: give outcome files, slates with --labels, or --run and --qrels"
+            " (docs/evaluate.md has what other figures take)"
+        )
     if labels:
         return _of_tables(Tables(paths, labels, "tables", by, ties or "input", complete))
     files = files_of(paths)
@@ -52,11 +61,15 @@ def source(
                 f"{file}: not an outcome file; slates of another shape need --labels,"
                 " a TREC run --run and --qrels"
             )
-    return Source(
-        files, lambda advance: read_outcomes(files, by, advance, with_ids=with_ids), outcomes=True
-    )
+
+    def read(advance: Advance) -> Iterator[Batch]:
+        return read_outcomes(files, by, advance, with_ids=with_ids, with_scores=with_scores)
+
+    return Source(files, read, outcomes=True)
 
 
 def _of_tables(tables: Tables) -> Source:
     files = files_of([*tables.shown, *tables.labels])
-    return Source(files, lambda advance: read_tables(tables, advance), outcomes=False)
+    return Source(
+        files, lambda advance: read_tables(tables, advance), outcomes=False, ties=tables.ties
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -10,28 +10,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from streameval.core.metrics.entry import Entry
-from streameval.offline.evaluate import Evaluation, Figure
+from streameval.core.metrics.entry import Entry, Sort
+from streameval.offline.answer import Answer, Figure
 
 UNDEFINED: Final = "-"
 
 
-def print_evaluation(evaluation: Evaluation, *, with_intervals: bool) -> None:
-    """Print the figures, those of each segment below those of all, then each list's."""
+def print_answer(answer: Answer, *, with_intervals: bool) -> None:
+    """Print the figures, those of each segment below those of all, notes, then each list's."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in (*evaluation.by, "figure"):
+    for name in (*answer.by, "figure"):
         table.add_column(name)
     for name in ("value", *(("low", "high") if with_intervals else ()), "n"):
         table.add_column(name, justify="right")
-    _add(table, ["all"] * len(evaluation.by), evaluation.figures(), with_intervals)
-    if evaluation.by:
-        for segment in sorted(evaluation.segments):
-            names = [escape(value) or UNDEFINED for value in segment]
-            _add(table, names, evaluation.figures(segment), with_intervals)
+    _add(table, ["all"] * len(answer.by), answer.figures, with_intervals)
+    for segment, figures in answer.segments.items():
+        _add(table, [escape(value) or UNDEFINED for value in segment], figures, with_intervals)
     console = Console(highlight=False)
     console.print(table)
-    if evaluation.per_list:
-        console.print(_lists(evaluation))
+    for note in answer.notes:
+        console.print(escape(note.text), soft_wrap=True)
+    if answer.lists is not None:
+        console.print(_lists(answer.lists))
 
 
 def _add(
@@ -44,12 +44,13 @@ def _add(
         table.add_row(*segment, name, *cells, f"{figure.n:,}")
 
 
-def _lists(evaluation: Evaluation) -> Table:
+def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
     table = Table("list", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for figure in next(iter(evaluation.lists.values()), ()):
+    names = dict.fromkeys(figure for scores in lists.values() for figure in scores)
+    for figure in names:
         table.add_column(figure, justify="right")
-    for name in sorted(evaluation.lists):
-        table.add_row(escape(name), *map(_shown, evaluation.lists[name].values()))
+    for name in sorted(lists):
+        table.add_row(escape(name), *(_shown(lists[name].get(figure)) for figure in names))
     return table
 
 
@@ -57,8 +58,8 @@ def _shown(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
-def catalogue_rows(metrics: Iterable[Entry]) -> list[dict[str, str]]:
-    """The rows of the catalogue as `--list --json` prints them."""
+def catalogue_rows(metrics: Iterable[Entry], inputs: Mapping[Sort, str]) -> list[dict[str, str]]:
+    """The rows of the catalogue as `--list --json` prints them; `inputs` says what takes what."""
     return [
         {
             "name": metric.name,
@@ -67,21 +68,18 @@ def catalogue_rows(metrics: Iterable[Entry]) -> list[dict[str, str]]:
             "convention": metric.convention,
             "undefined": metric.undefined,
             "source": metric.source,
+            "input": inputs[metric.sort],
         }
         for metric in metrics
     ]
 
 
-def print_catalogue(metrics: Iterable[Entry]) -> None:
-    """Print each figure's name, formula, convention and source."""
+def print_catalogue(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print each figure's name, formula, convention, source and what it is computed from."""
     console = Console(highlight=False, soft_wrap=True)
-    names = {"required": "{}@k", "optional": "{}@k or {}", "none": "{}"}
-    for metric in metrics:
-        console.print(f"[bold]{names[metric.cut].format(metric.name, metric.name)}[/bold]")
-        for label, text in (
-            ("", metric.formula),
-            ("convention: ", metric.convention),
-            ("undefined: ", metric.undefined),
-            ("source: ", metric.source),
-        ):
-            console.print(f"  {label}{escape(text)}")
+    names = {"required": "{0}@k", "optional": "{0}@k or {0}", "none": "{0}", "recall": "{0}@0.3"}
+    for row in rows:
+        console.print(f"[bold]{names[row['cut']].format(row['name'])}[/bold]")
+        console.print(f"  {escape(row['formula'])}")
+        for label in ("convention", "undefined", "source", "input"):
+            console.print(f"  {label}: {escape(row[label])}")

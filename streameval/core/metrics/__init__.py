@@ -5,7 +5,7 @@ share, `scorer` applies those of a window to the slates of a stream.
 """
 
 from streameval.core.metrics.catalogue import CATALOGUE, RANKING, RATES
-from streameval.core.metrics.entry import UNCUT, Entry
+from streameval.core.metrics.entry import UNCUT, Entry, UnitMetric
 from streameval.core.metrics.lists import Lists, MeanMetric, Metric, Row, Scores, nano
 from streameval.core.metrics.rates import Rate
 from streameval.core.metrics.scorer import Scorer, order_ranks
@@ -23,6 +23,7 @@ __all__ = [
     "Row",
     "Scorer",
     "Scores",
+    "UnitMetric",
     "nano",
     "order_ranks",
 ]

@@ -3,7 +3,8 @@
 Over the items of the list only. With P the sum of the places of the h relevant items that are in
 the list (1 is the best, ties sharing the mean of theirs) and N items in all,
 `AUC = 1 - (P - h(h + 1)/2) / (h (N - h))`: P less its smallest value counts the pairs in the wrong
-order. Places are those of the scores; without scores, those of the order shown.
+order. Places are those of the scores, also where stored positions decide the rank; a list that was
+never given a score is taken by its order (see docs/evaluate.md for which lists those are).
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """What lists are made of, whatever was relevant: coverage, novelty, diversity.
 
+Two items are as similar as the cosine of their features; a category is a feature of 1. With the
+vectors v of the n items of a list brought to length 1, and s their sum, the mean over an item's
+n - 1 others of 1 - similarity sums over the list to `n - (|s|² - n) / (n - 1)`, so a list costs
+what its features do and not its pairs.
+
 Sources: Bobadilla et al. 2013 (novelty, diversity, coverage by neighbours), recmetrics (novelty as
 self-information).
 """
@@ -7,59 +12,175 @@ self-information).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from streameval.core.errors import InputError
+import numpy as np
+import numpy.typing as npt
 
-Similarity = Callable[[str, str], float]
-"""How alike two items are, 1 for the same."""
+from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
+from streameval.core.metrics.lists import ratio
 
-
-def catalogue_coverage(lists: Sequence[Sequence[str]], k: int, catalogue: int) -> float:
-    """Return distinct items in the top k of all lists / the size of the catalogue."""
-    distinct = {item for ranked in lists for item in ranked[:k]}
-    if catalogue < max(len(distinct), 1):
-        raise InputError(f"catalogue_coverage: {catalogue} items, but {len(distinct)} were shown")
-    return len(distinct) / catalogue
+Vector = Mapping[str, float]
+"""Features of an item and their values, of length 1."""
 
 
-def novelty(ranked: Sequence[str], similarity: Similarity) -> list[float]:
-    """Return, for each item of a list, the mean of 1 - similarity to the others.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The items of n lists in order, with their ranks alongside; what is known of items.
 
-    A list shorter than 2 has no others: empty, left out of the mean over items.
+    `vectors`: the features of items; `popularity`: the share of users, in (0, 1], who have used
+    an item. An item that is in neither is unknown there.
     """
-    others = len(ranked) - 1
-    return [
-        math.fsum(1 - similarity(a, b) for j, b in enumerate(ranked) if j != i) / others
-        for i, a in enumerate(ranked)
-        if others
+
+    items: Sequence[Sequence[str]]
+    ranks: Sequence[Sequence[int]]
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    popularity: Mapping[str, float] = field(default_factory=dict)
+
+    def top(self, k: int) -> list[list[str]]:
+        """The items of each list at a rank of at most k."""
+        pairs = zip(self.items, self.ranks, strict=True)
+        return [[item for item, rank in zip(*pair, strict=True) if rank <= k] for pair in pairs]
+
+
+def unit_vector(features: Mapping[str, float]) -> Vector:
+    """Return features, not all of them 0, brought to length 1."""
+    length = math.sqrt(math.fsum(value * value for value in features.values()))
+    assert length > 0, "an item without features has no direction to compare"
+    return {name: value / length for name, value in features.items()}
+
+
+def _distance(vectors: Sequence[Vector]) -> float:
+    """The mean of 1 - similarity over ordered pairs of at least 2 items."""
+    n = len(vectors)
+    total: dict[str, float] = {}
+    for vector in vectors:
+        for name, value in vector.items():
+            total[name] = total.get(name, 0.0) + value
+    square = math.fsum(value * value for value in total.values())
+    return 1.0 - (square - n) / (n * (n - 1))
+
+
+def _distances(shown: Shown, k: int) -> tuple[UnitSums, npt.NDArray[np.int64]]:
+    """The mean distance of each list, whether it has one, and how many items it has."""
+    tops = shown.top(k)
+    known = [len(top) > 1 and all(item in shown.vectors for item in top) for top in tops]
+    values = [
+        _distance([shown.vectors[item] for item in top]) if there else 0.0
+        for top, there in zip(tops, known, strict=True)
     ]
+    sizes = np.array([len(top) for top in tops], np.int64)
+    return (np.array(values, np.float64), np.array(known, np.int64)), sizes
 
 
-def diversity(ranked: Sequence[str], similarity: Similarity) -> float:
-    """Return the mean of 1 - similarity over ordered pairs of a list; NaN below 2 items."""
-    found = novelty(ranked, similarity)
-    return math.fsum(found) / len(found) if found else math.nan
+def _diversity(shown: Shown, k: int) -> UnitSums:
+    return _distances(shown, k)[0]
 
 
-def novelty_self_information(ranked: Sequence[str], popularity: Mapping[str, float]) -> float:
-    """Return the mean of -log2(popularity) over a list, popularity in (0, 1].
-
-    NaN for an empty list and for one with an item that nobody has used: its surprise is infinite.
-    """
-    shares = [popularity.get(item, 0.0) for item in ranked]
-    if not shares or min(shares) <= 0:
-        return math.nan
-    return math.fsum(-math.log2(share) for share in shares) / len(shares)
+def _novelty(shown: Shown, k: int) -> UnitSums:
+    (distances, known), sizes = _distances(shown, k)
+    return distances * sizes, known * sizes
 
 
-def neighbour_coverage(
-    user: str, rated: Mapping[str, Collection[str]], neighbours: Sequence[str], catalogue: set[str]
-) -> float:
-    """Return the share of items the user has not rated that one of the neighbours has.
+def _self_information(shown: Shown, k: int) -> UnitSums:
+    values, known = [], []
+    for top in shown.top(k):
+        shares = [shown.popularity.get(item, 0.0) for item in top]
+        there = bool(shares) and min(shares) > 0
+        bits = math.fsum(-math.log2(share) for share in shares) / len(shares) if there else 0.0
+        values.append(bits)
+        known.append(there)
+    return np.array(values, np.float64), np.array(known, np.int64)
 
-    NaN for a user who has rated the whole catalogue.
-    """
-    unrated = catalogue - set(rated.get(user, ()))
-    reached = {item for neighbour in neighbours for item in rated.get(neighbour, ())}
-    return len(unrated & reached) / len(unrated) if unrated else math.nan
+
+_SIMILARITY = "similarity is the cosine of the items' features"
+_UNKNOWN = (
+    "left out and counted: a list of fewer than 2 items, or with one that has no features, "
+    "at rank <= k"
+)
+
+DIVERSITY = UnitMetric(
+    sort="items",
+    name="diversity",
+    formula="Mean over lists of the mean over ordered pairs of their items at rank <= k of "
+    "1 - similarity",
+    source="Bobadilla et al. 2013",
+    convention=f"{_SIMILARITY}; lists count the same",
+    undefined=_UNKNOWN,
+    cut="optional",
+    score=_diversity,
+)
+NOVELTY = UnitMetric(
+    sort="items",
+    name="novelty",
+    formula="Mean over the items of all lists at rank <= k of the mean of 1 - similarity to the "
+    "other items of the list",
+    source="Bobadilla et al. 2013",
+    convention=f"{_SIMILARITY}; items count the same, so a longer list counts more",
+    undefined=_UNKNOWN,
+    cut="optional",
+    score=_novelty,
+)
+SELF_INFORMATION = UnitMetric(
+    sort="items",
+    name="novelty_self_information",
+    formula="Mean over lists of the mean over their items at rank <= k of -log2(popularity)",
+    source="recmetrics novelty",
+    convention="popularity is the share of users in the training interactions who have the item",
+    undefined="left out and counted: an empty list, or one with an item nobody has, whose "
+    "surprise is infinite",
+    cut="optional",
+    score=_self_information,
+)
+
+
+def coverage(distinct: int, catalogue: int) -> float | None:
+    """Return the share of a catalogue that so many of its items are; None of an empty one."""
+    assert distinct <= catalogue, "they are items of the catalogue"
+    return distinct / catalogue if catalogue else None
+
+
+CATALOGUE_COVERAGE = Entry(
+    sort="coverage",
+    name="catalogue_coverage",
+    formula="Distinct items at rank <= k of all lists divided by the size of the catalogue",
+    source="the formula of a widely read blog post",
+    convention="the catalogue is given, not observed",
+    undefined="refused where an item is shown that the catalogue does not have",
+    cut="optional",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """For each of n users: items they have not rated, and those of them a neighbour has."""
+
+    unrated: npt.NDArray[np.int64]
+    reached: npt.NDArray[np.int64]
+
+
+def _neighbour_coverage(reach: Reach, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
+    return ratio(reach.reached, reach.unrated), (reach.unrated > 0).astype(np.int64)
+
+
+NEIGHBOUR_COVERAGE = UnitMetric(
+    sort="neighbours",
+    name="neighbour_coverage",
+    formula="Mean over users of the items they have not rated but one of their neighbours has, "
+    "divided by the items they have not rated",
+    source="Bobadilla et al. 2013, coverage",
+    convention="neighbours are given; users count the same",
+    undefined="left out and counted: a user who has rated every item",
+    cut="none",
+    score=_neighbour_coverage,
+)
+
+METRICS: tuple[Entry, ...] = (
+    CATALOGUE_COVERAGE,
+    NOVELTY,
+    SELF_INFORMATION,
+    DIVERSITY,
+    NEIGHBOUR_COVERAGE,
+)
+"""The rows of the catalogue."""

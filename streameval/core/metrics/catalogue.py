@@ -5,6 +5,9 @@ from __future__ import annotations
 from streameval.core.metrics import (
     auc,
     average_precision,
+    beyond_accuracy,
+    curve,
+    daily_positive_rate,
     dcg,
     dcg_binary,
     dcg_exp,
@@ -21,9 +24,12 @@ from streameval.core.metrics import (
     ndcg_exp,
     precision,
     r_precision,
+    rating_errors,
+    rating_thresholds,
     recall,
     recall_capped,
     reciprocal_rank,
+    retrieval,
 )
 from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.rates import POSITIVE_RATE, POSITIVES_PER_IMPRESSION
@@ -58,5 +64,11 @@ CATALOGUE: tuple[Entry, ...] = (
     dcg_binary.METRIC,
     auc.METRIC,
     half_life.METRIC,
+    curve.METRIC,
+    *beyond_accuracy.METRICS,
+    *rating_errors.METRICS,
+    *rating_thresholds.METRICS,
+    *retrieval.METRICS,
+    *daily_positive_rate.METRICS,
 )
 """Every metric that `evaluate` knows."""

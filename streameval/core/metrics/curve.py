@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.metrics.lists import Lists, Scores
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores
 
 LEVELS = tuple(level / 10 for level in range(11))
 """The eleven levels of recall of trec_eval's iprec_at_recall."""
@@ -30,3 +30,21 @@ def interpolated(lists: Lists) -> Scores:
     best = np.concatenate([best, np.zeros((len(best), 1))], axis=1)
     needed: npt.NDArray[np.int64] = (np.outer(lists.relevant, LEVELS) + 0.5).astype(np.int64)
     return np.take_along_axis(best, np.clip(needed - 1, 0, best.shape[1] - 1), axis=1)
+
+
+def score(lists: Lists, k: int) -> Scores:
+    """Return the interpolated precision of each list at a recall of `k` tenths."""
+    return interpolated(lists)[:, k]
+
+
+METRIC = Metric(
+    name="interpolated_precision",
+    formula="Mean over lists of the largest precision at any rank from where the level of recall "
+    "is reached on",
+    source="trec_eval iprec_at_recall, version 10",
+    convention="a point of the precision-recall curve: levels of recall 0.0, 0.1 to 1.0; a level "
+    "is reached with the nearest whole number of relevant items",
+    undefined=NO_RELEVANT,
+    cut="recall",
+    score=score,
+)

@@ -1,28 +1,59 @@
 """Gorse's positive rate of a day: of the distinct items a user read, how many were positive.
 
-`gorse_doc`, its documentation: the mean over all users who read something. `gorse_v05`, its
-releases 0.5.0 to 0.5.6: only those with a positive among what they read.
+`positive_rate` is Gorse's documentation, the mean over all users who read something;
+`positive_rate_gorse_v05` its releases 0.5.0 to 0.5.6: only those with a positive among what they
+read. A user counts once for each day.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
-from typing import Literal
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
+from streameval.core.metrics.lists import ratio
 
 
-def daily_positive_rate(
-    reads: Mapping[str, AbstractSet[str]],
-    positives: Mapping[str, AbstractSet[str]],
-    convention: Literal["gorse_doc", "gorse_v05"] = "gorse_doc",
-) -> float:
-    """Return the mean over users of read positives / reads, items by user; NaN without users."""
-    rates = [
-        len(read & positives.get(user, frozenset())) / len(read)
-        for user, read in reads.items()
-        if read
-    ]
-    if convention == "gorse_v05":
-        rates = [rate for rate in rates if rate > 0]
-    return math.fsum(rates) / len(rates) if rates else math.nan
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """For each of n users and days: distinct items read (> 0), and those of them positive."""
+
+    reads: npt.NDArray[np.int64]
+    positives: npt.NDArray[np.int64]
+
+
+def _documented(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
+    return ratio(reads.positives, reads.reads), np.ones(len(reads.reads), np.int64)
+
+
+def _release_05(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
+    return ratio(reads.positives, reads.reads), (reads.positives > 0).astype(np.int64)
+
+
+_FORMULA = "of the distinct items they read that are positive, divided by those they read"
+
+METRICS: tuple[Entry, ...] = (
+    UnitMetric(
+        sort="reads",
+        name="positive_rate",
+        formula=f"Mean over users and days {_FORMULA}",
+        source="Gorse's documentation, online evaluation",
+        convention="gorse_doc: over all users who read something; days are UTC",
+        undefined="left out: a user on a day without a read",
+        cut="none",
+        score=_documented,
+    ),
+    UnitMetric(
+        sort="reads",
+        name="positive_rate_gorse_v05",
+        formula=f"Mean over users and days with a positive {_FORMULA}",
+        source="Gorse's releases 0.5.0 to 0.5.6",
+        convention="gorse_v05: only users with a positive among what they read; days are UTC",
+        undefined="left out and counted: a user on a day without a positive among the reads",
+        cut="none",
+        score=_release_05,
+    ),
+)
+"""The rows of the catalogue."""

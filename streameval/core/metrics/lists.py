@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,8 @@ class Lists:
 
     Two more are known where all items of a list are, and only `auc` needs them:
     `length` (n,): how many items a list shows; `places` (n, m): how many items score as high as
-    the relevant one or higher, a tie counting 1/2 (its place from 1, ties sharing theirs).
+    the relevant one or higher, a tie counting 1/2 (its place from 1, ties sharing theirs); NaN
+    where an item of the list has no score.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class Metric(Entry):
     unless `undefined` says otherwise.
     """
 
-    sort: ClassVar[Sort] = "lists"
+    sort: Sort = "lists"
 
     score: Callable[[Lists, int], Scores]
 
@@ -89,7 +90,7 @@ class MeanMetric(Entry):
     `combine` is given the means of `parts`, in their order.
     """
 
-    sort: ClassVar[Sort] = "lists"
+    sort: Sort = "lists"
 
     parts: tuple[Metric, ...]
     combine: Callable[..., float]

@@ -1,96 +1,201 @@
 """Errors of predicted ratings, over pairs, over users or over items: three seeds, three meanings.
 
-All means are exact sums divided once, so the order of the pairs does not matter; NaN without pairs.
-Source: Bobadilla et al. 2013.
+The error of a pair is predicted - actual. `rmse` is over pairs, `rmse_user` the mean of users'
+RMSE, `rmse_item` that of items'. Source of the names: Bobadilla et al. 2013.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from streameval.core.errors import InputError
+from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 from streameval.core.metrics.lists import Scores
 
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Rated pairs, shape (n,) each: numbers of user and item, actual and predicted rating."""
+    """Rated pairs of n users, user after user, each with at least one.
 
-    users: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
+    `starts` (n,): where each user's pairs start in `actual`, `predicted` and `lines` (pairs,), the
+    last being the order in which equal predictions stand. `threshold` and `scale` (lowest, highest)
+    are what some figures need to be given.
+    """
+
+    starts: npt.NDArray[np.int64]
     actual: Scores
     predicted: Scores
+    lines: npt.NDArray[np.int64]
+    threshold: float | None = None
+    scale: tuple[float, float] | None = None
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many pairs each user has, shape (n,)."""
+        return np.diff(self.starts, append=len(self.actual))
 
 
-def mse(ratings: Ratings) -> float:
-    """Return the mean squared error over pairs."""
-    return _mean(_squares(ratings))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemMetric(Entry):
+    """A mean over items of the mean of `distance` over an item's pairs, or of the root of that."""
+
+    distance: Callable[[Scores], Scores]
+    root: bool
+
+    def of_items(self, total: Scores, count: Scores) -> Scores:
+        """Return the figure of items whose distances sum to `total` over `count` pairs each.
+
+        NaN where an item has no pair. Arrays of one shape.
+        """
+        mean = np.full(total.shape, np.nan)
+        np.divide(total, count, out=mean, where=count > 0)
+        return np.asarray(np.sqrt(mean)) if self.root else mean
 
 
-def rmse(ratings: Ratings) -> float:
-    """Return the root of the mean squared error over pairs."""
-    return math.sqrt(mse(ratings))
-
-
-def mae(ratings: Ratings) -> float:
-    """Return the mean absolute error over pairs."""
-    return _mean(_distances(ratings))
-
-
-def rmse_user(ratings: Ratings) -> float:
-    """Return the mean over users of each one's RMSE."""
-    return _mean(np.sqrt(_means_by(_squares(ratings), ratings.users)))
-
-
-def mae_user(ratings: Ratings) -> float:
-    """Return the mean over users of each one's MAE."""
-    return _mean(_means_by(_distances(ratings), ratings.users))
-
-
-def rmse_item(ratings: Ratings) -> float:
-    """Return the mean over items of each one's RMSE."""
-    return _mean(np.sqrt(_means_by(_squares(ratings), ratings.items)))
-
-
-def mae_item(ratings: Ratings) -> float:
-    """Return the mean over items of each one's MAE."""
-    return _mean(_means_by(_distances(ratings), ratings.items))
-
-
-def nrmse(ratings: Ratings, lowest: float, highest: float) -> float:
-    """Return RMSE / the range of the rating scale, which is given and not observed."""
-    return rmse(ratings) / _range(lowest, highest)
-
-
-def nmae(ratings: Ratings, lowest: float, highest: float) -> float:
-    """Return MAE / the range of the rating scale, which is given and not observed."""
-    return mae(ratings) / _range(lowest, highest)
-
-
-def _range(lowest: float, highest: float) -> float:
+def scale_range(scale: tuple[float, float] | None) -> float:
+    """Return the range of a rating scale. Raises `InputError` where its ends are not in order."""
+    assert scale is not None, "the figure is asked for with its scale"
+    lowest, highest = scale
     if not lowest < highest:
         raise InputError("the rating scale: its lowest rating is below its highest")
     return highest - lowest
 
 
-def _squares(ratings: Ratings) -> Scores:
-    return (ratings.predicted - ratings.actual) ** 2
+def _sums(ratings: Ratings, distance: Callable[[Scores], Scores]) -> Scores:
+    """Each user's sum of distances; a user's pairs are added in their order."""
+    if not len(ratings.starts):
+        return np.zeros(0)
+    distances = distance(ratings.predicted - ratings.actual)
+    return np.asarray(np.add.reduceat(distances, ratings.starts))
 
 
-def _distances(ratings: Ratings) -> Scores:
-    return np.abs(ratings.predicted - ratings.actual)
+def _over_pairs(
+    distance: Callable[[Scores], Scores], *, normalised: int = 0
+) -> Callable[[Ratings, int], UnitSums]:
+    """Sums over a user's pairs; `normalised` is the power of the range that divides them."""
+
+    def score(ratings: Ratings, k: int) -> UnitSums:  # noqa: ARG001 (over all pairs)
+        sums = _sums(ratings, distance)
+        if normalised:
+            sums = sums / scale_range(ratings.scale) ** normalised
+        return sums, ratings.sizes()
+
+    return score
 
 
-def _mean(values: Scores) -> float:
-    return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+def _over_users(
+    distance: Callable[[Scores], Scores], finish: Callable[[Scores], Scores]
+) -> Callable[[Ratings, int], UnitSums]:
+    def score(ratings: Ratings, k: int) -> UnitSums:  # noqa: ARG001 (over all pairs)
+        means = _sums(ratings, distance) / ratings.sizes()
+        return finish(means), np.ones(len(means), np.int64)
+
+    return score
 
 
-def _means_by(values: Scores, groups: npt.NDArray[np.int64]) -> Scores:
-    """Return the mean of each group's values."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=groups[order][:1] - 1))
-    return np.array([_mean(part) for part in np.split(values[order], starts[1:]) if len(part)])
+def _same(means: Scores) -> Scores:
+    return means
+
+
+_SOURCE = "Bobadilla et al. 2013"
+_NOTHING = "absent without pairs; a rating without a prediction is left out and counted"
+
+
+def _pairs(
+    name: str,
+    formula: str,
+    convention: str,
+    score: Callable[[Ratings, int], UnitSums],
+    *,
+    root: bool = False,
+) -> UnitMetric[Ratings]:
+    return UnitMetric(
+        sort="ratings",
+        name=name,
+        formula=formula,
+        source=_SOURCE,
+        convention=convention,
+        undefined=_NOTHING,
+        cut="none",
+        score=score,
+        root=root,
+        own=False,
+    )
+
+
+def _users(
+    name: str, formula: str, score: Callable[[Ratings, int], UnitSums]
+) -> UnitMetric[Ratings]:
+    return UnitMetric(
+        sort="ratings",
+        name=name,
+        formula=formula,
+        source=_SOURCE,
+        convention="users count the same, however many ratings they have",
+        undefined=_NOTHING,
+        cut="none",
+        score=score,
+    )
+
+
+def _items(
+    name: str, formula: str, distance: Callable[[Scores], Scores], *, root: bool
+) -> ItemMetric:
+    return ItemMetric(
+        sort="rated_items",
+        name=name,
+        formula=formula,
+        source=_SOURCE,
+        convention="items count the same, however many ratings they have",
+        undefined=_NOTHING,
+        cut="none",
+        distance=distance,
+        root=root,
+    )
+
+
+METRICS: tuple[Entry, ...] = (
+    _pairs(
+        "mse", "Mean over rated pairs of the squared error", "over pairs", _over_pairs(np.square)
+    ),
+    _pairs(
+        "rmse",
+        "Root of the mean over rated pairs of the squared error",
+        "over pairs",
+        _over_pairs(np.square),
+        root=True,
+    ),
+    _pairs("mae", "Mean over rated pairs of the absolute error", "over pairs", _over_pairs(np.abs)),
+    _users(
+        "rmse_user",
+        "Mean over users of the root of each one's mean squared error",
+        _over_users(np.square, np.sqrt),
+    ),
+    _users(
+        "mae_user", "Mean over users of each one's mean absolute error", _over_users(np.abs, _same)
+    ),
+    _items(
+        "rmse_item",
+        "Mean over items of the root of each one's mean squared error",
+        np.square,
+        root=True,
+    ),
+    _items("mae_item", "Mean over items of each one's mean absolute error", np.abs, root=False),
+    _pairs(
+        "nrmse",
+        "RMSE divided by the range of the rating scale",
+        "over pairs; the scale is given, not observed",
+        _over_pairs(np.square, normalised=2),
+        root=True,
+    ),
+    _pairs(
+        "nmae",
+        "MAE divided by the range of the rating scale",
+        "over pairs; the scale is given, not observed",
+        _over_pairs(np.abs, normalised=1),
+    ),
+)
+"""The rows of the catalogue. Units are users: x is a user's sum, y their pairs, or 1."""

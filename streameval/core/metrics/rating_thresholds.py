@@ -7,25 +7,69 @@ denominator is 0. Source: the recipe of k-NN libraries; Bobadilla et al. 2013.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.metrics.entry import UnitMetric, UnitSums
 from streameval.core.metrics.lists import Scores, ratio
 from streameval.core.metrics.rating_errors import Ratings
 
+Counts = npt.NDArray[np.int64]
 
-def at_threshold(ratings: Ratings, k: int, threshold: float) -> tuple[Scores, Scores, Scores]:
-    """Return precision, recall and F1 of each user, in the order of users' numbers.
 
-    Precision is hits / recommended, recall hits / relevant, F1 their harmonic mean.
-    """
-    order = np.lexsort((-ratings.predicted, ratings.users))
-    users, owner = np.unique(ratings.users[order], return_inverse=True)
-    sizes = np.bincount(owner, minlength=len(users))
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    recommended = (ratings.predicted[order] > threshold) & (place < k)
-    relevant = ratings.actual[order] >= threshold
+def _counts(ratings: Ratings, k: int) -> tuple[Counts, Counts, Counts]:
+    """How many pairs of each user are recommended, relevant, and both."""
+    assert ratings.threshold is not None, "the figure is asked for with its threshold"
+    sizes = ratings.sizes()
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((ratings.lines, -ratings.predicted, owner))
+    place = np.arange(len(owner)) - np.repeat(ratings.starts, sizes)
+    recommended = (ratings.predicted[order] > ratings.threshold) & (place < k)
+    relevant = ratings.actual[order] >= ratings.threshold
     shown, liked, hits = (
-        np.bincount(owner[chosen], minlength=len(users)).astype(np.int64)
+        np.bincount(owner[chosen], minlength=len(sizes)).astype(np.int64)
         for chosen in (recommended, relevant, recommended & relevant)
     )
-    return ratio(hits, shown), ratio(hits, liked), ratio(2 * hits, shown + liked)
+    return shown, liked, hits
+
+
+def _metric(
+    name: str, formula: str, share: Callable[[Counts, Counts, Counts], Scores]
+) -> UnitMetric[Ratings]:
+    def score(ratings: Ratings, k: int) -> UnitSums:
+        shares = share(*_counts(ratings, k))
+        return shares, np.ones(len(shares), np.int64)
+
+    return UnitMetric(
+        sort="ratings",
+        name=name,
+        formula=formula,
+        source="Surprise's precision_recall_at_k recipe; Bobadilla et al. 2013",
+        convention="recommended: of the k highest predictions those above the threshold; "
+        "relevant: rated at least the threshold",
+        undefined="0 where a denominator is 0, kept and counted",
+        cut="required",
+        score=score,
+    )
+
+
+METRICS = (
+    _metric(
+        "precision_threshold",
+        "Mean over users of recommended items that are relevant divided by recommended items",
+        lambda shown, liked, hits: ratio(hits, shown),  # noqa: ARG005
+    ),
+    _metric(
+        "recall_threshold",
+        "Mean over users of recommended items that are relevant divided by relevant items",
+        lambda shown, liked, hits: ratio(hits, liked),  # noqa: ARG005
+    ),
+    _metric(
+        "f1_threshold",
+        "Mean over users of the harmonic mean of precision and recall at the threshold",
+        lambda shown, liked, hits: ratio(2 * hits, shown + liked),
+    ),
+)
+"""The rows of the catalogue; a user is a unit."""

@@ -5,25 +5,85 @@ Source: Gorse's code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.core.metrics.discount import logarithms
+from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 
 
-def index_recall(approximate: Sequence[str], exact: Sequence[str], n: int) -> float:
-    """Return how many of the exact top n an approximate index found in its top n, / n."""
-    return len(set(approximate[:n]) & set(exact[:n])) / n
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The items that an approximate and an exact index answer to n queries, best first."""
+
+    approximate: Sequence[Sequence[str]]
+    exact: Sequence[Sequence[str]]
 
 
-def sampled_rank(positive: float, negatives: Sequence[float]) -> int:
-    """Return the rank of one positive among sampled negatives; a tie counts against it."""
-    return 1 + sum(negative >= positive for negative in negatives)
+@dataclass(frozen=True, slots=True)
+class SampledRanks:
+    """Where one positive ranks among sampled negatives, from 1, in each of n samples.
+
+    A negative that scores as high counts against the positive.
+    """
+
+    ranks: npt.NDArray[np.int64]
 
 
-def sampled_hit_rate(rank: int, k: int) -> float:
-    """Return 1 when the positive is in the top k of its sample, else 0."""
-    return float(rank <= k)
+def _index_recall(results: Results, k: int) -> UnitSums:
+    pairs = zip(results.approximate, results.exact, strict=True)
+    found = [len(set(some[:k]) & set(best[:k])) / k for some, best in pairs]
+    return np.array(found, np.float64), np.ones(len(found), np.int64)
 
 
-def sampled_ndcg(rank: int, k: int) -> float:
-    """Return 1 / log2(rank + 1) when the positive is in the top k of its sample, else 0."""
-    return 1 / math.log2(rank + 1) if rank <= k else 0.0
+def _hit_rate(sampled: SampledRanks, k: int) -> UnitSums:
+    return (sampled.ranks <= k).astype(float), np.ones(len(sampled.ranks), np.int64)
+
+
+def _ndcg(sampled: SampledRanks, k: int) -> UnitSums:
+    table = logarithms(int(sampled.ranks.max(initial=1)))
+    gains = np.where(sampled.ranks <= k, 1.0 / table[sampled.ranks], 0.0)
+    return gains, np.ones(len(gains), np.int64)
+
+
+_SAMPLED = (
+    "one positive among sampled negatives, ties against it: not comparable with that of lists"
+)
+
+METRICS: tuple[Entry, ...] = (
+    UnitMetric(
+        sort="index",
+        name="index_recall",
+        formula="Mean over queries of the items that are in both the approximate and the exact "
+        "top k, divided by k",
+        source="Gorse's code",
+        convention="divided by k, also where the exact result is shorter",
+        undefined="0 for a query without an approximate result, kept and counted",
+        cut="required",
+        score=_index_recall,
+    ),
+    UnitMetric(
+        sort="sampled",
+        name="sampled_hit_rate",
+        formula="Share of samples in which the positive ranks <= k",
+        source="Gorse's code, HR; He et al. 2017",
+        convention=_SAMPLED,
+        undefined="a sample without exactly one positive is refused",
+        cut="required",
+        score=_hit_rate,
+    ),
+    UnitMetric(
+        sort="sampled",
+        name="sampled_ndcg",
+        formula="Mean over samples of 1 / log2(rank + 1) of a positive that ranks <= k, else 0",
+        source="Gorse's code, NDCG; He et al. 2017",
+        convention=_SAMPLED,
+        undefined="a sample without exactly one positive is refused",
+        cut="required",
+        score=_ndcg,
+    ),
+)
+"""The rows of the catalogue."""

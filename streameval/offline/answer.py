@@ -1,0 +1,100 @@
+"""What an evaluation answers, whatever it read: figures by name, and what a reader should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from streameval.core.metrics.entry import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure over `n` lists, users, pairs or items and its interval; None where undefined.
+
+    `n` counts those with a value; bounds need two clusters of users.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    def document(self) -> dict[str, float | int | None]:
+        """What `--json` prints of it."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+Figures: TypeAlias = dict[str, Figure]
+"""Figures by the name that asked for them."""
+
+Segment: TypeAlias = tuple[str, ...]
+"""Values of the dimensions of `--by`, in their order."""
+
+
+class Note(NamedTuple):
+    """Something to know beside the figures: `key` and `value` for programs, `text` for people."""
+
+    key: str
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The figures of all and, with `by`, of each segment, in order.
+
+    `lists` holds each list's (user's, query's) scores, None where they were not asked for.
+    `entries` are the rows of the catalogue that were asked for.
+    """
+
+    figures: Figures
+    by: Sequence[str] = ()
+    segments: Mapping[Segment, Figures] = field(default_factory=dict)
+    lists: Mapping[str, Mapping[str, float | None]] | None = None
+    entries: Sequence[Entry] = ()
+    notes: Sequence[Note] = ()
+
+    def document(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        answer: dict[str, Any] = {"figures": _documents(self.figures)}
+        if self.by:
+            answer["segments"] = [
+                {**dict(zip(self.by, name, strict=True)), "figures": _documents(figures)}
+                for name, figures in self.segments.items()
+            ]
+        if self.lists is not None:
+            answer["lists"] = {name: dict(self.lists[name]) for name in sorted(self.lists)}
+        if self.notes:
+            answer["notes"] = {note.key: note.value for note in self.notes}
+        return answer
+
+
+def merged(names: Sequence[str], answers: Sequence[Answer]) -> Answer:
+    """One answer with the figures `names` in their order; each is in one of `answers`."""
+    segments = sorted({name for answer in answers for name in answer.segments})
+    lists: dict[str, dict[str, float | None]] = {}
+    for answer in answers:
+        for name, scores in (answer.lists or {}).items():
+            lists.setdefault(name, {}).update(scores)
+    return Answer(
+        figures=_ordered(names, (answer.figures for answer in answers)),
+        by=answers[0].by,
+        segments={
+            segment: _ordered(names, (answer.segments.get(segment, {}) for answer in answers))
+            for segment in segments
+        },
+        lists=None if answers[0].lists is None else lists,
+        entries=list(dict.fromkeys(entry for answer in answers for entry in answer.entries)),
+        notes=list({note.key: note for answer in answers for note in answer.notes}.values()),
+    )
+
+
+def _ordered(names: Sequence[str], parts: Iterable[Mapping[str, Figure]]) -> Figures:
+    found = {name: figure for part in parts for name, figure in part.items()}
+    return {name: found[name] for name in names if name in found}
+
+
+def _documents(figures: Mapping[str, Figure]) -> dict[str, Any]:
+    return {name: figure.document() for name, figure in figures.items()}

@@ -1,0 +1,84 @@
+"""Coverage by neighbours: who rated what, and who is whose neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from streameval.core.metrics.beyond_accuracy import Reach
+from streameval.offline.answer import Answer, Note
+from streameval.offline.batches import ROWS, Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
+from streameval.offline.shown_lists import load_interactions, load_items
+from streameval.offline.table_files import (
+    USER_NAMES,
+    columns_of,
+    connected,
+    load,
+    named,
+    size,
+    text,
+)
+from streameval.offline.units import UnitBatch, batch_of
+
+NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")
+
+
+def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Coverage over users that have ratings or neighbours. Raises `InputError`."""
+    rated = given.train or given.ratings
+    with connected(*given.neighbours, *rated) as connection:
+        advance(load_interactions(connection, "interactions", rated))
+        count = _items(connection, given.catalogue)
+        _load_neighbours(connection, given.neighbours, advance)
+        batches = _users(connection, count)
+        evaluation = evaluated(batches, asked, (), per_list=given.per_list)
+    return evaluation.answer(Note("catalogue", count, f"Catalogue of {count:,} items."))
+
+
+def _items(connection: Any, catalogue: Sequence[str]) -> int:
+    """Make the table `rated` of the catalogue's items; answers how many those are."""
+    if catalogue:
+        load_items(connection, "known", catalogue)
+    else:
+        connection.execute("CREATE VIEW known AS SELECT item FROM interactions")
+    connection.execute(
+        "CREATE TABLE rated AS SELECT DISTINCT user, item FROM interactions"
+        " WHERE item IN (SELECT item FROM known)"
+    )
+    ((count,),) = connection.execute("SELECT count(DISTINCT item) FROM known").fetchall()
+    return int(count)
+
+
+def _load_neighbours(connection: Any, paths: Sequence[str], advance: Advance) -> None:
+    files = files_of(paths)
+    known = columns_of(connection, files)
+    columns = {
+        "user": text(named(files, known, USER_NAMES)),
+        "neighbour": text(named(files, known, NEIGHBOUR_NAMES)),
+    }
+    load(connection, "neighbours", files, columns)
+    advance(size(files))
+
+
+def _users(connection: Any, count: int) -> Iterator[UnitBatch[Reach]]:
+    connection.execute("""
+        WITH own AS (SELECT user, count(*) AS items FROM rated GROUP BY user),
+        reached AS (
+            SELECT neighbours.user, count(DISTINCT item) AS items
+            FROM neighbours JOIN rated ON rated.user = neighbours.neighbour
+            WHERE (neighbours.user, item) NOT IN (SELECT (user, item) FROM rated)
+            GROUP BY neighbours.user
+        )
+        SELECT user, coalesce(own.items, 0), coalesce(reached.items, 0)
+        FROM (SELECT user FROM own UNION SELECT user FROM neighbours WHERE user NOTNULL)
+        LEFT JOIN own USING (user) LEFT JOIN reached USING (user)
+    """)
+    while rows := connection.fetchmany(ROWS):
+        users, own, reached = zip(*rows, strict=True)
+        reach = Reach(unrated=count - np.array(own, np.int64), reached=np.array(reached, np.int64))
+        yield batch_of(reach, users, [()] * len(users), users)

@@ -1,0 +1,189 @@
+"""Ratings and predictions from tables, as pairs of a user and an item.
+
+Ratings (user, item, rating[, timestamp]) hold the predictions themselves, or a second table does
+(user, item, prediction). A pair that is rated twice counts once: with the latest timestamp, else
+the later line. A rating without a prediction is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from streameval.core.errors import InputError
+from streameval.core.metrics.rating_errors import Ratings
+from streameval.offline.answer import Answer, Note
+from streameval.offline.batches import Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
+from streameval.offline.table_files import (
+    ITEM_NAMES,
+    USER_NAMES,
+    columns_of,
+    connected,
+    load,
+    named,
+    number,
+    optional,
+    quoted,
+    size,
+    text,
+)
+from streameval.offline.units import BY, UnitBatch, batch_of, dimensions, grouped
+
+RATING_NAMES: Final = ("rating", "actual", "label")
+PREDICTION_NAMES: Final = ("prediction", "predicted", "score")
+TIME_NAMES: Final = ("timestamp", "ts", "time")
+
+
+def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Errors over pairs and users, and figures at a threshold. Raises `InputError`."""
+    files = [*given.ratings, *given.predictions]
+    with connected(*files) as connection:
+        notes = load_pairs(connection, given, advance)
+        batches = _users(connection, given)
+        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+    return evaluation.answer(*notes, *_parameters(given, asked))
+
+
+def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
+    """Make the table `pairs`: `by …`, user, item, rating, prediction, line."""
+    ratings, predictions = files_of(given.ratings), files_of(given.predictions)
+    known = columns_of(connection, ratings)
+    time = optional(known, TIME_NAMES)
+    columns = _keys(ratings, known) | {
+        "rating": number(named(ratings, known, RATING_NAMES)),
+        "moment": quoted(time) if time else "NULL",
+    }
+    here = [name for name in given.by if name in known]
+    columns |= {BY + name: _dimension(name) for name in here}
+    if not predictions:
+        columns["prediction"] = number(_prediction(ratings, known))
+    load(connection, "rated", ratings, columns)
+    advance(size(ratings))
+    _check(connection, "rated", ratings, "rating")
+    keys = "".join(f", {quoted(BY + name)}" for name in here)
+    connection.execute(f"""
+        CREATE TABLE latest AS SELECT * FROM rated QUALIFY row_number() OVER
+            (PARTITION BY user, item{keys} ORDER BY moment DESC NULLS LAST, line DESC) = 1
+    """)  # noqa: S608  # names are quoted
+    if predictions:
+        _join(connection, predictions, given.by, here, advance)
+    else:
+        if missing := [name for name in given.by if name not in known]:
+            named(ratings, known, missing)
+        connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
+    _check(connection, "both_sides", predictions or ratings, "prediction", needed=False)
+    connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
+    ((missing_count,),) = connection.execute(
+        "SELECT count(*) FROM both_sides WHERE prediction IS NULL"
+    ).fetchall()
+    if not missing_count:
+        return []
+    return [
+        Note(
+            "ratings_without_prediction",
+            missing_count,
+            f"{missing_count:,} ratings have no prediction and are left out.",
+        )
+    ]
+
+
+def _join(
+    connection: Any,
+    files: Sequence[str],
+    by: Sequence[str],
+    in_ratings: Sequence[str],
+    advance: Advance,
+) -> None:
+    """Put the predictions of a table of their own beside the ratings."""
+    known = columns_of(connection, files)
+    here = [name for name in by if name not in in_ratings]
+    columns = _keys(files, known) | {"prediction": number(_prediction(files, known))}
+    columns |= {BY + named(files, known, (name,)): _dimension(name) for name in here}
+    load(connection, "predicted", files, columns)
+    advance(size(files))
+    keys = "".join(f", {quoted(BY + name)}" for name in here)
+    twice = connection.execute(
+        f"SELECT user, item FROM predicted GROUP BY user, item{keys} HAVING count(*) > 1 LIMIT 1"  # noqa: S608  # names are quoted
+    ).fetchall()
+    if twice:
+        raise InputError(f"{', '.join(files)}: {twice[0][0]}, {twice[0][1]}: predicted twice")
+    connection.execute(
+        "CREATE VIEW both_sides AS SELECT * FROM latest"
+        " LEFT JOIN (SELECT * EXCLUDE (line) FROM predicted) USING (user, item)"
+    )
+
+
+def _keys(files: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    return {
+        "user": text(named(files, known, USER_NAMES)),
+        "item": text(named(files, known, ITEM_NAMES)),
+    }
+
+
+def _dimension(name: str) -> str:
+    return f"coalesce({text(name)}, '')"
+
+
+def _prediction(files: Sequence[str], known: Sequence[str]) -> str:
+    found = optional(known, PREDICTION_NAMES)
+    if found is None:
+        raise InputError(
+            f"{', '.join(files)}: no column {' or '.join(PREDICTION_NAMES)}: give the predictions"
+            " in it, or in a table of their own with --predictions"
+        )
+    return found
+
+
+def _check(
+    connection: Any, table: str, files: Sequence[str], column: str, *, needed: bool = True
+) -> None:
+    """Refuse a pair without a user or item, or with a value that is no number."""
+    value = quoted(column)
+    absent = f"{value} IS NULL" if needed else "false"
+    wrong = connection.execute(f"""
+        SELECT user, item FROM {table} WHERE user IS NULL OR item IS NULL OR {absent}
+            OR NOT isfinite({value}) LIMIT 1
+    """).fetchall()  # noqa: S608  # names are ours
+    if wrong:
+        user, item = wrong[0]
+        raise InputError(
+            f"{', '.join(files)}: {user or 'no user'}, {item or 'no item'}: each row needs a user,"
+            f" an item and a finite {column}"
+        )
+
+
+def _users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:
+    """Users with their pairs, by segment."""
+    keys = f"user{dimensions(given.by)}"
+    query = f"SELECT {keys}, rating, prediction, line FROM pairs ORDER BY {keys}, item, line"  # noqa: S608  # names are quoted
+    for rows, starts in grouped(connection, query, 1 + len(given.by)):
+        firsts = [rows[start] for start in starts]
+        users = [row[0] for row in firsts]
+        pairs = [row[-3:] for row in rows]
+        actual, predicted, lines = zip(*pairs, strict=True)
+        data = Ratings(
+            starts=np.array(starts, np.int64),
+            actual=np.array(actual, np.float64),
+            predicted=np.array(predicted, np.float64),
+            lines=np.array(lines, np.int64),
+            threshold=given.threshold,
+            scale=given.scale,
+        )
+        yield batch_of(data, users, [tuple(row[1:-3]) for row in firsts], users)
+
+
+def _parameters(given: Given, asked: Sequence[Asked]) -> list[Note]:
+    """The threshold and the scale, where a figure uses them."""
+    names = {figure.entry.name for figure in asked}
+    notes = []
+    if given.threshold is not None and any(name.endswith("_threshold") for name in names):
+        notes.append(Note("threshold", given.threshold, f"Threshold {given.threshold:g}."))
+    if given.scale is not None and names & {"nrmse", "nmae"}:
+        lowest, highest = given.scale
+        notes.append(Note("scale", list(given.scale), f"Scale {lowest:g} to {highest:g}."))
+    return notes

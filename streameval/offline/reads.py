@@ -1,0 +1,143 @@
+"""Gorse's positive rate of a day, from logs of events or from outcome files.
+
+Of a log: an item is read on the day (UTC) of its impression and positive on the day of its
+feedback, as in Gorse; what feedback counts as positive is the configuration's, and the latest of a
+day decides where it is taken back. Of outcome files: an item is read, and positive if it has a
+gain, on the day of its slate. Either way items are distinct: shown twice a day counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streameval.core.definition import Definition
+from streameval.core.errors import InputError
+from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
+from streameval.core.metrics.daily_positive_rate import Reads
+from streameval.offline.answer import Answer, Note
+from streameval.offline.batches import ROWS, Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of, record_batches
+from streameval.offline.table_files import connected, size
+from streameval.offline.units import UnitBatch, batch_of
+from streameval.replay import lines_of
+
+DAY: Final = "day"
+_DAY_MS: Final = 86_400_000
+
+_TABLES: Final = """
+    CREATE TABLE reads (user VARCHAR, item VARCHAR, day INTEGER);
+    CREATE TABLE feedback (user VARCHAR, item VARCHAR, kind VARCHAR, ts BIGINT, retract BOOLEAN)
+"""
+_POSITIVE: Final = f"""
+    CREATE TABLE positives AS
+    SELECT DISTINCT user, item, day FROM (
+        SELECT user, item, kind, (ts // {_DAY_MS})::INTEGER AS day,
+            arg_max(retract, ts * 2 + retract::INTEGER) AS retracted
+        FROM feedback GROUP BY ALL
+    ) WHERE NOT retracted
+"""  # noqa: S608  # our own number
+_RATES: Final = """
+    SELECT user, strftime(DATE '1970-01-01' + day, '%Y-%m-%d') AS day, count(*),
+        count(*) FILTER ((user, item, day) IN (SELECT (user, item, day) FROM positives))
+    FROM (SELECT DISTINCT user, item, day FROM reads) GROUP BY user, day
+"""
+
+
+def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """The positive rate over users and days, or with `--by day` of each day too.
+
+    Raises `InputError`.
+    """
+    for dimension in given.by:
+        if dimension != DAY:
+            raise InputError(f"--by {dimension}: the daily positive rate is split by {DAY}")
+    with connected(*given.events, *given.files) as connection:
+        connection.execute(_TABLES)
+        if given.events:
+            notes = _load_events(connection, given.events, given.definition(), advance)
+            connection.execute(_POSITIVE)
+        else:
+            notes = []
+            connection.execute("CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER)")
+            _load_outcomes(connection, files_of(given.files), advance)
+        batches = _users(connection, by_day=bool(given.by), with_ids=given.per_list)
+        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+    return evaluation.answer(*notes)
+
+
+def _load_events(
+    connection: Any, files: Sequence[str], definition: Definition, advance: Advance
+) -> list[Note]:
+    positives = {positive.kind: positive.threshold for positive in definition.positives}
+    rejected = 0
+    for file in files:
+        for lines in lines_of(file):
+            events, refused = decode_batch(lines, None, definition.max_clock_skew)
+            rejected += len(refused)
+            shown: list[tuple[str, str, int]] = []
+            said: list[tuple[str, str, str, int, bool]] = []
+            for event in events:
+                if isinstance(event, FeedbackEvent):
+                    if _counts(event, positives):
+                        retract = event.retract
+                        said.append(
+                            (event.user_id, event.item_id, event.feedback, event.ts, retract)
+                        )
+                else:
+                    items = [event.item_id] if isinstance(event, ImpressionEvent) else event.items
+                    day = event.ts // _DAY_MS
+                    shown += ((event.user_id, item, day) for item in items)
+            _insert(connection, "reads", shown)
+            _insert(connection, "feedback", said)
+        advance(size([file]))
+    if not rejected:
+        return []
+    return [Note("rejected", rejected, f"{rejected:,} lines are no valid event and are left out.")]
+
+
+def _counts(event: FeedbackEvent, positives: dict[str, float | None]) -> bool:
+    """Whether feedback says that an item is positive, or takes it back (at any value)."""
+    if event.feedback not in positives:
+        return False
+    threshold = positives[event.feedback]
+    return event.retract or threshold is None or event.value >= threshold
+
+
+def _insert(connection: Any, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    if rows:
+        columns = [pa.array(column) for column in zip(*rows, strict=True)]
+        part = pa.table(columns, names=[str(number) for number in range(len(columns))])
+        connection.register("part", part)
+        connection.execute(f"INSERT INTO {table} SELECT * FROM part")  # noqa: S608  # our names
+        connection.unregister("part")
+
+
+def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> None:
+    for record in record_batches(files, ["user", "time", "items", "gains"], advance):
+        connection.register("part", pa.Table.from_batches([record]))
+        connection.execute(f"""
+            CREATE OR REPLACE TEMP TABLE shown AS
+            SELECT user, unnest(items) AS item, (epoch_ms(time) // {_DAY_MS})::INTEGER AS day,
+                unnest(gains) AS gain FROM part
+        """)  # noqa: S608  # our own number
+        connection.unregister("part")
+        connection.execute("INSERT INTO reads SELECT DISTINCT user, item, day FROM shown")
+        connection.execute(
+            "INSERT INTO positives SELECT DISTINCT user, item, day FROM shown WHERE gain > 0"
+        )
+
+
+def _users(connection: Any, *, by_day: bool, with_ids: bool) -> Iterator[UnitBatch[Reads]]:
+    connection.execute(_RATES)
+    while rows := connection.fetchmany(ROWS):
+        users, days, reads, positives = zip(*rows, strict=True)
+        ids = [f"{user} {day}" for user, day in zip(users, days, strict=True)] if with_ids else ()
+        segments = [(day,) for day in days] if by_day else [()] * len(days)
+        data = Reads(np.array(reads, np.int64), np.array(positives, np.int64))
+        yield batch_of(data, users, segments, ids)

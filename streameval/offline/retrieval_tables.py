@@ -1,0 +1,120 @@
+"""Results of an approximate and an exact index, and samples of one positive among negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from streameval.core.errors import InputError
+from streameval.core.metrics.retrieval import Results, SampledRanks
+from streameval.offline.answer import Answer, Note
+from streameval.offline.batches import ROWS, Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
+from streameval.offline.ranked_tables import load_shown, ordered
+from streameval.offline.table_files import (
+    LIST_NAMES,
+    SCORE_NAMES,
+    USER_NAMES,
+    columns_of,
+    connected,
+    load,
+    named,
+    number,
+    quoted,
+    size,
+    text,
+)
+from streameval.offline.units import BY, UnitBatch, batch_of, dimensions
+
+POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
+
+
+def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Recall of an index, over the queries of the exact result. Raises `InputError`."""
+    longest = max(figure.k for figure in asked)
+    with connected(*given.files, *given.exact) as connection:
+        for table, paths, by in (("found", given.files, given.by), ("best", given.exact, ())):
+            load_shown(connection, files_of(paths), by, advance)
+            chosen = dimensions(by)
+            connection.execute(f"""
+                CREATE TABLE {table} AS WITH {ordered(given.ties or "input")}
+                SELECT list, user{chosen}, item, number FROM ranked WHERE number <= {longest}
+            """)  # noqa: S608  # names are quoted
+            connection.execute("DROP TABLE shown")
+        batches = _queries(connection, given.by)
+        return evaluated(batches, asked, given.by, per_list=given.per_list).answer()
+
+
+def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]:
+    firsts = "".join(f", any_value({quoted(BY + name)}) AS {quoted(BY + name)}" for name in by)
+    items = "SELECT list, any_value(user) AS user, list(item ORDER BY number) AS items"
+    connection.execute(f"""
+        SELECT list, coalesce(found.user, best.user), found.items, best.items{dimensions(by)}
+        FROM ({items} FROM best GROUP BY list) AS best
+        LEFT JOIN ({items}{firsts} FROM found GROUP BY list) AS found USING (list)
+    """)  # noqa: S608  # names are quoted
+    while rows := connection.fetchmany(ROWS):
+        ids, users, found, best, *_ = zip(*rows, strict=True)
+        results = Results([items or () for items in found], best)
+        segments = [tuple(value or "" for value in row[4:]) for row in rows]
+        yield batch_of(results, users, segments, ids)
+
+
+def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Leave-one-out among sampled negatives. Raises `InputError`."""
+    with connected(*given.sampled) as connection:
+        files = files_of(given.sampled)
+        known = columns_of(connection, files)
+        lists = named(files, known, LIST_NAMES)
+        columns = {
+            "list": text(lists),
+            "user": text(named(files, known, (*USER_NAMES, lists))),
+            "score": number(named(files, known, SCORE_NAMES)),
+            "positive": f"{quoted(named(files, known, POSITIVE_NAMES))}::DOUBLE > 0",
+        }
+        columns |= {BY + name: text(named(files, known, (name,))) for name in given.by}
+        load(connection, "sampled", files, columns)
+        advance(size(files))
+        fewest, most = _check_samples(connection, files)
+        batches = _samples(connection, given.by)
+        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+    shown = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    note = Note("negatives", [fewest, most], f"{shown} sampled negatives for each positive.")
+    return evaluation.answer(note)
+
+
+def _check_samples(connection: Any, files: Sequence[str]) -> tuple[int, int]:
+    """How many negatives samples have. Raises `InputError` for one that is none."""
+    where = ", ".join(files)
+    wrong = connection.execute("""
+        SELECT list, count(*) FILTER (positive) AS positives,
+            count(*) FILTER (score IS NULL OR NOT isfinite(score) OR positive IS NULL) AS unknown
+        FROM sampled GROUP BY list HAVING positives <> 1 OR unknown > 0 ORDER BY list LIMIT 1
+    """).fetchall()
+    for name, positives, unknown in wrong:
+        if unknown:
+            raise InputError(f"{where}: {name}: each row needs a finite score and its label")
+        raise InputError(f"{where}: {name}: {positives} positives; a sample has exactly one")
+    ((fewest, most),) = connection.execute(
+        "SELECT min(count), max(count) FROM (SELECT count(*) - 1 AS count FROM sampled"
+        " GROUP BY list)"
+    ).fetchall()
+    return int(fewest or 0), int(most or 0)
+
+
+def _samples(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[SampledRanks]]:
+    connection.execute(f"""
+        WITH best AS (SELECT list, user, score{dimensions(by)} FROM sampled WHERE positive)
+        SELECT list, best.user,
+            1 + count(*) FILTER (NOT positive AND sampled.score >= best.score)
+            {"".join(f", best.{quoted(BY + name)}" for name in by)}
+        FROM best JOIN sampled USING (list) GROUP BY ALL
+    """)  # noqa: S608  # names are quoted
+    while rows := connection.fetchmany(ROWS):
+        ids, users, ranks, *_ = zip(*rows, strict=True)
+        segments = [tuple(value or "" for value in row[3:]) for row in rows]
+        yield batch_of(SampledRanks(np.array(ranks, np.int64)), users, segments, ids)

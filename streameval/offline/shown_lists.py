@@ -1,0 +1,191 @@
+"""Figures of what lists are made of: coverage of the catalogue, novelty, diversity.
+
+Lists are read a batch at a time. What is known of items (features, popularity, the catalogue) is
+held in memory: it follows the number of items, not that of lists.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streameval.core.errors import InputError
+from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
+from streameval.offline.answer import Answer, Figure, Note, Segment
+from streameval.offline.batches import Advance
+from streameval.offline.evaluate import Asked, check_segments, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of, is_outcome_file, record_batches
+from streameval.offline.ranked_tables import load_shown, ordered
+from streameval.offline.table_files import (
+    ITEM_NAMES,
+    USER_NAMES,
+    columns_of,
+    connected,
+    load,
+    named,
+    number,
+    optional,
+    size,
+    text,
+)
+from streameval.offline.units import UnitBatch, batch_of, dimensions, grouped
+
+FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLists:
+    """n lists: names, users, values of `--by`; items in order and their ranks alongside."""
+
+    ids: Sequence[str]
+    users: Sequence[str]
+    segments: Sequence[Segment]
+    items: Sequence[Sequence[str]]
+    ranks: Sequence[Sequence[int]]
+
+
+def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Novelty and diversity. Raises `InputError`."""
+    names = {figure.entry.name for figure in asked}
+    vectors = _vectors(given.features) if names & {"novelty", "diversity"} else {}
+    popularity = _popularity(given.train) if "novelty_self_information" in names else {}
+
+    def batches() -> Iterator[UnitBatch[Shown]]:
+        for lists in read_shown(given, advance):
+            shown = Shown(lists.items, lists.ranks, vectors, popularity)
+            yield batch_of(shown, lists.users, lists.segments, lists.ids)
+
+    return evaluated(batches(), asked, given.by, per_list=given.per_list).answer()
+
+
+def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Coverage of the catalogue; no formula gives its interval. Raises `InputError`."""
+    catalogue = _catalogue(given.catalogue)
+    found: dict[Segment, list[set[str]]] = {}
+    for lists in read_shown(given, advance):
+        for segment, items, ranks in zip(lists.segments, lists.items, lists.ranks, strict=True):
+            if segment not in found:
+                check_segments(len(found) + 1, given.by)
+                found[segment] = [set() for _ in asked]
+            for figure, seen in zip(asked, found[segment], strict=True):
+                seen.update(items[: sum(rank <= figure.k for rank in ranks)])
+    whole = [set[str]().union(*(seen[n] for seen in found.values())) for n in range(len(asked))]
+    for seen in whole:
+        for item in seen - catalogue:
+            raise InputError(f"{', '.join(given.catalogue)}: {item} is shown but not in it")
+
+    def figures(sets: Sequence[set[str]]) -> dict[str, Figure]:
+        return {
+            figure.name: Figure(coverage(len(seen), len(catalogue)), None, None, len(catalogue))
+            for figure, seen in zip(asked, sets, strict=True)
+        }
+
+    return Answer(
+        figures=figures(whole),
+        by=given.by,
+        segments={name: figures(found[name]) for name in sorted(found)} if given.by else {},
+        lists={} if given.per_list else None,
+        entries=[figure.entry for figure in asked],
+        notes=[Note("catalogue", len(catalogue), f"Catalogue of {len(catalogue):,} items.")],
+    )
+
+
+def read_shown(given: Given, advance: Advance) -> Iterator[ShownLists]:
+    """The lists of outcome files (slates with a request), or of a table of slates."""
+    files = files_of(given.files)
+    if all(is_outcome_file(file) for file in files):
+        yield from _of_outcomes(files, given.by, advance)
+    else:
+        yield from _of_tables(files, given, advance)
+
+
+def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[ShownLists]:
+    columns = ["request", "user", "items", "ranks", *by]
+    for record in record_batches(files, columns, advance):
+        known = record.filter(record.column("request").is_valid())
+        values = [known.column(name).fill_null("").to_pylist() for name in by]
+        yield ShownLists(
+            ids=known.column("request").to_pylist(),
+            users=known.column("user").to_pylist(),
+            segments=list(zip(*values, strict=True)) if by else [()] * len(known),
+            items=known.column("items").to_pylist(),
+            ranks=known.column("ranks").to_pylist(),
+        )
+
+
+def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator[ShownLists]:
+    with connected(*files) as connection:
+        load_shown(connection, files, given.by, advance)
+        query = f"""
+            WITH {ordered(given.ties or "input")}
+            SELECT list, item, rank, user{dimensions(given.by)} FROM ranked ORDER BY list, rank
+        """  # noqa: S608  # names are quoted
+        for rows, starts in grouped(connection, query, 1):
+            firsts = [rows[start] for start in starts]
+            spans = list(zip(starts, [*starts[1:], len(rows)], strict=True))
+            yield ShownLists(
+                ids=[row[0] for row in firsts],
+                users=[row[3] for row in firsts],
+                segments=[tuple(value or "" for value in row[4:]) for row in firsts],
+                items=[[row[1] for row in rows[start:end]] for start, end in spans],
+                ranks=[[row[2] for row in rows[start:end]] for start, end in spans],
+            )
+
+
+def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
+    """Each item's features, brought to length 1; an item whose values are all 0 has none."""
+    with connected(*paths) as connection:
+        files = files_of(paths)
+        known = columns_of(connection, files)
+        value = optional(known, ("value", "weight"))
+        columns = {
+            "item": text(named(files, known, ITEM_NAMES)),
+            "feature": text(named(files, known, FEATURE_NAMES)),
+            "value": number(value) if value else "1.0::DOUBLE",
+        }
+        load(connection, "features", files, columns)
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        rows = connection.execute(
+            "SELECT item, feature, max(value) FROM features"
+            " WHERE item NOTNULL AND feature NOTNULL AND value <> 0 GROUP BY ALL ORDER BY ALL"
+        )
+        for item, feature, most in rows.fetchall():
+            found[item][feature] = most
+    return {item: unit_vector(features) for item, features in found.items()}
+
+
+def _popularity(paths: Sequence[str]) -> dict[str, float]:
+    """The share of the users of the training interactions who have each item."""
+    with connected(*paths) as connection:
+        load_interactions(connection, "train", paths)
+        ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
+        rows = connection.execute("SELECT item, count(DISTINCT user) FROM train GROUP BY item")
+        return {item: count / users for item, count in rows.fetchall()}
+
+
+def _catalogue(paths: Sequence[str]) -> set[str]:
+    with connected(*paths) as connection:
+        load_items(connection, "catalogue", paths)
+        found = connection.execute("SELECT DISTINCT item FROM catalogue").fetchall()
+    return {item for (item,) in found}
+
+
+def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
+    """Read the items of a catalogue into a table: item, line."""
+    files = files_of(paths)
+    item = text(named(files, columns_of(connection, files), ITEM_NAMES))
+    load(connection, table, files, {"item": item}, rest=f"WHERE {item} NOTNULL")
+
+
+def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
+    """Read who has what into a table: user, item, line. Answers the size of the files."""
+    files = files_of(paths)
+    known = columns_of(connection, files)
+    user = text(named(files, known, USER_NAMES))
+    item = text(named(files, known, ITEM_NAMES))
+    columns = {"user": user, "item": item}
+    load(connection, table, files, columns, rest=f"WHERE {user} NOTNULL AND {item} NOTNULL")
+    return size(files)

@@ -1,0 +1,203 @@
+"""What figures are computed from: which files each sort needs, and who computes it.
+
+The one table that knows all sorts of `core.metrics.entry.Sort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from streameval.core.errors import InputError
+from streameval.core.metrics.entry import Sort
+from streameval.core.metrics.half_life import half_life_utility
+from streameval.offline.answer import Answer, Note, merged
+from streameval.offline.batches import Advance
+from streameval.offline.evaluate import DEFAULT, Asked, Evaluation, evaluated
+from streameval.offline.given import Given
+from streameval.offline.item_means import item_figures
+from streameval.offline.neighbour_tables import neighbour_figures
+from streameval.offline.rating_tables import rating_figures
+from streameval.offline.reads import read_figures
+from streameval.offline.retrieval_tables import index_figures, sampled_figures
+from streameval.offline.shown_lists import coverage_figures, item_list_figures
+from streameval.offline.sources import Source, source
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a sort is computed. `inputs`: what it is computed from, in words.
+
+    `present` tells whether that was given, `uses` are the options of its own that it reads.
+    `default` is computed where no figure was asked for. `answer` computes figures of the sort.
+    """
+
+    inputs: str
+    uses: Sequence[str]
+    present: Callable[[Given], bool]
+    default: Sequence[str]
+    answer: Callable[[Given, Sequence[Asked], Advance], Answer]
+
+
+def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
+    """Compute the figures `names`, or what fits the files. Raises `InputError`."""
+    asked = asked_for(given, names)
+    by_sort: dict[Sort, list[Asked]] = {}
+    for figure in asked:
+        by_sort.setdefault(figure.entry.sort, []).append(figure)
+    _check(given, asked)
+    answers = [SORTS[sort].answer(given, chosen, advance) for sort, chosen in by_sort.items()]
+    return merged([figure.name for figure in asked], answers)
+
+
+def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
+    """The figures of these names, or without any the default of the first sort with files."""
+    if not names:
+        chosen = [work for work in SORTS.values() if work.default and work.present(given)]
+        names = chosen[0].default if chosen else DEFAULT
+    return [Asked.parse(name) for name in names]
+
+
+def _check(given: Given, asked: Sequence[Asked]) -> None:
+    """Refuse a figure whose files are missing, and a file that no figure uses."""
+    used: set[str] = set()
+    for figure in asked:
+        name, sort = figure.entry.name, figure.entry.sort
+        # What lists lack is said by their source.
+        if sort != "lists" and not SORTS[sort].present(given):
+            raise InputError(f"{figure.name}: needs {SORTS[sort].inputs}")
+        for option, what in _PARAMETERS.get(name, {}).items():
+            if not getattr(given, option) and getattr(given, option) != 0:
+                raise InputError(f"{figure.name}: needs --{option}, {what}")
+        used |= {*SORTS[sort].uses, *_PARAMETERS.get(name, ())}
+    for option in _OPTIONS - used:
+        if getattr(given, option) not in ((), [], None):
+            raise InputError(f"--{option}: no figure that was asked for uses it")
+
+
+def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = False) -> Source:
+    """The reader of ranked lists with labels. Raises `InputError`."""
+    return source(
+        given.files,
+        labels=given.labels,
+        run=given.run,
+        qrels=given.qrels,
+        by=given.by,
+        ties=given.ties,
+        complete=given.complete,
+        with_ids=with_ids,
+        with_scores=with_scores,
+    )
+
+
+def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    with_scores = any(figure.entry.name == "auc" for figure in asked)
+    chosen = list_source(given, with_ids=given.per_list, with_scores=with_scores)
+    utility = half_life_utility(given.half_life, given.neutral)
+    asked = [
+        replace(figure, entry=utility) if figure.entry.name == utility.name else figure
+        for figure in asked
+    ]
+    found = evaluated(chosen.read(advance), asked, given.by, per_list=given.per_list)
+    return found.answer(*_ties(found, chosen))
+
+
+def _ties(found: Evaluation, chosen: Source) -> list[Note]:
+    """How many lists equal scores left to the rule, where scores decided an order at all."""
+    if not found.scored:
+        return []
+    rule = {
+        "trec": "the item whose id sorts last comes first, as trec_eval has it",
+        "input": "the order of the file",
+    }
+    return [
+        Note(
+            "ties",
+            {"lists": found.tied, "of": found.scored, "rule": chosen.ties},
+            f"{found.tied:,} of {found.scored:,} lists that are in order of score have equal"
+            f" scores; --ties {chosen.ties}: {rule[chosen.ties]}.",
+        )
+    ]
+
+
+_LISTS = "outcome files, slates with --labels, or --run and --qrels"
+_SHOWN = "outcome files or slates"
+_RATINGS = "--ratings with a column prediction, or with --predictions"
+
+SORTS: Final[dict[Sort, Work]] = {
+    "lists": Work(
+        _LISTS,
+        (),
+        lambda given: bool((given.files and not given.exact) or given.run or given.qrels),
+        DEFAULT,
+        _list_figures,
+    ),
+    "ratings": Work(
+        _RATINGS,
+        ("ratings", "predictions"),
+        lambda given: bool(given.ratings),
+        ("rmse", "mae"),
+        rating_figures,
+    ),
+    "rated_items": Work(
+        _RATINGS,
+        ("ratings", "predictions"),
+        lambda given: bool(given.ratings),
+        (),
+        item_figures,
+    ),
+    "items": Work(_SHOWN, (), lambda given: bool(given.files), (), item_list_figures),
+    "coverage": Work(_SHOWN, (), lambda given: bool(given.files), (), coverage_figures),
+    "neighbours": Work(
+        "--neighbours (user, neighbour), and --train or --ratings (user, item)",
+        ("neighbours", "train", "ratings", "catalogue"),
+        lambda given: bool(given.neighbours and (given.train or given.ratings)),
+        ("neighbour_coverage",),
+        neighbour_figures,
+    ),
+    "index": Work(
+        "an index's results, and --exact (list, item, rank or score)",
+        ("exact",),
+        lambda given: bool(given.files and given.exact),
+        ("index_recall@10",),
+        index_figures,
+    ),
+    "sampled": Work(
+        "--sampled (list, item, score, positive)",
+        ("sampled",),
+        lambda given: bool(given.sampled),
+        ("sampled_hit_rate@10", "sampled_ndcg@10"),
+        sampled_figures,
+    ),
+    "reads": Work(
+        "--events, or outcome files",
+        ("events",),
+        lambda given: bool(given.events or given.files),
+        ("positive_rate",),
+        read_figures,
+    ),
+}
+"""Each sort, in the order in which defaults are looked for."""
+
+_SIMILARITY: Final = {"features": "what items are like (item, feature or category[, value])"}
+_THRESHOLD: Final = {"threshold": "the rating from which on an item is relevant"}
+_SCALE: Final = {"scale": "the lowest and the highest rating there can be, such as 1:5"}
+_PARAMETERS: Final[dict[str, dict[str, str]]] = {
+    "novelty": _SIMILARITY,
+    "diversity": _SIMILARITY,
+    "novelty_self_information": {"train": "who has what (user, item)"},
+    "catalogue_coverage": {"catalogue": "the items there are (item)"},
+    "precision_threshold": _THRESHOLD,
+    "recall_threshold": _THRESHOLD,
+    "f1_threshold": _THRESHOLD,
+    "nrmse": _SCALE,
+    "nmae": _SCALE,
+}
+"""Options that some figures of a sort need, and what they say."""
+
+_OPTIONS: Final = {
+    option
+    for uses in (*(work.uses for work in SORTS.values()), *_PARAMETERS.values())
+    for option in uses
+}

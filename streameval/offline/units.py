@@ -1,0 +1,82 @@
+"""Units that are no ranked lists with labels (users, queries, lists by what they show), in batches.
+
+What they are computed from lies in tables: DuckDB puts the rows of a unit side by side and hands
+them over in bounded memory, and no unit is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic
+
+import numpy as np
+
+from streameval.core.metrics.entry import Data
+from streameval.core.windows import cluster_of
+from streameval.offline.answer import Segment
+from streameval.offline.batches import ROWS, Floats, Ints
+from streameval.offline.evaluate import Column
+from streameval.offline.inputs import segments_of
+from streameval.offline.table_files import quoted
+
+BY: Final = "by "
+"""What the names of the columns of `--by` begin with, so that they hide no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitBatch(Generic[Data]):
+    """n units with what their metrics are computed from; the rest as `evaluate.Units` has it."""
+
+    data: Data
+    clusters: Ints
+    segments: Ints
+    names: Sequence[Segment]
+    ids: Sequence[str] | None = None
+    tied: tuple[int, int] = (0, 0)
+
+    def sums(self, columns: Sequence[Column]) -> tuple[Floats, Ints]:
+        """Return x and y of each unit, shape (n, columns)."""
+        found = [metric.score(self.data, k) for metric, k in columns]
+        return np.column_stack([x for x, _ in found]), np.column_stack([y for _, y in found])
+
+
+def batch_of(
+    data: Data, users: Sequence[str], segments: Sequence[Segment], ids: Sequence[str]
+) -> UnitBatch[Data]:
+    """Units with their users, their values of `--by`, and their names."""
+    numbers, names = segments_of(segments)
+    clusters = np.array([cluster_of(user) for user in users], np.int64)
+    return UnitBatch(data, clusters, numbers, names, ids)
+
+
+def dimensions(by: Sequence[str]) -> str:
+    """The columns of `--by` as SQL selects them, each after a comma."""
+    return "".join(f", {quoted(BY + name)}" for name in by)
+
+
+def grouped(
+    connection: Any, query: str, width: int
+) -> Iterator[tuple[list[tuple[Any, ...]], list[int]]]:
+    """The rows of a query, and where in them each new key starts; the rows of a key are not cut.
+
+    The key is the first `width` columns, which the query is in order of.
+    """
+    connection.execute(query)
+    held: list[tuple[Any, ...]] = []
+    while rows := connection.fetchmany(ROWS):
+        key = (held or rows)[-1 if held else 0][:width]
+        starts = []
+        for number, row in enumerate(rows):
+            if row[:width] != key:
+                key = row[:width]
+                starts.append(number)
+        if not starts:
+            held += rows
+            continue
+        last = starts.pop()
+        before = len(held)
+        yield held + rows[:last], [0, *(before + start for start in starts)]
+        held = rows[last:]
+    if held:
+        yield held, [0]

@@ -1,0 +1,655 @@
+"""`streameval evaluate` of ratings, indexes, samples, events and what lists are made of."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import (
+    mean_absolute_error,
+    mean_squared_error,
+    precision_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError
+from streameval.core.metrics import CATALOGUE
+from streameval.core.outcome import Outcome
+from streameval.offline.intervals import student
+from streameval.offline.outcomes import table
+from streameval.offline.sorts import SORTS
+
+Rows = list[dict[str, Any]]
+
+
+def written(path: Path, rows: Rows) -> str:
+    """A table in the format that the end of its name says."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(invoke(*arguments, "--json"))
+    return answer
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+    return str(error.value)
+
+
+def values(found: dict[str, Any]) -> dict[str, float]:
+    return {name: figure["value"] for name, figure in found["figures"].items()}
+
+
+# --- Ratings. User 0 rates items 0, 1 (errors -1, 3), user 1 item 0 (error 2).
+
+RATED = [
+    {"user": "u0", "item": "i0", "rating": 4, "prediction": 3},
+    {"user": "u0", "item": "i1", "rating": 1, "prediction": 4},
+    {"user": "u1", "item": "i0", "rating": 3, "prediction": 5},
+]
+ERRORS = {
+    "mse": 14 / 3,
+    "rmse": math.sqrt(14 / 3),
+    "mae": 2.0,
+    "rmse_user": (math.sqrt(5) + 2) / 2,
+    "mae_user": 2.0,
+    "rmse_item": (math.sqrt(5 / 2) + 3) / 2,
+    "mae_item": (3 / 2 + 3) / 2,
+    "nrmse": math.sqrt(14 / 3) / 4,
+    "nmae": 1 / 2,
+}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("together", [True, False])
+def test_errors_by_hand_in_one_file_or_two(kind: str, together: bool, tmp_path: Path) -> None:
+    if together:
+        files = ["--ratings", written(tmp_path / f"r.{kind}", RATED)]
+    else:
+        keys = ("user", "item")
+        halves = [
+            [{name: row[name] for name in (*keys, column)} for row in RATED]
+            for column in ("rating", "prediction")
+        ]
+        files = [
+            *("--ratings", written(tmp_path / f"r.{kind}", halves[0])),
+            *("--predictions", written(tmp_path / f"p.{kind}", halves[1][::-1])),
+        ]
+    found = run(*files, "--metrics", ",".join(ERRORS), "--scale", "1:5", "--per-list")
+    assert values(found) == pytest.approx(ERRORS, abs=1e-9)
+    counts = {name: figure["n"] for name, figure in found["figures"].items()}
+    assert counts["rmse"] == counts["nmae"] == 3, "pairs"
+    assert counts["rmse_user"] == 2, "users"
+    assert counts["rmse_item"] == 2, "items"
+    # Only means over users have a score of a user.
+    assert found["lists"]["u1"] == pytest.approx({"rmse_user": 2.0, "mae_user": 2.0})
+    assert found["notes"] == {"scale": [1.0, 5.0]}
+
+
+def ratings(seed: int, users: int = 60, items: int = 25) -> Rows:
+    chance = random.Random(seed)
+    rows = []
+    for user in range(users):
+        shift = chance.gauss(0, 1)
+        for item in chance.sample(range(items), chance.randint(1, 12)):
+            rating = chance.randint(1, 5)
+            prediction = rating + shift + chance.gauss(0, 1)
+            rows.append(
+                {"user": f"u{user}", "item": f"i{item}", "rating": rating, "prediction": prediction}
+            )
+    return rows
+
+
+def test_scikit_learn_gives_the_same_errors(tmp_path: Path) -> None:
+    rows = ratings(1)
+    names = ["mse", "rmse", "mae", "rmse_user", "mae_user", "rmse_item", "mae_item"]
+    found = values(
+        run("--ratings", written(tmp_path / "r.parquet", rows), "--metrics", ",".join(names))
+    )
+
+    def theirs(metric: Any, chosen: Rows) -> float:
+        return float(metric(*([row[name] for row in chosen] for name in ("rating", "prediction"))))
+
+    def mean_by(key: str, metric: Any) -> float:
+        groups = [[row for row in rows if row[key] == name] for name in {row[key] for row in rows}]
+        return math.fsum(theirs(metric, group) for group in groups) / len(groups)
+
+    expected = {
+        "mse": theirs(mean_squared_error, rows),
+        "rmse": theirs(root_mean_squared_error, rows),
+        "mae": theirs(mean_absolute_error, rows),
+        "rmse_user": mean_by("user", root_mean_squared_error),
+        "mae_user": mean_by("user", mean_absolute_error),
+        "rmse_item": mean_by("item", root_mean_squared_error),
+        "mae_item": mean_by("item", mean_absolute_error),
+    }
+    assert found == pytest.approx(expected, abs=1e-8)
+
+
+def test_scikit_learn_gives_the_same_precision_at_a_threshold(tmp_path: Path) -> None:
+    """With k beyond all pairs, those predicted above t are recommended."""
+    rows = ratings(2)
+    file = written(tmp_path / "r.csv", rows)
+    found = run(
+        "--ratings", file, "--metrics", "precision_threshold@99", "--threshold", "3.5", "--per-list"
+    )
+    for user, scores in found["lists"].items():
+        mine = [row for row in rows if row["user"] == user]
+        theirs = precision_score(
+            [row["rating"] >= 3.5 for row in mine],
+            [row["prediction"] > 3.5 for row in mine],
+            zero_division=0,
+        )
+        assert scores["precision_threshold@99"] == pytest.approx(theirs, abs=1e-12)
+    assert found["notes"] == {"threshold": 3.5}
+
+
+def test_the_interval_of_an_error_is_clustered_by_user(tmp_path: Path) -> None:
+    """Users have errors 1, 1 and 3: means of squares 1 and 9, over 3 pairs 11/3.
+
+    d = x - R·y is 2 - 22/3 and 9 - 11/3, both 16/3 in size: se² = 2 · 2 · (16/3)² / 3².
+    """
+    rows = [
+        {"user": "a", "item": "i", "rating": 1, "prediction": 2},
+        {"user": "a", "item": "j", "rating": 2, "prediction": 1},
+        {"user": "b", "item": "i", "rating": 1, "prediction": 4},
+    ]
+    found = run("--ratings", written(tmp_path / "r.csv", rows), "--metrics", "mse,rmse")["figures"]
+    reach = student(0.95, 1) * math.sqrt(2 * 2 * (16 / 3) ** 2 / 9)
+    assert found["mse"]["high"] == pytest.approx(11 / 3 + reach, abs=1e-8)
+    assert found["rmse"]["high"] == pytest.approx(math.sqrt(11 / 3 + reach), abs=1e-8)
+    assert found["rmse"]["low"] == 0.0, "a mean of squares is not below 0"
+
+
+def test_the_interval_of_a_mean_over_items_is_that_of_drawing_users_again(tmp_path: Path) -> None:
+    """Beside one bootstrap of users by hand, whose spread is within its own error of 200 draws."""
+    rows = ratings(3, users=200)
+    found = run("--ratings", written(tmp_path / "r.parquet", rows), "--metrics", "mae_item")
+    figure = found["figures"]["mae_item"]
+    users = sorted({row["user"] for row in rows})
+    chance = np.random.default_rng(1)
+    means = []
+    for _ in range(400):
+        weight = dict(
+            zip(users, chance.multinomial(len(users), [1 / len(users)] * len(users)), strict=True)
+        )
+        sums: dict[str, list[float]] = {}
+        for row in rows:
+            both = sums.setdefault(row["item"], [0.0, 0.0])
+            both[0] += weight[row["user"]] * abs(row["prediction"] - row["rating"])
+            both[1] += weight[row["user"]]
+        means.append(np.mean([total / count for total, count in sums.values() if count]))
+    theirs = 2 * 1.97 * np.std(means)
+    assert figure["high"] - figure["low"] == pytest.approx(theirs, rel=0.25)
+    assert figure["high"] + figure["low"] == pytest.approx(2 * figure["value"])
+
+
+def test_neither_the_order_of_ratings_nor_their_files_change_a_bit(tmp_path: Path) -> None:
+    rows = ratings(4)
+    names = ["--metrics", ",".join(ERRORS), "--scale", "1:5"]
+    whole = run("--ratings", written(tmp_path / "r.parquet", rows), *names)
+    random.Random(1).shuffle(rows)
+    parts = [written(tmp_path / f"{n}.parquet", rows[n::2]) for n in range(2)]
+    assert run("--ratings", parts[0], "--ratings", parts[1], *names) == whole
+
+
+def test_segments_of_ratings_have_their_own_figures(tmp_path: Path) -> None:
+    rows = [row | {"variant": "A" if row["user"] == "u0" else "B"} for row in RATED]
+    file = written(tmp_path / "r.csv", rows)
+    found = run("--ratings", file, "--metrics", "mae,mae_item,mae_user", "--by", "variant")
+    assert {part["variant"]: values(part) for part in found["segments"]} == {
+        "A": pytest.approx({"mae": 2.0, "mae_item": 2.0, "mae_user": 2.0}),
+        "B": pytest.approx({"mae": 2.0, "mae_item": 2.0, "mae_user": 2.0}),
+    }
+    # With segments an item counts once in each.
+    assert found["figures"]["mae_item"]["n"] == 3
+
+
+def test_models_in_one_table_of_predictions_are_told_apart(tmp_path: Path) -> None:
+    predictions = [
+        {"user": row["user"], "item": row["item"], "prediction": row["rating"] + error, "model": m}
+        for row in RATED
+        for m, error in (("knn", 1), ("svd", 2))
+    ]
+    found = run(
+        *("--ratings", written(tmp_path / "r.csv", [{**row, "prediction": 0} for row in RATED])),
+        *("--predictions", written(tmp_path / "p.csv", predictions)),
+        *("--metrics", "mae", "--by", "model"),
+    )
+    assert [values(part) for part in found["segments"]] == [{"mae": 1.0}, {"mae": 2.0}]
+
+
+def test_a_pair_rated_twice_counts_with_its_latest_rating(tmp_path: Path) -> None:
+    rows = [
+        {"user": "u", "item": "i", "rating": 1, "prediction": 1, "timestamp": 20},
+        {"user": "u", "item": "i", "rating": 5, "prediction": 1, "timestamp": 10},
+    ]
+    found = run("--ratings", written(tmp_path / "r.csv", rows), "--metrics", "mae")
+    assert found["figures"]["mae"] == {"value": 0.0, "low": None, "high": None, "n": 1}
+
+
+def test_ratings_without_a_prediction_are_left_out_and_counted(tmp_path: Path) -> None:
+    predictions = [{"user": "u0", "item": "i0", "prediction": 4.5}]
+    rated = [{name: row[name] for name in ("user", "item", "rating")} for row in RATED]
+    files = [
+        *("--ratings", written(tmp_path / "r.csv", rated)),
+        *("--predictions", written(tmp_path / "p.csv", predictions)),
+    ]
+    found = run(*files, "--metrics", "mae")
+    assert found["figures"]["mae"]["value"] == 0.5
+    assert found["notes"] == {"ratings_without_prediction": 2}
+    assert "2 ratings have no prediction" in invoke(*files)
+
+
+def test_the_terminal_shows_what_the_json_has(tmp_path: Path) -> None:
+    file = written(tmp_path / "r.csv", RATED)
+    lines = [line.split() for line in invoke("--ratings", file).splitlines() if line.strip()]
+    assert lines[0] == ["figure", "value", "n"]
+    assert lines[2:] == [["rmse", "2.1602", "3"], ["mae", "2.0000", "3"]]
+
+
+# --- What lists are made of
+
+SLATES = [
+    *({"list": "l1", "item": item, "rank": rank} for rank, item in enumerate("abc", 1)),
+    *({"list": "l2", "item": item, "rank": rank} for rank, item in enumerate("ba", 1)),
+]
+FEATURES = [
+    {"item": item, "category": category} for item, categories in
+    {"a": "x", "b": "xy", "c": "y"}.items() for category in categories
+]  # fmt: skip
+
+
+def slates_as(kind: str, folder: Path) -> str:
+    if kind != "outcomes":
+        return written(folder / "s.csv", SLATES)
+    rows = []
+    for number, name in enumerate(("l1", "l2", None)):
+        items = [row["item"] for row in SLATES if row["list"] == name] or ["z"]
+        rows.append(slate(number, name, items))
+    pq.write_table(table(0, rows), folder / "o.parquet")
+    return str(folder / "o.parquet")
+
+
+def slate(
+    number: int,
+    request: str | None,
+    items: list[str],
+    *,
+    gains: list[float] | None = None,
+    scores: list[float | None] | None = None,
+    user: str = "u",
+    time: int = 1_700_000_000_000,
+) -> Outcome:
+    size = len(items)
+    return Outcome(
+        offset=number,
+        user=user,
+        request=request,
+        variant=None,
+        surface=None,
+        time=time,
+        items=items,
+        positions=[None] * size,
+        ranks=list(range(1, size + 1)),
+        shown=[time] * size,
+        scores=scores or [None] * size,
+        propensities=[None] * size,
+        gains=gains or [0.0] * size,
+        feedback=[],
+    )
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "slates"])
+def test_what_lists_are_made_of_by_hand(kind: str, tmp_path: Path) -> None:
+    """Distances ab, bc: 1 - 1/√2; ac: 1. Of 4 items 3 are shown, 2 of them in the top 1.
+
+    a is had by 2 of 4 users (1 bit), b and c by one (2 bits).
+    """
+    names = ["catalogue_coverage", "catalogue_coverage@1", "diversity", "novelty", "diversity@2"]
+    names.append("novelty_self_information")
+    train = [{"user": user, "item": item} for user, item in ("1a", "2a", "3b", "4c", "4c")]
+    found = run(
+        slates_as(kind, tmp_path),
+        *("--features", written(tmp_path / "f.csv", FEATURES)),
+        *("--train", written(tmp_path / "t.csv", train)),
+        *("--catalogue", written(tmp_path / "c.csv", [{"item": item} for item in "abcd"])),
+        *("--metrics", ",".join(names), "--per-list"),
+    )
+    half = 1 - 1 / math.sqrt(2)
+    first = (2 * half + 1) / 3
+    assert values(found) == pytest.approx(
+        {
+            "catalogue_coverage": 3 / 4,
+            "catalogue_coverage@1": 2 / 4,
+            "diversity": (first + half) / 2,
+            "novelty": (3 * first + 2 * half) / 5,
+            "diversity@2": half,
+            "novelty_self_information": ((1 + 2 + 2) / 3 + (2 + 1) / 2) / 2,
+        },
+        abs=1e-9,
+    )
+    assert found["figures"]["novelty"]["n"] == 5, "items"
+    assert found["lists"]["l1"]["diversity"] == pytest.approx(first)
+    assert found["notes"] == {"catalogue": 4}
+
+
+def test_an_item_outside_the_catalogue_is_named(tmp_path: Path) -> None:
+    catalogue = written(tmp_path / "c.csv", [{"item": "a"}, {"item": "b"}])
+    said = refused(
+        slates_as("slates", tmp_path), "--metrics", "catalogue_coverage", "--catalogue", catalogue
+    )
+    assert "c is shown but not in it" in said
+
+
+def test_neighbours_reach_what_the_user_has_not_rated(tmp_path: Path) -> None:
+    """u has a of abcd; its neighbours v, w have a, b and c: 2/3. v (no neighbour) has 0 of 2."""
+    rated = [{"user": user, "item": item} for user, item in ("ua", "va", "vb", "wc", "xd")]
+    pairs = [{"user": "u", "neighbour": name} for name in "vw"]
+    found = run(
+        *("--train", written(tmp_path / "t.csv", rated)),
+        *("--neighbours", written(tmp_path / "n.csv", pairs), "--per-list"),
+    )
+    assert {name: row["neighbour_coverage"] for name, row in found["lists"].items()} == {
+        "u": pytest.approx(2 / 3), "v": 0.0, "w": 0.0, "x": 0.0,
+    }  # fmt: skip
+    assert found["figures"]["neighbour_coverage"]["n"] == 4
+
+
+# --- Indexes, samples, reads
+
+
+def test_index_recall_by_hand(tmp_path: Path) -> None:
+    """q1: of bcd, bc are found; q2 has no answer."""
+    approximate = [{"query": "q1", "item": item, "score": -n} for n, item in enumerate("abcx")]
+    exact = [
+        *({"query": "q1", "item": item, "rank": n} for n, item in enumerate("bcde", 1)),
+        {"query": "q2", "item": "a", "rank": 1},
+    ]
+    found = run(
+        written(tmp_path / "a.csv", approximate),
+        *("--exact", written(tmp_path / "e.csv", exact)),
+        *("--metrics", "index_recall@3,index_recall@1", "--per-list"),
+    )
+    assert found["lists"] == {
+        "q1": {"index_recall@3": pytest.approx(2 / 3), "index_recall@1": 0.0},
+        "q2": {"index_recall@3": 0.0, "index_recall@1": 0.0},
+    }
+    assert values(found)["index_recall@3"] == pytest.approx(1 / 3)
+
+
+SAMPLES = [
+    {"list": name, "item": f"i{n}", "score": score, "positive": int(n == 0)}
+    for name, scores in {"l1": [0.5, 0.9, 0.5, 0.1], "l2": [0.7, 0.6, 0.2]}.items()
+    for n, score in enumerate(scores)
+]
+
+
+def test_the_positive_of_a_sample_ranks_below_its_equals(tmp_path: Path) -> None:
+    """l1: 0.9 and the equal 0.5 stand before it, rank 3; l2: rank 1."""
+    file = written(tmp_path / "s.jsonl", SAMPLES)
+    found = run("--sampled", file, "--metrics", "sampled_hit_rate@2,sampled_ndcg@3", "--per-list")
+    assert found["lists"] == {
+        "l1": {"sampled_hit_rate@2": 0.0, "sampled_ndcg@3": 0.5},
+        "l2": {"sampled_hit_rate@2": 1.0, "sampled_ndcg@3": 1.0},
+    }
+    assert found["notes"] == {"negatives": [2, 3]}
+    assert set(run("--sampled", file)["figures"]) == {"sampled_hit_rate@10", "sampled_ndcg@10"}
+
+
+def test_a_sample_has_one_positive(tmp_path: Path) -> None:
+    two = [row | {"positive": 1} for row in SAMPLES]
+    assert "l1: 4 positives" in refused("--sampled", written(tmp_path / "s.csv", two))
+
+
+DAY = 86_400_000
+
+
+def event(day: int, user: str, item: str, kind: str = "", **more: Any) -> dict[str, Any]:
+    ts = 1_700_006_400_000 + day * DAY + more.pop("at", 0)
+    if not kind:
+        return {"type": "impression", "ts": ts, "user_id": user, "item_id": item} | more
+    return {"type": "feedback", "ts": ts, "user_id": user, "item_id": item, "feedback": kind} | more
+
+
+TOY = [event(0, user, item) for user in ("u1", "u2", "u4") for item in "ab"]
+TOY += [event(0, "u1", "a", "like", at=5), event(0, "u3", "c", "like")]
+RATES = ["--metrics", "positive_rate,positive_rate_gorse_v05"]
+
+
+def test_gorses_toy_case_of_a_log_has_both_of_its_answers(tmp_path: Path) -> None:
+    found = run("--events", written(tmp_path / "e.jsonl", TOY), *RATES)
+    assert values(found) == pytest.approx(
+        {"positive_rate": 1 / 6, "positive_rate_gorse_v05": 1 / 2}, abs=1e-9
+    )
+    assert found["figures"]["positive_rate"]["n"] == 3, "u3 read nothing"
+
+
+def test_days_are_told_apart_and_what_was_taken_back_does_not_count(tmp_path: Path) -> None:
+    """Day 0: 1/6. Day 1: u1 reads a twice and b, likes a and takes it back: 0 of 2.
+
+    Its like of b comes on day 2, which has no read. Kinds that are no positive say nothing.
+    """
+    log = [
+        *TOY,
+        *(event(1, "u1", item) for item in "aab"),
+        event(1, "u1", "a", "like", at=1),
+        event(1, "u1", "a", "like", at=2, retract=True),
+        event(1, "u1", "b", "dwell"),
+        event(2, "u1", "b", "like"),
+    ]
+    file = written(tmp_path / "e.jsonl", log)
+    found = run("--events", file, "--by", "day", "--per-list", *RATES)
+    days = {part["day"]: values(part)["positive_rate"] for part in found["segments"]}
+    assert days == {"2023-11-15": pytest.approx(1 / 6, abs=1e-9), "2023-11-16": 0.0}
+    assert found["lists"]["u1 2023-11-16"] == {
+        "positive_rate": 0.0, "positive_rate_gorse_v05": None,
+    }  # fmt: skip
+
+
+def test_what_is_positive_is_the_configurations(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text('positives: ["dwell>=10"]\n')
+    log = [event(0, "u", "a"), event(0, "u", "b"), event(0, "u", "a", "dwell", value=10.0),
+           event(0, "u", "b", "dwell", value=9.0), event(0, "u", "b", "like")]  # fmt: skip
+    file = written(tmp_path / "e.jsonl", log)
+    found = run("--events", file, "--config", str(tmp_path / "c.yaml"))
+    assert values(found) == {"positive_rate": 0.5}
+
+
+def test_lines_that_are_no_event_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "e.jsonl"
+    file.write_text(json.dumps(event(0, "u", "a")) + "\n{}\n")
+    assert run("--events", str(file))["notes"] == {"rejected": 1}
+
+
+def test_outcome_files_have_a_daily_rate_of_distinct_items(tmp_path: Path) -> None:
+    """u saw a (twice) and b, and a has a gain once: 1/2; v saw a the day after: 0."""
+    start = 1_700_006_400_000
+    rows = [
+        slate(0, "r0", ["a", "b"], gains=[0.0, 0.0], time=start),
+        slate(1, None, ["a"], gains=[1.0], time=start + 5),
+        slate(2, "r2", ["a"], user="v", time=start + DAY),
+    ]
+    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    found = run(str(tmp_path / "o.parquet"), "--metrics", "positive_rate", "--by", "day")
+    assert [values(part)["positive_rate"] for part in found["segments"]] == [0.5, 0.0]
+    assert values(found) == {"positive_rate": 0.25}
+
+
+# --- Scores and ties of ranked lists
+
+
+def test_auc_of_outcome_files_goes_by_the_scores_that_were_logged(tmp_path: Path) -> None:
+    """By place the relevant items stand first; by score they do not. One slate lacks a score."""
+    scores = [0.2, 0.5, 0.5, 0.9]
+    gains = [1.0, 1.0, 0.0, 0.0]
+    rows = [
+        slate(0, "all", list("abcd"), gains=gains, scores=[*scores]),
+        slate(1, "some", list("abcd"), gains=gains, scores=[0.2, None, 0.5, 0.9]),
+        slate(2, "none", list("abcd"), gains=gains),
+        slate(3, "empty", ["a"], scores=[0.3]),
+    ]
+    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    found = run(str(tmp_path / "o.parquet"), "--metrics", "auc,mrr", "--per-list")
+    theirs = roc_auc_score([1, 1, 0, 0], scores)
+    assert found["lists"]["all"]["auc"] == pytest.approx(theirs)
+    assert [found["lists"][name]["auc"] for name in ("some", "none", "empty")] == [None] * 3
+    assert found["figures"]["auc"]["n"] == 1
+    assert found["lists"]["all"]["mrr"] == 1.0, "ranks stay those that were shown"
+
+
+def test_auc_of_many_outcomes_equals_scikit_learns(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    rows = []
+    for number in range(300):
+        size = chance.randint(2, 12)
+        gains = [1.0, 0.0, *(float(chance.random() < 0.4) for _ in range(size - 2))]
+        scores: list[float | None] = [chance.randint(0, 5) / 4 for _ in range(size)]
+        items = [f"i{n}" for n in range(size)]
+        rows.append(slate(number, f"r{number}", items, gains=gains, scores=scores))
+    pq.write_table(table(0, rows), tmp_path / "o.parquet", row_group_size=77)
+    lists = run(str(tmp_path / "o.parquet"), "--metrics", "auc", "--per-list")["lists"]
+    for row in rows:
+        theirs = roc_auc_score([gain > 0 for gain in row.gains], row.scores)
+        assert lists[row.request]["auc"] == pytest.approx(theirs, abs=1e-12)
+
+
+def test_scores_beside_ranks_are_for_auc_only(tmp_path: Path) -> None:
+    rows = [
+        {"list": "l", "item": "a", "rank": 1, "score": 0.1},
+        {"list": "l", "item": "b", "rank": 2, "score": 0.9},
+    ]
+    found = run(
+        written(tmp_path / "s.csv", rows),
+        *("--labels", written(tmp_path / "l.csv", [{"list": "l", "item": "b"}])),
+        *("--metrics", "auc,mrr"),
+    )
+    assert values(found) == {"auc": 1.0, "mrr": 0.5}
+    assert "notes" not in found, "ranks decided, so nothing tied"
+
+
+@pytest.mark.parametrize(("ties", "count"), [("input", 1), ("trec", 2)])
+def test_lists_with_equal_scores_are_counted(ties: str, count: int, tmp_path: Path) -> None:
+    """l1 ties; l2 does in single precision only; l3 does not."""
+    rows = [
+        {"list": name, "item": f"i{n}", "score": score}
+        for name, scores in {
+            "l1": [2.0, 1.0, 1.0],
+            "l2": [1.0, 1.0 + 1e-9],
+            "l3": [2.0, 1.0],
+        }.items()
+        for n, score in enumerate(scores)
+    ]
+    files = [
+        written(tmp_path / "s.parquet", rows),
+        *("--labels", written(tmp_path / "l.csv", [{"list": "l9", "item": "b"}])),
+        *("--ties", ties),
+    ]
+    assert run(*files)["notes"] == {"ties": {"lists": count, "of": 3, "rule": ties}}
+    assert f"{count} of 3 lists that are in order of score have equal scores" in invoke(*files)
+
+
+def test_the_parameters_of_half_life_are_options(tmp_path: Path) -> None:
+    """Half-life 2, neutral 1, gains 5, 1, 3 at ranks 1 to 3: 4/1 + 0/2 + 2/4 = 4.5."""
+    labels = [
+        {"list": "l", "item": item, "gain": gain}
+        for item, gain in zip("abc", (5, 1, 3), strict=True)
+    ]
+    files = [
+        written(tmp_path / "s.csv", [{**row, "list": "l"} for row in SLATES[:3]]),
+        *("--labels", written(tmp_path / "l.csv", labels), "--metrics", "half_life"),
+    ]
+    assert values(run(*files, "--half-life", "2", "--neutral", "1")) == {"half_life": 4.5}
+    assert "half-life is above 1" in refused(*files, "--half-life", "1")
+
+
+# --- The catalogue, and what is refused
+
+
+def test_the_catalogue_has_every_name_and_says_what_each_takes() -> None:
+    rows = {row["name"]: row for row in run("--list")["catalogue"]}
+    ranked = (
+        "precision recall recall_capped f1_user f1_mean map map_capped map_over_k map_blog mrr"
+        " hit_rate r_precision ndcg ndcg_exp ndcg_binary ndcg_binary_full dcg dcg_exp dcg_binary"
+        " auc half_life catalogue_coverage novelty novelty_self_information diversity"
+    )
+    rated = (
+        "mse rmse mae rmse_user mae_user rmse_item mae_item nrmse nmae precision_threshold"
+        " recall_threshold f1_threshold"
+    )
+    others = "index_recall sampled_hit_rate sampled_ndcg positive_rate neighbour_coverage"
+    assert {*ranked.split(), *rated.split(), *others.split()} <= set(rows)
+    assert {entry.sort for entry in CATALOGUE} == set(SORTS)
+    assert rows["rmse"]["input"].startswith("--ratings")
+    assert "precision_threshold@k" in invoke("--list")
+
+
+def test_a_figure_of_lists_and_one_of_ratings_stand_side_by_side(tmp_path: Path) -> None:
+    found = run(
+        slates_as("slates", tmp_path),
+        *("--labels", written(tmp_path / "l.csv", [{"list": "l1", "item": "b"}])),
+        *("--features", written(tmp_path / "f.csv", FEATURES)),
+        *("--ratings", written(tmp_path / "r.csv", RATED)),
+        *("--metrics", "rmse,mrr,diversity@2", "--per-list"),
+    )
+    assert list(found["figures"]) == ["rmse", "mrr", "diversity@2"]
+    assert found["lists"]["l1"].keys() == {"mrr", "diversity@2"}
+
+
+def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
+    slates = slates_as("slates", tmp_path)
+    rated = written(tmp_path / "r.csv", RATED)
+    bare = [{name: row[name] for name in ("user", "item", "rating")} for row in RATED]
+    twice = written(tmp_path / "p.csv", [RATED[0], RATED[0]])
+    broken = written(tmp_path / "b.csv", [RATED[0] | {"rating": "nan"}])
+    cases = {
+        "rmse: needs --ratings": [slates, "--metrics", "rmse"],
+        "no column prediction": ["--ratings", written(tmp_path / "n.csv", bare)],
+        "predicted twice": ["--ratings", rated, "--predictions", twice],
+        "a finite rating": ["--ratings", broken],
+        "nrmse: needs --scale": ["--ratings", rated, "--metrics", "nrmse"],
+        "lowest rating is below": ["--ratings", rated, "--scale", "5:1"],
+        "such as 1:5": ["--ratings", rated, "--scale", "5"],
+        "f1_threshold@5: needs --threshold": ["--ratings", rated, "--metrics", "f1_threshold@5"],
+        "recall_threshold: needs a cut": ["--ratings", rated, "--metrics", "recall_threshold"],
+        "rmse has no cut": ["--ratings", rated, "--metrics", "rmse@5"],
+        "needs a level of recall": [slates, "--metrics", "interpolated_precision@0.35"],
+        "a cut is a whole number": [slates, "--metrics", "ndcg@0.5"],
+        "diversity: needs --features": [slates, "--metrics", "diversity"],
+        "--train, who has what": [slates, "--metrics", "novelty_self_information"],
+        "needs --catalogue": [slates, "--metrics", "catalogue_coverage@5"],
+        "index_recall@5: needs an index's results": [slates, "--metrics", "index_recall@5"],
+        "sampled_ndcg@5: needs --sampled": [slates, "--metrics", "sampled_ndcg@5"],
+        "positive_rate: needs --events": ["--metrics", "positive_rate"],
+        "neighbour_coverage: needs --neighbours": ["--metrics", "neighbour_coverage"],
+        "--threshold: no figure": ["--ratings", rated, "--metrics", "mae", "--threshold", "3"],
+        "--by shop": ["--events", rated, "--by", "shop"],
+        "no column shop": ["--ratings", rated, "--by", "shop"],
+    }  # fmt: skip
+    for said, arguments in cases.items():
+        assert said in refused(*arguments), said
