@@ -22,6 +22,9 @@ DASHBOARD = DEPLOY / "grafana" / "streameval.json"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.prom"
 
 A, B = (f'job="streameval", instance="{name}"' for name in "ab")
+COUNTERS = f'streameval_check_passed{{{A}, check="counters_match_log", severity="error"}}'
+COUNTERS_RUN = f'streameval_check_last_run_timestamp_seconds{{{A}, check="counters_match_log"}}'
+DRIFT = f'streameval_check_passed{{{A}, check="drift", severity="warning"}}'
 STEADY = {
     f"up{{{A}}}": "1x180",
     f"up{{{B}}}": "1x180",
@@ -41,6 +44,9 @@ STEADY = {
     f"streameval_key_mismatches_total{{{A}}}": "0x180",
     f"streameval_fences_total{{{A}}}": "0x180",
     f'streameval_overflow_total{{{A}, bound="segments"}}': "0x180",
+    COUNTERS: "1x180",
+    COUNTERS_RUN: "0+60x180",
+    f"streameval_check_interval_seconds{{{A}}}": "900x180",
 }
 """A deployment that is well, a value each minute of three hours; timelines change some of it."""
 
@@ -74,6 +80,10 @@ FIRES = {
         steady(events_total="5000x180", events_rejected_total="60x180"),
         40,
     ),
+    "StreamevalCheckFailed": (steady(check_passed="1x60 0x119"), 62),
+    "StreamevalCheckWarns": (steady() | {DRIFT: "1x60 0x119"}, 62),
+    "StreamevalCheckUnanswered": (steady(check_passed="1x20 _x160"), 150),
+    "StreamevalChecksStopped": (steady(check_last_run_timestamp_seconds="0x180"), 52),
 }
 QUIET = {
     "a steady deployment": steady(),
@@ -99,6 +109,24 @@ QUIET = {
     ),
     "event time lags behind the clock": steady(watermark_timestamp_seconds="0+1x180"),
     "two rebalances fence a commit each": steady(fences_total="0x60 1x10 2x109"),
+    "checks that have nothing to check": steady()
+    | {f'streameval_check_last_run_timestamp_seconds{{{A}, check="off_policy"}}': "0+60x180"},
+    "the first check of a deployment comes late": steady(
+        check_last_run_timestamp_seconds="_x40 2400+60x139", check_passed="_x40 1x139"
+    ),
+    "another worker leads for a while": steady(
+        check_passed="1x60 _x60 1x59",
+        check_last_run_timestamp_seconds="0+60x60 _x60 7260+60x59",
+        check_interval_seconds="900x60 _x60 900x59",
+    )
+    | {
+        name.replace(A, B): values
+        for name, values in {
+            COUNTERS: "_x60 1x60",
+            COUNTERS_RUN: "_x60 3600+60x59",
+            f"streameval_check_interval_seconds{{{A}}}": "_x60 900x60",
+        }.items()
+    },
     "a counter that was reset by a restart": steady(
         events_total="0+60000x60 0+60000x119", overflow_total="5x60 0x119"
     ),
@@ -160,6 +188,11 @@ def test_no_alert_fires_on_what_only_looks_like_a_fault(story, tmp_path):
 def test_lost_events_are_shown_for_an_hour_and_not_for_ever(tmp_path):
     timeline = steady(events_lost_total="_x60 700x119")
     firing(tmp_path, timeline, {59: "", 61: "StreamevalEventsLost", 175: ""})
+
+
+def test_checks_that_never_began_are_stopped_too(tmp_path):
+    timeline = steady(check_last_run_timestamp_seconds="", check_passed="")
+    firing(tmp_path, timeline, {65: "", 70: "StreamevalChecksStopped"})
 
 
 def test_every_alert_has_an_entry_in_the_runbook():

@@ -176,9 +176,12 @@ def golden_status() -> ServiceStatus:
         leader=True,
         fencing_token=7,
         checks=[
-            CheckStatus("drift", passed=False, value=0.25, time=1_700_000_000.0, seconds=0.5),
-            CheckStatus("off_policy", passed=None, value=None, time=1_700_000_000.0, seconds=0.0),
+            CheckStatus(
+                "drift", "error", passed=False, value=0.25, time=1_700_000_000, seconds=0.5
+            ),
+            CheckStatus("off_policy", "warning", None, None, time=1_700_000_000, seconds=0.0),
         ],
+        check_interval=900.0,
     )
 
 
@@ -407,6 +410,13 @@ def test_the_overview_escapes_everything_and_is_bounded():
     assert "<img" not in html
     assert html.count("&lt;script&gt;") == MAX_SEGMENTS_SHOWN * len(definition.windows) * 8
     assert f"{50 - MAX_SEGMENTS_SHOWN} more segments" in html
+
+
+def test_the_overview_shows_how_checks_ended_on_the_leader_only():
+    html = render(golden_status(), now=1_700_000_100.0)
+    assert "<td class=name>drift</td><td><span class=bad>failed</span></td><td>0.25</td>" in html
+    assert "<td class=name>off_policy</td><td>not checked</td><td>&ndash;</td>" in html
+    assert "<h2>Checks</h2>" not in render(a_status(), now=1_700_000_100.0)
 
 
 def test_the_overview_shows_a_worker_that_has_nothing_yet():

@@ -212,6 +212,7 @@ class Frame:
         status.leader = status.fencing_token is not None
         if status.leader and self._snapshots is not None:
             status.checks = self._snapshots.results()
+            status.check_interval = self._snapshots.check_interval
         self.status: ServiceStatus = status
         self.described_at = time.monotonic()
 

@@ -63,7 +63,7 @@ class Exposition(Collector):
         yield from _segments(status.counters)
         yield from _work(status.counters)
         yield from _figures(status)
-        yield from _checks(status.checks)
+        yield from _checks(status)
 
 
 def registry(status: Callable[[], ServiceStatus]) -> CollectorRegistry:
@@ -342,18 +342,28 @@ def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
 
 
 _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (
-    ("passed", "1 when the check passed, 0 when it failed", lambda c: c.passed),
     ("value", "What the check measured, in its own unit", lambda c: c.value),
     ("last_run_timestamp_seconds", "When the check last ended", lambda c: c.time),
     ("duration_seconds", "How long the check took", lambda c: c.seconds),
 )
 
 
-def _checks(checks: Sequence[CheckStatus]) -> Iterator[Metric]:
+def _checks(status: ServiceStatus) -> Iterator[Metric]:
+    passed = _gauge(
+        "check_passed", "1 when the check passed, 0 when it failed", ["check", "severity"]
+    )
+    for check in status.checks:
+        if check.passed is not None:
+            passed.add_metric([check.name, check.severity], check.passed)
+    yield passed
     for name, text, value in _CHECK:
         family = _gauge(f"check_{name}", text, ["check"])
-        for check in checks:
+        for check in status.checks:
             present = value(check)
             if present is not None:
                 family.add_metric([check.name], present)
         yield family
+    interval = _gauge("check_interval_seconds", "Time between two runs of the checks")
+    if status.check_interval is not None:
+        interval.add_metric([], status.check_interval)
+    yield interval

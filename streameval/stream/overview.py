@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from streameval.core.figures import Figures, Row, Segment
 from streameval.core.metrics import RANKING
-from streameval.stream.status import PartitionStatus, ServiceStatus
+from streameval.stream.status import CheckStatus, PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
 
@@ -75,6 +75,7 @@ def render(status: ServiceStatus, now: float) -> str:
             _totals(status),
             _windows(status),
             _partitions(status.partitions, now),
+            _checks(status.checks, now),
             _footer(status),
             "</body></html>",
         )
@@ -227,6 +228,28 @@ def _checkpoint(partition: PartitionStatus) -> str:
     return f"{size:,.0f} KiB, {_duration(partition.checkpoint_age_seconds)} ago"
 
 
+def _checks(checks: Sequence[CheckStatus], now: float) -> str:
+    """The checks of the newest snapshot: the leader knows them."""
+    if not checks:
+        return ""
+    body = (
+        _row(
+            "matured",
+            [each.name],
+            [_ended(each), _figure(each.value), f"{_duration(now - each.time)} ago"],
+        )
+        for each in checks
+    )
+    return "<h2>Checks</h2>" + _table(("check",), ("ended", "value", "ran"), body)
+
+
+def _ended(check: CheckStatus) -> str:
+    if check.passed is None:
+        return "not checked"
+    word = "passed" if check.passed else "failed" if check.severity == "error" else "warns"
+    return f"<span class={'good' if check.passed else 'bad'}>{word}</span>"
+
+
 def _footer(status: ServiceStatus) -> str:
     return (
         f"<p class=dim>streameval {escape(status.version)} · <a href=/metrics>/metrics</a> · "
@@ -264,6 +287,10 @@ def _meter(share: float | None) -> str:
 
 def _segment(row: Row, dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
+
+
+def _figure(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.4g}"
 
 
 def _number(value: Any) -> str:

@@ -80,6 +80,13 @@ class SnapshotSchedule:
             self._results = _last_results(self._settings)
         return self._results
 
+    @property
+    def check_interval(self) -> float | None:
+        """Seconds between two runs of the checks; None where there are none."""
+        settings = self._settings
+        checked = settings.snapshots is not None and settings.checks is not None
+        return self._interval if checked else None
+
     def stop(self) -> None:
         """End a snapshot under way; what it began is never looked at."""
         if self._process is not None:
@@ -136,7 +143,14 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
     if found is None:
         return []
     return [
-        CheckStatus(one["name"], one["passed"], one["value"], found["time"] / 1000, one["seconds"])
+        CheckStatus(
+            one["name"],
+            one["severity"],
+            one["passed"],
+            one["value"],
+            found["time"] / 1000,
+            one["seconds"],
+        )
         for one in found["checks"]
     ]
 

@@ -139,10 +139,11 @@ class CheckStatus:
     """How an offline check ended the last time.
 
     `passed` and `value` are None where there was nothing to check. `time`: seconds since the epoch
-    at its end; `seconds`: how long it took.
+    at its end; `seconds`: how long it took. `severity`: error or warning.
     """
 
     name: str
+    severity: str
     passed: bool | None
     value: float | None
     time: float
@@ -154,8 +155,8 @@ class ServiceStatus:
     """The whole worker at one tick. `started_at`: seconds since the epoch.
 
     `figures` is None until the first tick with a partition. `reason` says in one line why the
-    service is not `ready`. `leader`, `fencing_token` and, on the
-    leader, `checks` are filled by the application frame.
+    service is not `ready`. `leader`, `fencing_token` and, on the leader, `checks` and
+    `check_interval` (seconds; None where no checks are run) are filled by the application frame.
     """
 
     version: str
@@ -173,6 +174,7 @@ class ServiceStatus:
     leader: bool = False
     fencing_token: int | None = None
     checks: Sequence[CheckStatus] = ()
+    check_interval: float | None = None
 
     def unready(self) -> str | None:
         """Why no traffic or trust should go here, in one line; None when all is well."""
