@@ -228,6 +228,20 @@ def test_a_topic_made_anew_under_its_old_name_is_refused_with_a_cure():
         assert "Choose another `group`" in worker.logged()
 
 
+def test_a_topic_made_anew_while_the_worker_runs_is_refused_however_long_it_is():
+    """Its log holds the offset to read next, so nothing else would tell."""
+    with scene(partitions=1) as it:
+        worker = it.worker()
+        it.produce(300)
+        it.wait_for_all()
+        service.delete_topic(it.kafka.port, it.topic)
+        service.create_topic(it.kafka.port, it.topic, 1)
+        it.produce(3_000)
+        assert worker.process.wait(10) == 2, "the probe sees it, long before the group does"
+        (line,) = [line for line in worker.logged().splitlines() if "made anew" in line]
+        assert "another Kafka topic" in line and "Choose another `group`" in line
+
+
 def test_another_cluster_is_refused_with_a_cure():
     with scene(partitions=1) as it, servers.kafka() as other:
         worker = it.worker()

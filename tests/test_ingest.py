@@ -277,6 +277,26 @@ def test_a_log_that_ends_before_the_position_is_refused_while_running(world):
     world.run(scenario)
 
 
+@pytest.mark.parametrize("assigned_anew", [False, True])
+@pytest.mark.parametrize("what", ["cluster", "topic"])
+def test_another_log_is_refused_while_running_however_long_it_is(world, what, assigned_anew):
+    """Also where the state of the partition was kept from before."""
+
+    async def scenario():
+        world.produce(20)
+        await world.start()
+        setattr(world.member, f"{what}_id", "another")
+        world.produce(1_000)
+        if assigned_anew:
+            await world.member.start_over()
+        await asyncio.sleep(5)
+        assert world.running.done()
+        with pytest.raises(RefusedError, match=f"another Kafka {what}.*made anew"):
+            await world.running
+
+    world.run(scenario)
+
+
 def test_events_that_the_log_lost_are_counted_once(world):
     """Also where the partition goes and comes back before the gap is committed."""
 

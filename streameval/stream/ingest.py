@@ -60,6 +60,9 @@ GROUP_COMMIT_SECONDS: Final = 5.0
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
+_START_OVER: Final = (
+    "Choose another `group`, or delete the keys of this one in Redis to count from zero"
+)
 # A figure is computed anew at most this share of the time (a tick gets rarer with many users).
 TICK_SHARE: Final = 0.05
 
@@ -104,6 +107,7 @@ class Ingest:
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
         self._joined = False
+        self._log: dict[str, str] = {}
         self._store_up = False
         self._broker_up = False
         self._reason = "starting"
@@ -249,8 +253,8 @@ class Ingest:
             start=cut.start,
             end=cut.end,
             users=cut.users,
-            cluster_id=self.reader.cluster_id,
-            topic_id=self.reader.topic_id,
+            cluster_id=self._log["cluster"],
+            topic_id=self._log["topic"],
             fingerprint=self._fingerprint,
             definition=self._described,
             now=int(time.time() * 1000),
@@ -352,7 +356,7 @@ class Ingest:
         parked = self._parked.pop(number, None)
         if parked is not None:
             offset = await self._persist(lambda: self.store.offset(number))
-            first, end = await self._persist(lambda: self.reader.bounds(number))
+            first, end = await self._bounds(number)
             held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
             if offset is not None and offset == parked.committed and held:
                 return parked
@@ -363,7 +367,7 @@ class Ingest:
             )
             self._was_reset.add(number)
             stored = await self._persist(lambda: self.store.load(number))
-        first, end = await self._persist(lambda: self.reader.bounds(number))
+        first, end = await self._bounds(number)
         self._refuse_strangers(number, stored, end)
         if stored.header is None:
             state = Partition(self.definition, journal=True, keep_outcomes=self.outbox.on)
@@ -378,6 +382,12 @@ class Ingest:
         owned = self._opened(number, state, stored, first, end)
         await self.outbox.settle(owned, stored)
         return owned
+
+    async def _bounds(self, number: int) -> tuple[int, int | None]:
+        """First offset and end of the log, which is still the one we know."""
+        bounds: tuple[int, int | None] = await self._persist(lambda: self.reader.bounds(number))
+        self._refuse_another_log()
+        return bounds
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
@@ -419,27 +429,34 @@ class Ingest:
             idle_since=time.monotonic() - idle,
         )
 
+    def _refuse_another_log(self) -> None:
+        """Refuse a log that is not the one this worker began to read."""
+        now = {"cluster": self.reader.cluster_id, "topic": self.reader.topic_id}
+        for what, ours in now.items():
+            before = self._log[what] = self._log.get(what) or ours
+            if ours and before != ours:  # "" where the broker does not say
+                raise RefusedError(
+                    f"this is another Kafka {what} (id {ours}) than the one that was read until now"
+                    f" (id {before}): was it deleted and made anew? {_START_OVER}"
+                )
+
     def _refuse_strangers(self, number: int, stored: Stored, end: int | None) -> None:
         """Refuse state of another definition, cluster or topic: no figure of it would be right."""
         if stored.offset is None:
             return
         if stored.fingerprint not in {None, self._fingerprint}:
             refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
-        for what, theirs, ours in (
-            ("cluster", stored.cluster_id, self.reader.cluster_id),
-            ("topic", stored.topic_id, self.reader.topic_id),
-        ):
-            if theirs and ours and theirs != ours:
+        for what, theirs in (("cluster", stored.cluster_id), ("topic", stored.topic_id)):
+            if theirs and self._log[what] and theirs != self._log[what]:
                 raise RefusedError(
                     f"Redis holds the state of partition {number} of another Kafka {what}"
-                    f" (id {theirs}, this one is {ours}): was it deleted and made anew? Choose"
-                    " another `group`, or delete the keys of this one in Redis to count from zero"
+                    f" (id {theirs}, this one is {self._log[what]}): was it deleted and made anew?"
+                    f" {_START_OVER}"
                 )
         if end is not None and stored.offset > end:
             raise RefusedError(
                 f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
-                f" end {end}: the topic was made anew or truncated. Choose another `group`, or"
-                " delete the keys of this one in Redis to count from zero"
+                f" end {end}: the topic was made anew or truncated. {_START_OVER}"
             )
 
     async def _persist(self, call: Any) -> Any:
@@ -465,6 +482,11 @@ class Ingest:
         """Ask both servers every few seconds whether they are there."""
         while True:
             self._broker_up = bool(await _bounded(self.reader.probe(), PROBE_TIMEOUT))
+            if self._broker_up:
+                try:
+                    self._refuse_another_log()
+                except RefusedError as error:
+                    self._fail(error)
             facts = await _bounded(self.store.facts(), PROBE_TIMEOUT)
             self._store_up = facts is not None
             if facts is not None:
