@@ -218,6 +218,13 @@ def test_neither_the_order_of_ratings_nor_their_files_change_a_bit(tmp_path: Pat
     assert run("--ratings", parts[0], "--ratings", parts[1], *names) == whole
 
 
+def test_squares_on_a_wide_scale_are_summed_without_overflow(tmp_path: Path) -> None:
+    """Twenty users, each with an error of 30,000: 1.8e10 in all, beyond 9.2e9 billionths."""
+    rows = [{"user": f"u{n}", "item": "i", "rating": 0, "prediction": 3e4} for n in range(20)]
+    found = run("--ratings", written(tmp_path / "r.parquet", rows), "--metrics", "mse")
+    assert found["figures"]["mse"] == {"value": 9e8, "low": 9e8, "high": 9e8, "n": 20}
+
+
 def test_segments_of_ratings_have_their_own_figures(tmp_path: Path) -> None:
     rows = [row | {"variant": "A" if row["user"] == "u0" else "B"} for row in RATED]
     file = written(tmp_path / "r.csv", rows)
@@ -523,6 +530,13 @@ def test_auc_of_outcome_files_goes_by_the_scores_that_were_logged(tmp_path: Path
     assert found["lists"]["all"]["mrr"] == 1.0, "ranks stay those that were shown"
 
 
+def test_impressions_without_a_request_have_no_auc(tmp_path: Path) -> None:
+    rows = [slate(0, None, ["a"], gains=[1.0], scores=[0.5])]
+    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    found = run(str(tmp_path / "o.parquet"), "--metrics", "auc")
+    assert found["figures"]["auc"] == {"value": None, "low": None, "high": None, "n": 0}
+
+
 def test_auc_of_many_outcomes_equals_scikit_learns(tmp_path: Path) -> None:
     chance = random.Random(5)
     rows = []
@@ -648,6 +662,10 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "positive_rate: needs --events": ["--metrics", "positive_rate"],
         "neighbour_coverage: needs --neighbours": ["--metrics", "neighbour_coverage"],
         "--threshold: no figure": ["--ratings", rated, "--metrics", "mae", "--threshold", "3"],
+        "neighbour_coverage is of all users": [
+            *("--neighbours", rated, "--train", rated, "--by", "item", "--metrics"),
+            "neighbour_coverage",
+        ],
         "--by shop": ["--events", rated, "--by", "shop"],
         "no column shop": ["--ratings", rated, "--by", "shop"],
     }  # fmt: skip

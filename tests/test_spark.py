@@ -20,7 +20,7 @@ from streameval.core.outcome import Span
 from streameval.offline import spark as on_spark
 from streameval.offline.evaluate import DEFAULT, Figure
 
-FIGURES = [*DEFAULT, "ndcg@3", "map", "f1_mean@5"]
+FIGURES = [*DEFAULT, "ndcg@3", "map", "f1_mean@5", "auc"]
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,11 @@ class Asked:
         return [(part, self.k) for part in parts]
 
     @property
+    def by_score(self) -> bool:
+        """Whether it goes by the scores that were logged, and not by the order shown."""
+        return self.entry.name == "auc"
+
+    @property
     def own(self) -> bool:
         """Whether a unit has a score of its own, and not only a part in the figure."""
         return isinstance(self.entry, Metric) or (
@@ -281,8 +286,10 @@ def _figure(x: Ints, y: Ints) -> Figure:
     n = int(y.sum())
     if n == 0:
         return Figure(None, None, None, 0)
-    value = int(x.sum()) / (n * NANO)
-    stderr = ratio_stderr(x, y)
+    # Squared errors on a wide scale may sum to more than an int64 holds.
+    total = sum(x.tolist())
+    value = total / (n * NANO)
+    stderr = ratio_stderr(x if abs(total) < 2**63 else x.astype(np.float64), y)
     if stderr is None:
         return Figure(value, None, None, n)
     return bounded(value, stderr / NANO, int(np.count_nonzero(y)), n)

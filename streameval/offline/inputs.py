@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileType
 
 from streameval.core.errors import InputError, StreamevalError, UnreachableError
 from streameval.core.limits import CLUSTERS
@@ -37,7 +36,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
     yet (`_pending`) are left out. Raises `InputError`, `UnreachableError`.
     """
     found: list[str] = []
-    for path in paths:
+    for path in map(places.on_disk, paths):
         if places.is_uri(path):
             found += _files_of_uri(path)
             continue
@@ -62,7 +61,7 @@ def _files_of_uri(uri: str) -> list[str]:
         below = [
             info.path.removeprefix(f"{place.path}/")
             for info in places.listed(*place, recursive=True)
-            if info.path.endswith(".parquet") and info.type == FileType.File
+            if info.path.endswith(".parquet") and info.is_file
         ]
         found = [name for name in below if PENDING not in name.split("/")]
         if not found:
@@ -188,9 +187,7 @@ def _places(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float64]:
     """The place of each item by the score that was logged with it, as `core.metrics.Lists`."""
     if "scores" not in record.schema.names:
         return np.full(count, np.nan)
-    column = record.column("scores")
-    flat = column.values.slice(column.offsets[0].as_py(), count).fill_null(math.nan)
-    scores = _window(flat, 1, np.float64, count)
+    scores = _window(record.column("scores").flatten().fill_null(math.nan), 1, np.float64, count)
     owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((-scores, owner))
     # Runs of equal scores of a list share the mean of their places.

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from streameval.core.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.offline.answer import Answer, Note
 from streameval.offline.batches import ROWS, Advance
@@ -30,6 +31,8 @@ NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id"
 
 def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Coverage over users that have ratings or neighbours. Raises `InputError`."""
+    if given.by:
+        raise InputError("--by: neighbour_coverage is of all users")
     rated = given.train or given.ratings
     with connected(*given.neighbours, *rated) as connection:
         advance(load_interactions(connection, "interactions", rated))

@@ -17,7 +17,12 @@ from streameval.offline.answer import Answer, Figure, Note, Segment
 from streameval.offline.batches import Advance
 from streameval.offline.evaluate import Asked, check_segments, evaluated
 from streameval.offline.given import Given
-from streameval.offline.inputs import files_of, is_outcome_file, record_batches
+from streameval.offline.inputs import (
+    check_dimensions,
+    files_of,
+    is_outcome_file,
+    record_batches,
+)
 from streameval.offline.ranked_tables import load_shown, ordered
 from streameval.offline.table_files import (
     ITEM_NAMES,
@@ -103,6 +108,7 @@ def read_shown(given: Given, advance: Advance) -> Iterator[ShownLists]:
 
 
 def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[ShownLists]:
+    check_dimensions(by)
     columns = ["request", "user", "items", "ranks", *by]
     for record in record_batches(files, columns, advance):
         known = record.filter(record.column("request").is_valid())

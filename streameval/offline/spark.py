@@ -50,22 +50,26 @@ def evaluate(
 ) -> Evaluation:
     """The figures `metrics` of a Spark DataFrame with the columns of outcome files.
 
-    Needed are `user`, `request` (rows where it is null are no ranked list), `ranks` and `gains`.
-    `by` takes any other column; null counts as "". Intervals come with the figures. Raises
-    `InputError` for a name or a column that is unknown, and for too many segments.
+    Needed are `user`, `request` (rows where it is null are no ranked list), `ranks` and `gains`,
+    and for `auc` the logged `scores`. `by` takes any other column; null counts as "". Intervals
+    come with the figures. Raises `InputError` for a name or a column that is unknown, and for too
+    many segments.
     """
     evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
     for asked in evaluation.asked:
         if asked.entry.name not in LIST_METRICS:
             raise InputError(f"{asked.name}: no figure of ranked lists")
-    usable = [name for name in dataframe.columns if name not in _TYPES]
-    absent = [name for name in _TYPES if name not in dataframe.columns]
+    needed = dict(_TYPES)
+    if any(asked.by_score for asked in evaluation.asked):
+        needed["scores"] = "array<double>"
+    absent = [name for name in needed if name not in dataframe.columns]
     if absent:
         raise InputError(f"the DataFrame has no column {', '.join(absent)}: read outcome files")
+    usable = [name for name in dataframe.columns if name not in needed]
     for name in by:
         if name not in usable:
             raise InputError(f"by {name}: rows can be split by {', '.join(usable)}")
-    types = {**_TYPES, **dict.fromkeys(by, "string")}
+    types = {**needed, **dict.fromkeys(by, "string")}
     chosen = dataframe.selectExpr(
         *(f"CAST({_quoted(name)} AS {sort}) AS {_quoted(name)}" for name, sort in types.items())
     )
