@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,13 +41,20 @@ def moment(ts: int | None) -> str:
     return datetime.fromtimestamp(ts / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
+def size_of_file(name: str) -> int:
+    """Bytes of a file; 0 for what is none, such as standard input."""
+    return Path(name).stat().st_size if Path(name).is_file() else 0
+
+
 @contextmanager
-def progress_bar(names: Sequence[str]) -> Iterator[Progress]:
+def progress_bar(
+    names: Sequence[str], size: Callable[[str], int] = size_of_file
+) -> Iterator[Progress]:
     """A bar over the bytes of the files, on stderr and only on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
-    total = sum(Path(name).stat().st_size for name in names if Path(name).is_file())
+    total = sum(map(size, names)) if console.is_terminal else 0
     columns = ("reading", BarColumn(), DownloadColumn(), TimeRemainingColumn())
     hidden = not console.is_terminal or not total
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:

@@ -189,7 +189,7 @@ def service(bucket, tmp_path_factory):
     left = Service(tmp_path_factory.mktemp("service") / "s").take(stream(slates=2_000))
     left.snapshot("later")
     for file in left.outcomes.rglob("dt=*/**/*.parquet"):
-        name = f"{bucket.name}/copied/{file.relative_to(left.outcomes)}"
+        name = f"{bucket.name}/outcomes/{file.relative_to(left.outcomes)}"
         with bucket.files("").open_output_stream(name) as target:
             target.write(file.read_bytes())
     return left
@@ -203,14 +203,14 @@ def evaluated(*arguments):
 
 def test_evaluate_gives_the_same_bits_from_a_disk_and_from_a_store(bucket, service):
     expected = evaluated(str(service.outcomes))
-    assert evaluated(bucket.uri("copied")) == expected
+    assert evaluated(bucket.uri("outcomes")) == expected
     assert evaluated(f"file://{service.outcomes}") == expected
     assert expected["figures"]["ndcg@10"]["n"] > 1_000
 
 
 def test_one_file_of_a_store_can_be_named(bucket, service):
-    (name, *_) = bucket.names("copied")
-    assert evaluated(bucket.uri(f"copied/{name}")) == evaluated(str(service.outcomes / name))
+    (name, *_) = bucket.names("outcomes")
+    assert evaluated(bucket.uri(f"outcomes/{name}")) == evaluated(str(service.outcomes / name))
 
 
 def test_spans_that_are_not_published_are_not_evaluated(bucket, folder, path):
@@ -218,6 +218,34 @@ def test_spans_that_are_not_published_are_not_evaluated(bucket, folder, path):
     folder.publish("p0-0-9-aa")
     folder.write(Span(0, 9, 12, "bb"), [an_outcome(2)])
     assert evaluated(bucket.uri(path))["figures"]["ndcg@10"]["n"] == 1
+
+
+def test_the_report_draws_what_lies_in_a_store(bucket, service, tmp_path):
+    for place, name in ((bucket.uri("outcomes"), "store"), (str(service.outcomes), "disk")):
+        arguments = [place, "--by", "variant", "--report", str(tmp_path / name)]
+        answer = CliRunner().invoke(app, ["evaluate", *arguments])
+        assert answer.exit_code == 0, answer.output
+    assert (tmp_path / "store").read_bytes() == (tmp_path / "disk").read_bytes()
+
+
+def test_tables_are_not_read_from_a_store(bucket, tmp_path):
+    (tmp_path / "labels.csv").write_text("list,item\nr1,a\n")
+    for arguments in (
+        [bucket.uri("slates.csv"), "--labels", str(tmp_path / "labels.csv")],
+        ["--run", bucket.uri("run.txt"), "--qrels", str(tmp_path / "labels.csv")],
+    ):
+        with pytest.raises(InputError, match="only outcome files are read from there") as error:
+            CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+        one_line(error)
+
+
+def test_a_bar_knows_how_much_there_is_to_read(bucket, service):
+    expected = sum(file.stat().st_size for file in service.outcomes.rglob("*") if file.is_file())
+    marker = (service.outcomes / "_streameval.json").stat().st_size  # not copied
+    assert places.size(str(service.outcomes)) == expected
+    assert places.size(bucket.uri("outcomes")) == expected - marker
+    (name, *_) = bucket.names("outcomes")
+    assert places.size(bucket.uri(f"outcomes/{name}")) == (service.outcomes / name).stat().st_size
 
 
 def test_evaluate_says_what_a_store_lacks(bucket):
@@ -235,12 +263,12 @@ def test_the_windows_are_recomputed_from_a_store(bucket, service):
     """DuckDB reads through pyarrow: it needs no extension."""
     name, figure = "windows_match_outcomes", re.compile(r"all [\d,]+ matured figures are those of")
     arguments = {"reference": None}
-    service.outcomes, kept = bucket.uri("copied"), service.outcomes
+    service.outcomes, kept = bucket.uri("outcomes"), service.outcomes
     try:
         found = results(service, **arguments)
         assert figure.match(found[name].message)
-        (removed, *_) = bucket.names("copied")
-        bucket.files("").delete_file(f"{bucket.name}/copied/{removed}")
+        (removed, *_) = bucket.names("outcomes")
+        bucket.files("").delete_file(f"{bucket.name}/outcomes/{removed}")
         assert name in failures(results(service, **arguments))
     finally:
         service.outcomes = kept

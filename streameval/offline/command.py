@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 from streameval.core.errors import InputError
 from streameval.core.metrics import CATALOGUE
 from streameval.offline.given import Given
+from streameval.offline.places import size
 from streameval.offline.ranked_tables import Ties
 from streameval.offline.sorts import SORTS, answer, asked_for, list_source
 
@@ -43,7 +44,7 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
     from streameval.tables import progress_bar
 
     given = request.given
-    with progress_bar(given.all_files()) as advance:
+    with progress_bar(given.all_files(), size) as advance:
         found = answer(given, request.metrics, advance)
     if request.report is not None:
         from streameval.offline.report import write_report

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 import duckdb
 
 from streameval.core.errors import InputError
+from streameval.offline import places
+from streameval.offline.outcomes import dataset_of
 
 MEMORY: Final = "512MB"
 POINTS: Final = 60
@@ -61,10 +63,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
             config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
         )
         try:
-            names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-            connection.execute(
-                f"CREATE VIEW slates AS SELECT * FROM read_parquet([{names}])"  # noqa: S608  # quoted
-            )
+            _open(connection, files)
             step, time = _time(connection, by)
             items, tail, tail_positives = _tail(connection)
             return Curves(
@@ -78,9 +77,20 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
                 calibration=_calibration(connection),
             )
         except duckdb.Error as error:
-            raise InputError(f"{files[0]}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{places.shown(files[0])}: {str(error).splitlines()[0]}") from error
         finally:
             connection.close()
+
+
+def _open(connection: Any, files: Sequence[str]) -> None:
+    """Make the view `slates`; what is no path is read by pyarrow, which knows its file system."""
+    if any(map(places.is_uri, files)):
+        connection.register("slates", dataset_of(files))
+        return
+    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(
+        f"CREATE VIEW slates AS SELECT * FROM read_parquet([{names}])"  # noqa: S608  # quoted
+    )
 
 
 def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:

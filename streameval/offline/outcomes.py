@@ -160,6 +160,23 @@ def dataset(root: str) -> pa.dataset.Dataset:
         )
 
 
+def dataset_of(names: Sequence[str]) -> pa.dataset.Dataset:
+    """All rows of outcome files, wherever each of them is. Raises `UnreachableError`."""
+    found: list[tuple[fs.FileSystem, list[str]]] = []
+    for name in names:
+        with reaching(name):
+            place = opened(name)
+        if not found or found[-1][0] != place.files:
+            found.append((place.files, []))
+        found[-1][1].append(place.path)
+    return pa.dataset.dataset(
+        [
+            pa.dataset.dataset(paths, SCHEMA, format="parquet", filesystem=files)
+            for files, paths in found
+        ]
+    )
+
+
 def visible(place: Place) -> list[str]:
     """The paths of the files below the folder `place` that readers may see, in order."""
     found = [info for info in listed(*place) if info.type == fs.FileType.Directory]

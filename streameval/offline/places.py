@@ -107,12 +107,18 @@ def read(name: str) -> tuple[Any, int]:
         raise wrong(f"{shown(name)} cannot be read ({said(error, name)})") from error
 
 
+def on_disk(name: str) -> str:
+    """The path that `file:///…` names; any other name as it is. Raises `InputError`."""
+    return opened(name).path if name.startswith("file://") else name
+
+
 def size(name: str) -> int:
-    """Bytes of a file; 0 for what is none."""
+    """Bytes of a file, or of all files below a folder; 0 for what is neither."""
     with reaching(name):
         place = opened(name)
-        info = place.files.get_file_info(place.path)
-        return info.size if info.type == fs.FileType.File else 0
+        found = place.files.get_file_info(place.path)
+        below = [found] if found.is_file else listed(*place, recursive=True)
+        return sum(info.size for info in below if info.is_file)
 
 
 def said(error: BaseException, name: str) -> str:

@@ -92,7 +92,7 @@ def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = Fal
 
 
 def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    with_scores = any(figure.entry.name == "auc" for figure in asked)
+    with_scores = any(figure.by_score for figure in asked)
     chosen = list_source(given, with_ids=given.per_list, with_scores=with_scores)
     utility = half_life_utility(given.half_life, given.neutral)
     asked = [

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from streameval.core.errors import InputError
 from streameval.offline.batches import Advance, Batch
 from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes
+from streameval.offline.places import shown
 from streameval.offline.ranked_tables import Tables, Ties, read_tables
+from streameval.offline.table_files import require_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def source(
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
-                f"{file}: not an outcome file; slates of another shape need --labels,"
+                f"{shown(file)}: not an outcome file; slates of another shape need --labels,"
                 " a TREC run --run and --qrels"
             )
 
@@ -69,6 +71,7 @@ def source(
 
 
 def _of_tables(tables: Tables) -> Source:
+    require_disk([*tables.shown, *tables.labels])
     files = files_of([*tables.shown, *tables.labels])
     return Source(
         files, lambda advance: read_tables(tables, advance), outcomes=False, ties=tables.ties

@@ -14,6 +14,7 @@ from typing import Any, Final
 import duckdb
 
 from streameval.core.errors import InputError
+from streameval.offline import places
 
 MEMORY: Final = "512MB"
 
@@ -63,8 +64,18 @@ def columns_of(connection: Any, files: Sequence[str]) -> list[str]:
     return [row[0] for row in found]
 
 
+def require_disk(files: Sequence[str]) -> None:
+    """Raise `InputError` for a URI."""
+    for file in files:
+        if places.is_uri(file):
+            raise InputError(
+                f"{places.shown(file)}: only outcome files are read from there: copy it to a disk"
+            )
+
+
 def table_function(files: Sequence[str]) -> str:
     """The SQL that reads files of one sort, told by the end of their names."""
+    require_disk(files)
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     plain = files[0].removesuffix(".gz").removesuffix(".zst")
     if plain.endswith(".parquet"):
