@@ -19,7 +19,7 @@ from streameval.stream.columns import Fetched, _ColumnRecords
 
 LZ4, NONE = 3, 0
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
-ATTRIBUTES, CONTROL = 21, 0x20
+ATTRIBUTES, CONTROL, RECORD_COUNT = 21, 0x20, 57
 
 
 def batch(base, offsets, *, codec=LZ4, producer=-1, length=None, marker=None):
@@ -107,6 +107,15 @@ def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
     assert (
         "offsets 2 to 3 ([Error 2] CorruptRecord" in fetched.unreadable[TopicPartition("topic", 0)]
     )
+
+
+def test_nothing_of_a_batch_that_breaks_in_the_middle_is_handed_out():
+    bad = bytearray(batch(2, [0, 1, 2], codec=NONE))
+    struct.pack_into(">i", bad, RECORD_COUNT, 5)
+    fetched = Fetched()
+    records = _ColumnRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
+    assert [offset for columns in records for offset in columns.offsets] == [0, 1]
+    assert "offsets 2 to 4" in fetched.unreadable[TopicPartition("topic", 0)]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])

@@ -188,6 +188,29 @@ def test_a_paused_partition_stands_still_and_goes_on_where_it_was(kafka):
     asyncio.run(scenario())
 
 
+def test_the_lag_of_a_paused_partition_grows_with_the_log(kafka):
+    """Nothing is fetched of it that would tell: the probe asks."""
+
+    async def scenario():
+        topic = await new_topic(kafka, 2)
+        await send(kafka, topic, numbered(10))
+        async with member(kafka, topic) as one:
+            await one.read(lambda: one.count() == 10)
+            one.reader.pause(0)
+            for _ in range(10):  # a fetch that is under way would bring the new end
+                await one.reader.poll(0.1, 10)
+            await send(kafka, topic, numbered(7))
+            await one.reader.poll(0.1, 10)
+            assert await one.reader.probe()
+            assert one.reader.lag(0, 10) == 7
+            assert one.reader.lag(1, 0) == 0
+            one.reader.resume(0)
+            await one.read(lambda: one.count() == 17)
+            assert one.reader.lag(0, 17) == 0
+
+    asyncio.run(scenario())
+
+
 def test_partitions_move_when_a_member_joins_and_when_it_leaves(kafka):
     async def scenario():
         topic = await new_topic(kafka, 4)

@@ -351,6 +351,26 @@ def test_a_commit_whose_replies_are_lost_counts_once(chunk, after, lost):
         asyncio.run(scenario(proxy))
 
 
+def test_a_checkpoint_is_read_on_after_a_lost_reply_and_not_from_its_beginning():
+    """A bad line would never bring hundreds of chunks in a row."""
+    names = [f"c{number}" for number in range(40)]
+
+    async def scenario(proxy):
+        async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
+            await store.commit(commit_of(None, 10, [], saved(b"h", *names)))
+            with contextlib.closing(redis.Redis(port=proxy.target_port)) as client:
+                client.config_resetstat()
+                proxy.drop_replies(2, 30)
+                stored = await store.load(0)
+                assert proxy.dropped
+                assert list(stored.chunks) == names
+                asked = client.info("commandstats")["cmdstat_get"]["calls"]
+                assert asked <= len(names) + 2, "only what was lost is asked for again"
+
+    with servers.redis() as server, Proxy(server.port) as proxy:
+        asyncio.run(scenario(proxy))
+
+
 def test_a_silent_store_gets_each_commit_once(monkeypatch):
     """No answer within the time limit: the script is sent again, and the old one may run too."""
     monkeypatch.setattr(store_module, "REPLY_SECONDS", 0.2)

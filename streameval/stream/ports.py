@@ -45,7 +45,7 @@ class Log(Protocol):
         """First offset of the log, and the one after its last (None: the broker does not say)."""
 
     def lag(self, partition: int, next_offset: int) -> int | None:
-        """Records from `next_offset` to the end, as of the last fetch; None if unknown."""
+        """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         """Write to the dead-letter topic; returns when acknowledged, tries until then."""

@@ -141,6 +141,7 @@ class Reader:
         self._reading: asyncio.Task[dict[TopicPartition, list[Columns]]] | None = None
         self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
         self._paused: set[TopicPartition] = set()  # by the listener
+        self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
         self._held: dict[TopicPartition, float] = {}  # until when, for a batch that is unreadable
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")
@@ -367,7 +368,7 @@ class Reader:
         return first[place], end.get(place)
 
     def lag(self, partition: int, next_offset: int) -> int | None:
-        """Records from `next_offset` to the end, as of the last fetch; None if unknown."""
+        """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
         consumer = self._consumer
         place = TopicPartition(self._topic, partition)
         if consumer is None or place not in self._positions:
@@ -376,17 +377,25 @@ class Reader:
             end = consumer.highwater(place)
         except IllegalStateError:
             return None
+        end = self._ends.get(place) if end is None else max(end, self._ends.get(place, 0))
         return None if end is None else max(0, end - next_offset)
 
     async def probe(self) -> bool:
-        """Whether the brokers answer; also notices when partitions were added."""
+        """Whether the brokers answer; also notices when partitions were added, and new lag."""
         if self._consumer is None:
             return False
         try:
             await self._identify()
+            await self._look_ahead()
         except UnreachableError:
             return False
         return True
+
+    async def _look_ahead(self) -> None:
+        """Ask for the ends of partitions that stand still: no fetch tells them."""
+        still = [place for place in self._positions if place in self._paused or place in self._held]
+        known = still and self.cluster_id != EMBEDDED_CLUSTER
+        self._ends = await self._ask(self._open().end_offsets(still)) if known else {}
 
     async def _identify(self) -> None:
         identity = await self._ask(identify(self._open()._client, self._topic))  # noqa: SLF001 - the only way to send a request of our own

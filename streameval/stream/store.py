@@ -47,6 +47,8 @@ CONNECTIONS: Final = 8
 # Redis that is silent for longer is asked again, which the comparison of offsets makes safe.
 REPLY_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 3.0
+# How long a chunk is asked for again before its checkpoint is read from the beginning.
+CHUNK_SECONDS: Final = 15.0
 # A chunk that no checkpoint lists goes after an hour; a commit takes seconds.
 CHUNK_TTL_MS: Final = 3_600_000
 # While the store is away: how often it is tried, and how often the log says so.
@@ -192,23 +194,26 @@ class Store:
     async def load(self, partition: int) -> Stored:
         """Read what is stored of `partition`, its checkpoint included."""
         key = self._key(partition, "partition")
-        names: list[str] = []
+        found: dict[str, bytes] = {}
+        before: list[str] = []
         while True:
-            before = names
             fields: dict[bytes, bytes] = await self._once(lambda: self._raw("HGETALL", key))
             names = fields.get(b"chunks", b"").decode().split()
-            chunks = [await self._chunk(partition, name) for name in names]
-            found = {
-                name: chunk for name, chunk in zip(names, chunks, strict=True) if chunk is not None
-            }
-            if len(found) == len(names):
-                return _stored(fields, found)
+            for name in names:
+                if name not in found:
+                    chunk = await self._chunk(partition, name)
+                    if chunk is None:
+                        break
+                    found[name] = chunk
+            else:
+                return _stored(fields, {name: found[name] for name in names})
             if names == before:
                 raise RefusedError(
                     f"a chunk of the checkpoint of partition {partition} is missing in Redis at"
                     f" {self.address}: restore it, or start with `worker --reset-windows`"
                 )
             # Another writer moved the pointer on while we read: read what it points to now.
+            before = names
 
     async def commit(
         self, commit: Commit, *, give_up_after: float | None = None
@@ -286,8 +291,11 @@ class Store:
         return header
 
     async def _chunk(self, partition: int, name: str) -> bytes | None:
+        """One chunk, asked for again where a reply is lost: it is one of hundreds."""
         key = self._key(partition, f"chunk:{name}")
-        chunk: bytes | None = await self._once(lambda: self._raw("GET", key))
+        chunk: bytes | None = await self._persistently(
+            "reading a checkpoint", lambda: self._raw("GET", key), CHUNK_SECONDS
+        )
         return chunk
 
     async def _upload(self, partition: int, chunks: Mapping[str, bytes]) -> None:
