@@ -118,6 +118,8 @@ class Attribution:
         keep_outcomes = self.keep_outcomes
         inbox = self.inbox
         feedbacks = slates = 0
+        whole: list[SlateEvent] = []  # since the last impression
+        whole_offsets: list[int] = []
         # The slate of the event before: nearly always also that of the next impression.
         ts = NEVER
         user_id: str | None = None
@@ -150,6 +152,9 @@ class Attribution:
                     if keep_outcomes and slate is not None:
                         keep_scores(slate, item, event.score, event.propensity)
                     continue
+                if whole:
+                    self._take_whole(whole, whole_offsets)
+                    whole, whole_offsets = [], []
                 if keep_outcomes and offsets is not None:
                     self._offset = offsets[index]
                 slate = self._impression(event)
@@ -167,10 +172,12 @@ class Attribution:
                 inbox.append(event)
             else:
                 slates += 1
+                whole.append(event)
                 if keep_outcomes and offsets is not None:
-                    self._offset = offsets[index]
-                self._slate(event)
+                    whole_offsets.append(offsets[index])
                 user_id = None
+        if whole:
+            self._take_whole(whole, whole_offsets)
         if watermark != NEVER:
             self.watermark = watermark
         self.late += len(late)
@@ -208,37 +215,42 @@ class Attribution:
         self._show(slate, event.item_id, ts, event.position or 0)
         return slate
 
-    def _slate(self, event: SlateEvent) -> None:
-        """A list that came whole: nearly always a slate of its own, which is booked at once."""
-        ts, request = event.ts, event.request_id
-        user = self._touch(event.user_id, ts)
-        segment = self.segments.of(event.variant, event.surface)
-        if request in user.slates:
-            self._add_whole(user, event, segment)
-            return
-        items = event.items
-        count = len(items)
-        if isinstance(items, dict):
-            items = items.copy()
-        elif count > MAX_LISTED:
-            items = event.positions
-        journal = self.journal
-        slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
-        user.slates[request] = slate
-        user.shown_slates += 1
-        user.impressions += count
-        whole = self.whole
-        whole.times.append(ts)
-        whole.cells.append(user.cell if user.cell_segment == segment else self.cell(user, segment))
-        whole.impressions.append(count)
-        if journal:
-            self.unsaved.append(slate)
-        if user.pending:
-            self.mark(slate)
-        self.adopt(slate)
-        if self.keep_outcomes:
-            self._label(slate, event)
-            self._keep_details(slate, event)
+    def _take_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
+        """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
+        # Bound once: this loop sees every slate.
+        touch, segment_of, adopt = self._touch, self.segments.of, self.adopt
+        journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
+        add_time, add_cell, add_impressions = (column.append for column in self.whole)
+        for index, event in enumerate(events):
+            ts, request = event.ts, event.request_id
+            user = touch(event.user_id, ts)
+            segment = segment_of(event.variant, event.surface)
+            if keep_outcomes and offsets:
+                self._offset = offsets[index]
+            if request in user.slates:
+                self._add_whole(user, event, segment)
+                continue
+            items = event.items
+            count = len(items)
+            if isinstance(items, dict):
+                items = items.copy()
+            elif count > MAX_LISTED:
+                items = event.positions
+            slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
+            user.slates[request] = slate
+            user.shown_slates += 1
+            user.impressions += count
+            add_time(ts)
+            add_cell(user.cell if user.cell_segment == segment else self.cell(user, segment))
+            add_impressions(count)
+            if journal:
+                unsaved.append(slate)
+            if user.pending:
+                self.mark(slate)
+            adopt(slate)
+            if keep_outcomes:
+                self._label(slate, event)
+                self._keep_details(slate, event)
 
     def _add_whole(self, user: User, event: SlateEvent, segment: int) -> None:
         """The same where its request is known: its items join that slate, or begin a new one."""

@@ -151,12 +151,8 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
 
 
 def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, bytes]]:
-    for number, slates in enumerate(_portions(partition.attribution.unsaved)):
-        newest = max(slate.time for slate in slates)
-        records = [_slate_record(slate) for slate in slates]
+    for number, (newest, records) in enumerate(_portions(partition.attribution.unsaved)):
         yield ChunkInfo(f"{stem}.slates.{number}", NEVER, newest), _pack(records)
-        for slate in slates:
-            slate.unsaved = False
     for index, state in enumerate(partition.windows):
         numbers = [number for window, number in partition.unsaved_panes if window == index]
         written = [number for number in numbers if number in state.panes]
@@ -167,32 +163,35 @@ def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, by
             yield ChunkInfo(f"{stem}.panes.{index}", index, max(written)), _pack(panes)
 
 
-def _portions(slates: list[Slate]) -> Iterable[list[Slate]]:
-    portion: list[Slate] = []
-    items = 0
+def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
+    """What is written of `slates`, which are saved then: time of the newest and records, by chunk.
+
+    One visit to each: most have left the processor's caches.
+    """
+    records: list[SlateRecord] = []
+    items, newest = 0, NEVER
     for slate in slates:
-        portion.append(slate)
-        items += len(slate.shown)
+        slate.unsaved = False
+        time, shown, marks = slate.time, slate.shown, slate.feedback
+        records.append(
+            (
+                slate.user,
+                slate.request,
+                time,
+                slate.segment,
+                slate.anchor,
+                shown,
+                [(item, kind, *mark) for (item, kind), mark in marks.items()] if marks else None,
+                slate.particulars,
+            )
+        )
+        newest = max(newest, time)
+        items += len(shown)
         if items >= CHUNK_ITEMS:
-            yield portion
-            portion, items = [], 0
-    if portion:
-        yield portion
-
-
-def _slate_record(slate: Slate) -> SlateRecord:
-    feedback = slate.feedback
-    marks = feedback and [(item, kind, *mark) for (item, kind), mark in feedback.items()]
-    return (
-        slate.user,
-        slate.request,
-        slate.time,
-        slate.segment,
-        slate.anchor,
-        slate.shown,
-        marks or None,
-        slate.particulars,
-    )
+            yield newest, records
+            records, items, newest = [], 0, NEVER
+    if records:
+        yield newest, records
 
 
 def _pane_record(number: int, pane: Pane, cells: Cells) -> PaneRecord:
