@@ -53,14 +53,14 @@ class Stack:
     redis: servers.Server
 
 
-def peer(stack: Stack, name: str, topic: str, count: int) -> Run:
+def peer(stack: Stack, name: str, topic: str, count: int, *options: str) -> Run:
     """One run of `peers/NAME.py` over the first `count` records of `topic`."""
     flush(stack)
     command = [sys.executable, str(PEERS / f"{name}.py"), "--kafka", stack.kafka.address]
     command += ["--redis", stack.redis.url, "--topic", topic, "--group", servers.unique(name)]
     with on_core(cores()[0]):
         done = subprocess.run(
-            [*command, "--records", str(count)],
+            [*command, "--records", str(count), *options],
             check=False,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""The stream that is measured: users look at slates of ten, some of them react a minute later.
+"""The stream that is measured: users look at slates, some of them react a minute later.
 
 Deterministic by seed. JSON events of about 180 bytes, in order of time, keyed by user, a user
 always in the same partition. Made in blocks by numpy and one format string each, because a
@@ -33,7 +33,7 @@ _LONE = (
 )
 _SLATE = (
     b'{"type":"slate","ts":%d,"user_id":"user-%06d","request_id":"req-%010d",'
-    b'"variant":"%c","surface":"home","items":[' + b",".join([b'"item-%05d"'] * SLATE) + b"]}"
+    b'"variant":"%c","surface":"home","items":['
 )
 _FEEDBACK = (
     b'{"type":"feedback","ts":%d,"user_id":"user-%06d","item_id":"item-%05d",'
@@ -53,12 +53,14 @@ class Shape:
     """What the stream looks like.
 
     `impressions` in all, shown `per_second` of event time; `sent` as "impressions" of slates,
-    whole "slates", or "lone" impressions without a request; `feedback` an impression.
+    whole "slates", or "lone" impressions without a request; `length` items a slate, `feedback` an
+    impression.
     """
 
     impressions: int
     sent: str = "impressions"
     per_second: int = 1_000
+    length: int = SLATE
     users: int = 100_000
     feedback: float = 0.04
     partitions: int = 4
@@ -68,7 +70,7 @@ class Shape:
 def records(shape: Shape, *, first_slate: int = 0) -> Iterator[Record]:
     """The records of `shape`, in order of their ts; `first_slate` goes on where a stream ended."""
     random = np.random.default_rng((shape.seed, first_slate))
-    slates = shape.impressions // SLATE
+    slates = shape.impressions // shape.length
     waiting: list[tuple[int, int, bytes]] = []
     for start in range(first_slate, first_slate + slates, BLOCK):
         count = min(BLOCK, first_slate + slates - start)
@@ -85,17 +87,17 @@ def _block(
 ) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]:
     """Showings and feedback of `count` slates from number `start` on: (ts, user, value)."""
     requests = np.arange(start, start + count)
-    times = START + requests * SLATE * 1_000 // shape.per_second
+    times = START + requests * shape.length * 1_000 // shape.per_second
     users = random.integers(shape.users, size=count)
     variants = ord("A") + users // shape.partitions % 2  # a user's own, as in an experiment
     bases = random.integers(ITEMS, size=count)
-    items = (bases[:, np.newaxis] + STRIDE * np.arange(SLATE)) % ITEMS
+    items = (bases[:, np.newaxis] + STRIDE * np.arange(shape.length)) % ITEMS
     showings = {"impressions": _items, "slates": _slates, "lone": _lone}[shape.sent](
         times.tolist(), users.tolist(), requests.tolist(), variants.tolist(), items.tolist()
     )
     # The first rank is clicked twice as often as the last.
-    chance = shape.feedback * np.linspace(4 / 3, 2 / 3, SLATE)
-    slate, rank = np.nonzero(random.random((count, SLATE)) < chance)
+    chance = shape.feedback * np.linspace(4 / 3, 2 / 3, shape.length)
+    slate, rank = np.nonzero(random.random((count, shape.length)) < chance)
     delays = random.exponential(DELAY, len(slate)).astype(np.int64)
     like = random.random(len(slate)) < LIKES
     nameless = (random.random(len(slate)) < NAMELESS) | (shape.sent == "lone")
@@ -135,8 +137,9 @@ def _lone(times, users, requests, variants, items):
 
 
 def _slates(times, users, requests, variants, items):
+    form = _SLATE + b",".join([b'"item-%05d"'] * len(items[0])) + b"]}"
     return [
-        (ts, user, _SLATE % (ts, user, request, variant, *row))
+        (ts, user, form % (ts, user, request, variant, *row))
         for ts, user, request, variant, row in zip(
             times, users, requests, variants, items, strict=True
         )

@@ -7,8 +7,10 @@ import pathlib
 import time
 
 
-def arguments() -> argparse.Namespace:
+def arguments(*, add_up: bool = False) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
+    if add_up:
+        parser.add_argument("--add-up", action="store_true")
     for name in ("kafka", "redis", "topic", "group"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--records", type=int, required=True)
