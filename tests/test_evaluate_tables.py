@@ -666,6 +666,7 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
             *("--neighbours", rated, "--train", rated, "--by", "item", "--metrics"),
             "neighbour_coverage",
         ],
+        "s3://b/r.csv: only outcome files": ["--ratings", "s3://key:word@b/r.csv"],
         "--by shop": ["--events", rated, "--by", "shop"],
         "no column shop": ["--ratings", rated, "--by", "shop"],
     }  # fmt: skip

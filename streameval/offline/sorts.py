@@ -23,6 +23,7 @@ from streameval.offline.reads import read_figures
 from streameval.offline.retrieval_tables import index_figures, sampled_figures
 from streameval.offline.shown_lists import coverage_figures, item_list_figures
 from streameval.offline.sources import Source, source
+from streameval.offline.table_files import require_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
 
 def _check(given: Given, asked: Sequence[Asked]) -> None:
     """Refuse a figure whose files are missing, and a file that no figure uses."""
+    require_disk(given.all_files()[len(given.files) :])
     used: set[str] = set()
     for figure in asked:
         name, sort = figure.entry.name, figure.entry.sort
