@@ -148,7 +148,7 @@ class Service:
 
     def _count(self, number, deltas):
         for user, impressions, slates, first, last, positives in deltas:
-            known = self.users.setdefault((number, user), [0, 0, first, last, [0, 0]])
+            known = self.users.setdefault((number, user), [0, 0, first, last, [0] * len(positives)])
             known[0] += impressions
             known[1] += slates
             known[2:4] = min(known[2], first), max(known[3], last)

@@ -25,6 +25,7 @@ from streameval.stream.overview import MAX_SEGMENTS_SHOWN, render
 from streameval.stream.status import (
     BUCKETS,
     CheckStatus,
+    DailyStatus,
     PartitionStatus,
     ProcessCounters,
     ServiceStatus,
@@ -182,6 +183,14 @@ def golden_status() -> ServiceStatus:
             CheckStatus("off_policy", "warning", None, None, time=1_700_000_000, seconds=0.0),
         ],
         check_interval=900.0,
+        daily=DailyStatus(
+            1_700_006_400.0,
+            users=3,
+            rates=[
+                {"feedback": "click", "positive_rate": 1 / 6, "positive_rate_gorse_v05": 0.5},
+                {"feedback": "like", "positive_rate": 0.0, "positive_rate_gorse_v05": None},
+            ],
+        ),
     )
 
 
@@ -222,7 +231,7 @@ def test_every_family_is_documented():
     exported = {
         family.name + endings.get(family.type, "") for family in Exposition(golden_status).collect()
     }
-    named = set(re.findall(r"`(streameval_[a-z_]+)`", DOCUMENTATION.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(streameval_[a-z0-9_]+)`", DOCUMENTATION.read_text(encoding="utf-8")))
     assert named == exported
 
 

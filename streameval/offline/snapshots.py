@@ -168,6 +168,27 @@ def earlier_than(snapshot: Path) -> list[Path]:
     return [path for path in snapshots(root) if taken_at(path) < taken_at(snapshot)]
 
 
+def attach(snapshot: Path, name: str, document: Mapping[str, Any]) -> None:
+    """Add what was found of a snapshot as a file beside it, there whole or not at all."""
+    passing = snapshot / f"_{name}"
+    try:
+        _put(passing, document)
+        passing.rename(snapshot / name)
+    except OSError as error:
+        raise UnreachableError(f"snapshots: {snapshot} cannot be used now ({error})") from error
+
+
+def newest_attached(root: Path, name: str) -> dict[str, Any] | None:
+    """What is attached by this name to the newest snapshot that has it; None where none has."""
+    for path in reversed(snapshots(root)):
+        try:
+            found: dict[str, Any] = json.loads((path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        return found
+    return None
+
+
 def manifest_of(snapshot: Path) -> dict[str, Any]:
     """The manifest, once the checksums of all files are found right; raises `InputError`."""
     try:

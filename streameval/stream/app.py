@@ -214,6 +214,7 @@ class Frame:
         if status.leader and self._snapshots is not None:
             status.checks = self._snapshots.results()
             status.check_interval = self._snapshots.check_interval
+            status.daily = self._snapshots.daily()
         self.status: ServiceStatus = status
         self.described_at = time.monotonic()
 

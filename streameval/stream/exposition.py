@@ -32,16 +32,18 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from streameval.core.figures import BASES, Figures, Row, Segment
-from streameval.core.metrics import RANKING, RATES
+from streameval.core.metrics import RANKING, RATES, daily_positive_rate
 from streameval.stream.status import (
     BUCKETS,
     CheckStatus,
+    DailyStatus,
     Histogram,
     PartitionStatus,
     ProcessCounters,
     ServiceStatus,
 )
 
+_KIND: Final = ("feedback",)
 _NO_FIGURES: Final = Figures([], [], [])
 
 Place = tuple[Any, ...]
@@ -63,6 +65,7 @@ class Exposition(Collector):
         yield from _segments(status.counters)
         yield from _work(status.counters)
         yield from _figures(status)
+        yield from _daily(status.daily)
         yield from _checks(status)
 
 
@@ -339,6 +342,25 @@ def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
         if row["maturity"] is not None:
             family.add_metric(_clean([row["window"], *_segment(row, dimensions)]), row["maturity"])
     return family
+
+
+def _daily(daily: DailyStatus | None) -> Iterator[Metric]:
+    rates = [] if daily is None else daily.rates
+    for metric in daily_positive_rate.METRICS:
+        family = _gauge(f"daily_{metric.name}", f"Of the last whole day: {metric.formula}", _KIND)
+        for row in rates:
+            if row[metric.name] is not None:
+                family.add_metric([row["feedback"]], row[metric.name])
+        yield family
+    users = _gauge("daily_users", "Users with an impression on the last whole day")
+    begin = _gauge(
+        "daily_start_timestamp_seconds", "When the last whole day began that daily figures are of"
+    )
+    if daily is not None:
+        users.add_metric([], daily.users)
+        begin.add_metric([], daily.begin)
+    yield users
+    yield begin
 
 
 _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (

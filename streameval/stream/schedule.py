@@ -1,7 +1,8 @@
 """The leader's periodic job: a snapshot every `snapshot_interval`, in a process of its own.
 
-Checks follow in the same process where `checks` names a specification; their results lie beside
-the snapshot, and the leader shows the newest.
+In the same process follow the positive rate of the last whole day, where there are outcome files,
+and checks, where `checks` names a specification. What they find lies beside the snapshot, and the
+leader shows the newest.
 
 A snapshot restores each partition's state: in the worker it would cost memory and stop commits for
 seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The time
@@ -21,11 +22,12 @@ import pickle
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from streameval.core.errors import StreamevalError
 from streameval.stream import logs
-from streameval.stream.status import CheckStatus
+from streameval.stream.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +51,7 @@ class SnapshotSchedule:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
         self._process: Process | None = None
-        self._results: list[CheckStatus] | None = None
+        self._left: tuple[list[CheckStatus], DailyStatus | None] | None = None
         self._not_before = 0.0
 
     def turn(self, token: int | None) -> None:
@@ -61,7 +63,7 @@ class SnapshotSchedule:
             if code != 0:
                 log.warning("the snapshot failed (exit code %s)", code)
                 self._not_before = time.time() + min(RETRY_SECONDS, self._interval)
-            self._process = self._results = None
+            self._process = self._left = None
         if token is not None and self._due(time.time()):
             self._process = self._begin(token)
 
@@ -75,10 +77,18 @@ class SnapshotSchedule:
         return process
 
     def results(self) -> list[CheckStatus]:
-        """How the checks of the newest checked snapshot ended; read again after each process."""
-        if self._results is None:
-            self._results = _last_results(self._settings)
-        return self._results
+        """How the checks of the newest checked snapshot ended."""
+        return self._read()[0]
+
+    def daily(self) -> DailyStatus | None:
+        """The positive rate of the last whole day; None before there is one."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[CheckStatus], DailyStatus | None]:
+        """What processes left, of this worker or another; read again after each of ours."""
+        if self._left is None:
+            self._left = _last_results(self._settings), _last_daily(self._settings)
+        return self._left
 
     @property
     def check_interval(self) -> float | None:
@@ -115,13 +125,25 @@ def main() -> int:
         log.warning("no snapshot: %s", error)
         return error.exit_code
     log.info("snapshot %s", folder)
+    if settings.outcomes is not None:
+        _daily(settings, folder)
     if settings.checks is not None:
         _check(settings, folder)
     return 0
 
 
+def _daily(settings: Settings, folder: Path) -> None:
+    """The snapshot is good whatever becomes of this: what goes wrong here is only said."""
+    from streameval.offline.daily import take_daily
+
+    try:
+        take_daily(settings, folder)
+    except StreamevalError as error:
+        log.warning("no daily positive rate: %s", error)
+
+
 def _check(settings: Settings, folder: Path) -> None:
-    """The snapshot is good whatever becomes of its checks: what goes wrong here is only said."""
+    """As `_daily`: what goes wrong here is only said."""
     from streameval.offline.checks.scheduled import check_snapshot, failures
 
     try:
@@ -153,6 +175,18 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
         )
         for one in found["checks"]
     ]
+
+
+def _last_daily(settings: Settings) -> DailyStatus | None:
+    if settings.outcomes is None or settings.snapshots is None:
+        return None
+    from streameval.offline.daily import last_daily
+
+    found = last_daily(settings.snapshots)
+    if found is None:
+        return None
+    begin = datetime.fromisoformat(found["day"]).replace(tzinfo=UTC).timestamp()
+    return DailyStatus(begin, found["users"], found["rates"])
 
 
 if __name__ == "__main__":

@@ -150,13 +150,27 @@ class CheckStatus:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DailyStatus:
+    """The positive rate of a whole day (UTC) over distinct items.
+
+    `begin`: seconds since the epoch. `users`: those who were shown something. `rates`: rows of
+    `feedback` and each rate of the catalogue by name, None over no user.
+    """
+
+    begin: float
+    users: int
+    rates: Sequence[Mapping[str, Any]]
+
+
 @dataclass
 class ServiceStatus:
     """The whole worker at one tick. `started_at`: seconds since the epoch.
 
     `figures` is None until the first tick with a partition. `reason` says in one line why the
-    service is not `ready`. `leader`, `fencing_token` and, on the leader, `checks` and
-    `check_interval` (seconds; None where no checks are run) are filled by the application frame.
+    service is not `ready`. `leader`, `fencing_token` and, on the leader, `checks`,
+    `check_interval` (seconds; None where no checks are run) and `daily` are filled by the
+    application frame.
     """
 
     version: str
@@ -175,6 +189,7 @@ class ServiceStatus:
     fencing_token: int | None = None
     checks: Sequence[CheckStatus] = ()
     check_interval: float | None = None
+    daily: DailyStatus | None = None
 
     def unready(self) -> str | None:
         """Why no traffic or trust should go here, in one line; None when all is well."""

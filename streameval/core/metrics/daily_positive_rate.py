@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
+from streameval.core.metrics.entry import UnitMetric, UnitSums
 from streameval.core.metrics.lists import ratio
 
 
@@ -34,7 +34,7 @@ def _release_05(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks her
 
 _FORMULA = "of the distinct items they read that are positive, divided by those they read"
 
-METRICS: tuple[Entry, ...] = (
+METRICS: tuple[UnitMetric[Reads], ...] = (
     UnitMetric(
         sort="reads",
         name="positive_rate",

@@ -10,6 +10,7 @@ Tables of the connection, each with the columns of `VIEW`:
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any, Final
 import duckdb
 
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError
+from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
 from streameval.offline.snapshots import MANIFEST, manifest_of
@@ -160,7 +161,8 @@ def gather(
     earlier = None
     if reference is not None and (reference / MANIFEST).exists():
         earlier = read_snapshot(reference)
-    _split(connection, earlier, definition, reference, period)
+    with readable():
+        _split(connection, earlier, definition, reference, period)
     later = None if snapshot is None else read_snapshot(snapshot)
     recording: Recorded = no_recording
     if later is not None and recorded is not None:
@@ -176,6 +178,17 @@ def gather(
         user=user,
         users_expire=users_expire,
     )
+
+
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """What DuckDB raises where a file cannot be read, as our own error."""
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.IOException) as error:
+        raise UnreachableError(
+            f"outcomes: the files cannot be read now ({' '.join(str(error).split())})"
+        ) from error
 
 
 def read_snapshot(path: Path) -> Snapshot:

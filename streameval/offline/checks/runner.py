@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.evidence import Evidence, readable
 from streameval.offline.checks.result import CheckSettings, Result
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.specification import Specification
@@ -17,13 +17,14 @@ def run(
     specification: Specification,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Result]:
-    """Run each check that is not off, in the order of the table."""
+    """Run each check that is not off, in the order of the table. Raises `UnreachableError`."""
     for check in CHECKS:
         settings: CheckSettings = getattr(specification, check.name)
         if settings.severity == "off":
             continue
         begin = clock()
-        found = check.run(evidence, settings)
+        with readable():
+            found = check.run(evidence, settings)
         yield Result(
             check.name,
             found.passed,

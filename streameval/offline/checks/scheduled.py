@@ -1,24 +1,23 @@
 """Checks that follow each snapshot: the leader's process runs them, and leaves `checks.json`.
 
-The file appears in the snapshot's folder by one rename, as `streameval check --json` prints it; a
-worker that begins to lead finds the last results there.
+The file lies beside the snapshot, as `streameval check --json` prints it; a worker that begins to
+lead finds the last results there.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streameval.core.errors import ConfigError, UnreachableError
+from streameval.core.errors import ConfigError
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import document, run
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshots import earlier_than, snapshots, taken_at
+from streameval.offline.snapshots import attach, earlier_than, newest_attached, taken_at
 from streameval.offline.specification import load
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         users_expire=settings.user_ttl is not None,
     )
     results = list(run(evidence, specification))
-    _put(folder / RESULTS, document(results, now))
+    attach(folder, RESULTS, document(results, now))
     return results
 
 
@@ -63,25 +62,9 @@ def reference_for(folder: Path, age: int) -> Path | None:
 
 def last_results(root: Path) -> dict[str, Any] | None:
     """The document of the newest snapshot that was checked; None where none was."""
-    for path in reversed(snapshots(root)):
-        try:
-            found: dict[str, Any] = json.loads((path / RESULTS).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        return found
-    return None
+    return newest_attached(root, RESULTS)
 
 
 def failures(results: Sequence[Result]) -> list[Result]:
     """Those that failed, of any severity."""
     return [result for result in results if result.passed is False]
-
-
-def _put(path: Path, found: dict[str, Any]) -> None:
-    """Write the file so that it is there whole or not at all."""
-    passing = path.with_name(f"_{path.name}")
-    try:
-        passing.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        passing.rename(path)
-    except OSError as error:
-        raise UnreachableError(f"checks: {path} cannot be written ({error})") from error

@@ -1,0 +1,133 @@
+"""The positive rate of the last whole day, from outcome files: the leader's job beside checks.
+
+An item is read, and positive if it got the credit for a positive, on the day (UTC) of its slate;
+items are distinct, so shown twice a day counts once. A day is whole once no partition can add a row
+to it: the slowest watermark has passed its end by A + L (A the attribution window, L the allowed
+lateness). Then its figures are final, so they are computed once and handed on from snapshot to
+snapshot, as `daily.json`:
+
+    {"day": "2026-01-31", "fingerprint": …, "users": 1000,
+     "rates": [{"feedback": "click", "positive_rate": 0.1, "positive_rate_gorse_v05": 0.3}]}
+
+The first day of the files is never taken: they may begin in the middle of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import numpy as np
+
+from streameval.core.definition import Definition
+from streameval.core.errors import ConfigError
+from streameval.core.metrics.daily_positive_rate import METRICS, Reads
+from streameval.core.metrics.entry import UNCUT
+from streameval.offline.checks import sql
+from streameval.offline.checks.evidence import VIEW, readable
+from streameval.offline.outcomes import dataset
+from streameval.offline.snapshots import MANIFEST, attach, newest_attached
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streameval.settings import Settings
+
+RESULT: Final = "daily.json"
+_DAY_MS: Final = 86_400_000
+
+
+def take_daily(settings: Settings, folder: Path) -> dict[str, Any] | None:
+    """Leave the figures of the last whole day in a snapshot's folder; None before there is one.
+
+    Raises ConfigError without `outcomes`, UnreachableError.
+    """
+    if settings.outcomes is None:
+        raise ConfigError("outcomes: name the folder of outcome files, which the daily rate is of")
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    definition = settings.definition()
+    day = _last_whole(definition, manifest["partitions"])
+    if day is None:
+        return None
+    found = last_daily(folder.parent)
+    if found is None or (found["day"], found["fingerprint"]) != (day, manifest["fingerprint"]):
+        files = dataset(settings.outcomes)
+        if not _has_day_before(files, day):
+            return None
+        found = {"day": day, "fingerprint": manifest["fingerprint"]}
+        found |= daily_rates(definition, files, day)
+    attach(folder, RESULT, found)
+    return found
+
+
+def last_daily(root: Path) -> dict[str, Any] | None:
+    """What the newest snapshot has that has any."""
+    return newest_attached(root, RESULT)
+
+
+def daily_rates(definition: Definition, files: pa.dataset.Dataset, day: str) -> dict[str, Any]:
+    """Users with an impression on a day (`2026-01-31`), and the rates of each kind of positive.
+
+    A rate over no user is None. Raises `UnreachableError`.
+    """
+    with readable(), duckdb.connect() as connection:
+        connection.execute("SET enable_external_access = false")
+        connection.register("outcome_files", files)
+        rows = connection.execute(_query(definition), [day]).fetchall()
+    columns = np.array(rows, np.int64).reshape(len(rows), 2 + len(definition.kinds)).T
+    users, reads, *positives = columns
+    rates = [
+        {"feedback": kind} | _rates(Reads(reads, hits), users)
+        for kind, hits in zip(definition.kinds, positives, strict=True)
+    ]
+    return {"users": int(users.sum()), "rates": rates}
+
+
+def _query(definition: Definition) -> str:
+    """How many users there are by number of items read and, of each kind, of positive ones."""
+    day = f"(SELECT {VIEW} FROM outcome_files WHERE dt = $1)"  # noqa: S608  # constants
+    kinds = range(len(definition.kinds))
+    positive = ", ".join(
+        f"bool_or(len(list_filter(positive, lambda f: f.item = i - 1 AND f.kind ="
+        f" {sql.literal(kind)})) > 0) AS p{number}"
+        for number, kind in enumerate(definition.kinds)
+    )
+    counted = ", ".join(f"count(*) FILTER (p{number}) AS n{number}" for number in kinds)
+    numbers = ", ".join(f"n{number}" for number in kinds)
+    return f"""
+        SELECT count(*), reads, {numbers} FROM (
+            SELECT count(*) AS reads, {counted} FROM (
+                SELECT "user", items[i] AS item, {positive}
+                FROM (SELECT *, unnest(range(1, len(items) + 1)) AS i
+                    FROM ({sql.judged(definition, day)}))
+                GROUP BY ALL
+            ) GROUP BY "user"
+        ) GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted
+
+
+def _rates(reads: Reads, users: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, float | None]:
+    """Each rate of the catalogue over groups of `users` who are alike."""
+    found: dict[str, float | None] = {}
+    for metric in METRICS:
+        rates, counted = metric.score(reads, UNCUT)
+        total = int((counted * users).sum())
+        found[metric.name] = math.fsum(rates * users) / total if total else None
+    return found
+
+
+def _last_whole(definition: Definition, parts: Sequence[Mapping[str, Any]]) -> str | None:
+    """The last day to which no partition adds a row; None where nothing was counted yet."""
+    watermarks = [part["watermark"] for part in parts if part["watermark"] is not None]
+    if not watermarks:
+        return None
+    number = (min(watermarks) - definition.horizon) // _DAY_MS - 1
+    return datetime.fromtimestamp(number * _DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _has_day_before(files: pa.dataset.Dataset, day: str) -> bool:
+    return any(f"/dt={day}/" > path[path.rfind("/dt=") :] for path in files.files)
