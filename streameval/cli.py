@@ -196,7 +196,7 @@ def evaluate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Outcome files or their folder, slates (with --labels), an index's results"
+            help="Outcome files, their folder or URI, slates (with --labels), an index's results"
             " (with --exact)."
         ),
     ] = None,
@@ -329,9 +329,10 @@ def check(
         typer.Option(metavar="DIR", help="A snapshot. Default: the newest of `snapshots`."),
     ] = None,
     reference: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="DIR", help="An earlier snapshot, or a folder of outcome files to compare with."
+            metavar="DIR",
+            help="An earlier snapshot, or a folder or URI of outcome files to compare with.",
         ),
     ] = None,
     spec: Annotated[

@@ -122,6 +122,12 @@ def _folder(value: Path) -> Path:
     return value
 
 
+def _on_disk(value: object) -> object:
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("snapshots go to a folder that all workers share, not to a URI")
+    return value
+
+
 Integer = Annotated[int, BeforeValidator(_no_flag)]
 Gain = Annotated[float, BeforeValidator(_no_flag), Field(ge=0, le=MAX_GAIN, allow_inf_nan=False)]
 Label = Annotated[str, AfterValidator(_label)]
@@ -324,7 +330,7 @@ class Settings(BaseSettings):
         min_length=1,
         description="Folder or URI (`s3://…`, `gs://…`) of the outcome files; null: none.",
     )
-    snapshots: Annotated[Path, AfterValidator(_folder)] | None = Field(
+    snapshots: Annotated[Path, BeforeValidator(_on_disk), AfterValidator(_folder)] | None = Field(
         None, description="Folder of the snapshots; null: none are taken."
     )
     snapshot_interval: Annotated[int, Duration("10s", "366d")] = Field(

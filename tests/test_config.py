@@ -86,6 +86,12 @@ def test_no_dimensions_are_possible(write):
     assert load(write("dimensions: []")).definition().dimensions == ()
 
 
+def test_snapshots_do_not_go_to_a_folder_that_is_called_like_a_uri(refused):
+    assert refused("snapshots: s3://bucket/snapshots") == (
+        "snapshots: snapshots go to a folder that all workers share, not to a URI"
+    )
+
+
 def test_an_empty_file_says_nothing(write):
     assert load(write("# all defaults\n")) == load(None)
 

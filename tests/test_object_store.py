@@ -19,9 +19,11 @@ from test_outcomes import OWNER, TIME, an_outcome, offsets
 from typer.testing import CliRunner
 
 from streameval.cli import app
+from streameval.core.definition import Definition
 from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import Span
 from streameval.offline import places
+from streameval.offline.checks.evidence import gather
 from streameval.offline.outcomes import OutcomeFolder, dataset
 
 pytestmark = [pytest.mark.servers]
@@ -259,19 +261,33 @@ def test_evaluate_says_what_a_store_lacks(bucket):
         one_line(error)
 
 
-def test_the_windows_are_recomputed_from_a_store(bucket, service):
+@pytest.fixture
+def moved(bucket, service):
+    """The same service, whose outcome files are those in the bucket."""
+    kept, service.outcomes = service.outcomes, bucket.uri("outcomes")
+    yield service
+    service.outcomes = kept
+
+
+def test_the_windows_are_recomputed_from_a_store(bucket, moved):
     """DuckDB reads through pyarrow: it needs no extension."""
     name, figure = "windows_match_outcomes", re.compile(r"all [\d,]+ matured figures are those of")
-    arguments = {"reference": None}
-    service.outcomes, kept = bucket.uri("outcomes"), service.outcomes
-    try:
-        found = results(service, **arguments)
-        assert figure.match(found[name].message)
-        (removed, *_) = bucket.names("outcomes")
-        bucket.files("").delete_file(f"{bucket.name}/outcomes/{removed}")
-        assert name in failures(results(service, **arguments))
-    finally:
-        service.outcomes = kept
+    found = results(moved, reference=bucket.uri("outcomes"))
+    assert figure.match(found[name].message)
+    assert found["drift"].passed, "a folder differs nothing from itself"
+    (removed, *_) = bucket.names("outcomes")
+    bucket.files("").delete_file(f"{bucket.name}/outcomes/{removed}")
+    assert name in failures(results(moved, reference=None))
+
+
+def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
+    folder.publish("p0-0-9-aa")
+    evidence = gather(bucket.uri(path), Definition(), TIME)
+    folder.clean(0, 0, None)
+    with pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error:
+        evidence.rows("SELECT max(ms) FROM slates")
+    one_line(error)
 
 
 # --- the whole service ----------------------------------------------------------------------------

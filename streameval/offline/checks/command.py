@@ -12,6 +12,7 @@ from streameval.offline.checks.logs import of_files, of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import run
 from streameval.offline.outcomes import pseudonyms
+from streameval.offline.places import on_disk
 from streameval.offline.snapshots import earlier_than, snapshots
 from streameval.offline.specification import load
 
@@ -25,15 +26,15 @@ def check(
     *,
     outcomes: str | None = None,
     snapshot: Path | None = None,
-    reference: Path | None = None,
+    reference: str | None = None,
     spec: Path | None = None,
     logs: Sequence[str] = (),
 ) -> Iterator[Result]:
     """Run the checks; what is not given is taken from the settings.
 
-    `snapshot` is then the newest of `snapshots`. `logs` are PARTITION=FILE or
-    PARTITION@OFFSET=FILE; without any, Kafka's is read. Raises ConfigError, InputError,
-    UnreachableError.
+    `snapshot` is then the newest of `snapshots`. `reference` is a path or URI. `logs` are
+    PARTITION=FILE or PARTITION@OFFSET=FILE; without any, Kafka's is read. Raises ConfigError,
+    InputError, UnreachableError.
     """
     specification = load(spec)
     root = outcomes or settings.outcomes
@@ -48,7 +49,7 @@ def check(
         settings.definition(),
         now,
         snapshot=snapshot,
-        reference=reference,
+        reference=None if reference is None else on_disk(reference),
         period=specification.period,
         recorded=of_files(logs, settings.max_clock_skew) if logs else of_kafka(settings, before),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),

@@ -23,6 +23,7 @@ from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
+from streameval.offline.places import shown
 from streameval.offline.snapshots import MANIFEST, manifest_of
 
 VIEW: Final = (
@@ -126,13 +127,24 @@ class Evidence:
     users_expire: bool = False
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows that a query answers."""
-        return self.connection.execute(query, list(parameters)).fetchall()
+        """The rows that a query answers. Raises `InputError`, `UnreachableError` for a file."""
+        return _answered(self.connection, query, *parameters)
 
     def row(self, query: str, *parameters: Any) -> tuple[Any, ...]:
         """The only row of an aggregate."""
         (row,) = self.rows(query, *parameters)
         return row
+
+
+def _answered(
+    connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any
+) -> list[tuple[Any, ...]]:
+    try:
+        return connection.execute(query, list(parameters)).fetchall()
+    except duckdb.InvalidInputException as error:  # what Arrow says while DuckDB reads its rows
+        said = str(error).splitlines()[0]
+        wrong = UnreachableError if "IOError" in said else InputError
+        raise wrong(f"outcomes: a file cannot be read ({said})") from error
 
 
 def gather(
@@ -141,7 +153,7 @@ def gather(
     now: int,
     *,
     snapshot: Path | None = None,
-    reference: Path | None = None,
+    reference: Path | str | None = None,
     period: int | None = None,
     recorded: Callable[[Snapshot, Snapshot | None], Recorded] | None = None,
     user: Callable[[str], str] | None = None,
@@ -149,9 +161,9 @@ def gather(
 ) -> Evidence:
     """Open what checks look at.
 
-    `reference` is an earlier snapshot, or a folder of outcome files to compare with. `period` (ms)
-    bounds `current` to the time before the newest row. `recorded` finds the log for `snapshot` and
-    an earlier one that was given. Raises `InputError`, `UnreachableError`.
+    `reference` is an earlier snapshot, or a folder or URI of outcome files to compare with.
+    `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
+    `snapshot` and an earlier one that was given. Raises `InputError`, `UnreachableError`.
     """
     source = dataset(outcomes)
     connection = duckdb.connect()
@@ -159,8 +171,8 @@ def gather(
     connection.register("outcome_files", source)
     connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM outcome_files")  # noqa: S608
     earlier = None
-    if reference is not None and (reference / MANIFEST).exists():
-        earlier = read_snapshot(reference)
+    if reference is not None and (Path(reference) / MANIFEST).exists():
+        earlier = read_snapshot(Path(reference))
     with readable():
         _split(connection, earlier, definition, reference, period)
     later = None if snapshot is None else read_snapshot(snapshot)
@@ -215,7 +227,7 @@ def _split(
     connection: duckdb.DuckDBPyConnection,
     earlier: Snapshot | None,
     definition: Definition,
-    reference: Path | None,
+    reference: Path | str | None,
     period: int | None,
 ) -> None:
     """Make the views `current` and `reference`."""
@@ -231,11 +243,11 @@ def _split(
     elif reference is not None:
         others = dataset(str(reference))
         if not others.files:
-            raise InputError(f"{reference} holds neither a snapshot nor outcome files")
+            raise InputError(f"{shown(str(reference))} holds neither a snapshot nor outcome files")
         connection.register("reference_files", others)
         connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM reference_files")  # noqa: S608
     recent = ""
     if period is not None:
-        (newest,) = connection.execute("SELECT coalesce(max(ms), 0) FROM slates").fetchall()[0]
+        ((newest,),) = _answered(connection, "SELECT coalesce(max(ms), 0) FROM slates")
         recent = f"AND ms > {newest - period}"
     connection.execute(f"CREATE VIEW current AS SELECT * FROM slates WHERE NOT ({known}) {recent}")  # noqa: S608
