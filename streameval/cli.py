@@ -130,8 +130,8 @@ def worker(
         bool,
         typer.Option(
             "--reset-windows",
-            help="Start the windows anew and keep the users' counters, after the configuration"
-            " or the format of checkpoints changed.",
+            help="Where the stored windows cannot be used (the configuration or the format of"
+            " checkpoints changed), start them anew and keep the users' counters.",
         ),
     ] = False,
 ) -> None:

@@ -75,7 +75,7 @@ def compare_all(redis_url, topic, workers, log, group="test"):
     Answers how many users and figures there were.
     """
     definition = workers[0].definition
-    wait_for(lambda: _shown(workers, log), 30, "the pages show all partitions, all read")
+    wait_for(lambda: shown(workers, log), 30, "the pages show all partitions, all read")
     pages = [worker.metrics() for worker in workers]
     at = {}
     for page in pages:
@@ -89,7 +89,7 @@ def compare_all(redis_url, topic, workers, log, group="test"):
     return users, figures
 
 
-def _shown(workers, log):
+def shown(workers, log):
     """Whether the pages together show every partition, and all of it read."""
     pages = [worker.metrics() for worker in workers]
     restoring = {

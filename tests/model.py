@@ -20,6 +20,7 @@ from importlib import resources
 import msgspec
 from redis import exceptions
 
+from streameval.stream import ingest, patience, store, takeover
 from streameval.stream.owned import Records
 
 SESSION_SECONDS = 10.0
@@ -375,12 +376,12 @@ def _bytes(value):
 
 
 @contextlib.contextmanager
-def virtual_time(seed, monkeypatch, *modules):
-    """A loop with a clock of its own, which `modules` take for the time; everything is cancelled
+def virtual_time(seed, monkeypatch):
+    """A loop with a clock of its own, which the service takes for the time; everything is cancelled
     at the end."""
     loop = VirtualLoop()
     clock = type("Clock", (), {"monotonic": loop.time, "time": lambda: 1.8e9 + loop.time()})
-    for module in modules:
+    for module in (ingest, patience, store, takeover):
         monkeypatch.setattr(module, "time", clock)
     try:
         yield loop, random.Random(seed)

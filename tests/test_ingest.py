@@ -14,8 +14,6 @@ from streams import to_json
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.events import ImpressionEvent
-from streameval.stream import ingest as ingest_module
-from streameval.stream import store as store_module
 from streameval.stream.ingest import POLL_RECORDS, Ingest
 from streameval.stream.owned import Records
 from streameval.stream.store import Store
@@ -34,7 +32,7 @@ def quiet():
 @pytest.fixture
 def world(monkeypatch):
     """A topic of one partition, a store, and workers on them."""
-    with virtual_time(0, monkeypatch, ingest_module, store_module) as (loop, rng):
+    with virtual_time(0, monkeypatch) as (loop, rng):
         yield World(loop, rng)
 
 

@@ -34,8 +34,6 @@ from streameval.core.checkpoint import restore
 from streameval.core.events import decode_batch
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
-from streameval.stream import ingest as ingest_module
-from streameval.stream import store as store_module
 from streameval.stream.ingest import Ingest
 from streameval.stream.store import Store
 
@@ -55,7 +53,7 @@ def quiet():
 
 def test_whatever_fails_the_counters_and_figures_equal_the_oracle(seed, monkeypatch):
     """Counters, figures, checkpoints and dead letters, after every fault of the model."""
-    with virtual_time(seed, monkeypatch, ingest_module, store_module) as (loop, rng):
+    with virtual_time(seed, monkeypatch) as (loop, rng):
         world = World(rng, seed)
         loop.run_until_complete(world.live())
         loop.run_until_complete(world.verify())

@@ -31,8 +31,6 @@ from streameval.core.oracle_slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import SCHEMA, OutcomeFolder, dataset, pseudonyms
-from streameval.stream import ingest as ingest_module
-from streameval.stream import store as store_module
 from streameval.stream.outbox import Outbox
 
 SEEDS = 100
@@ -458,7 +456,7 @@ def quiet():
 
 def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, tmp_path, quiet):
     """Kills, zombies, lost replies, rebalances, a Redis that goes back to an older file."""
-    with virtual_time(seed, monkeypatch, ingest_module, store_module) as (loop, rng):
+    with virtual_time(seed, monkeypatch) as (loop, rng):
         world = Recorded(rng, seed, str(tmp_path))
         loop.run_until_complete(world.live())
         loop.run_until_complete(world.verify_files())

@@ -10,6 +10,7 @@ import itertools
 import json
 import pathlib
 
+import comparison
 import cramjam
 import msgspec
 import pytest
@@ -144,6 +145,61 @@ def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_ane
         log, _ = service.read_log(it.kafka.port, it.topic, 1)
         worker.stop()
         compare_users(store.url, it.topic, users_of_two_halves(worker.definition, log[0], at))
+
+
+@pytest.mark.servers
+def test_windows_that_start_anew_do_so_once_however_partitions_move():
+    """Two workers with `--reset-windows`: what one has begun, the other goes on with."""
+    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=2) as it:
+        old = it.worker()
+        it.produce(1_000)
+        it.wait_for_all()
+        assert old.stop() == 0
+        it.settings |= {"ks": [3]}
+        at = service.stored_offsets(store.url, it.topic, 2)
+        first = it.worker(arguments=["--reset-windows"])
+        it.produce(1_000)
+        it.wait_for_all()
+        second = it.worker(arguments=["--reset-windows"])
+        service.wait_for(lambda: "assigned partitions" in second.logged(), 20, "they share")
+        it.produce(500)
+        it.wait_for_all()
+        assert first.stop() == 0
+        log, _ = service.read_log(it.kafka.port, it.topic, 2)
+        since = {
+            number: [record for record in records if record[0] >= int(at[number])]
+            for number, records in log.items()
+        }
+        service.wait_for(lambda: comparison.shown([second], log), 30, "all is restored")
+        pages = [second.metrics()]
+        times = comparison.reading_times(pages[0])
+        documents = expected(second.definition, since, times)
+        assert comparison.compare_figures(pages, second.definition, documents) > 50
+        anew = [f"partition {number}: its windows start anew" for number in range(2)]
+        assert [first.logged().count(line) for line in anew] == [1, 1]
+        assert "anew" not in second.logged()
+
+
+@pytest.mark.servers
+def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_where_that_is_wanted():
+    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=1) as it:
+        worker = it.worker()
+        for spoil in (lambda client, key: client.delete(key), spoil_chunk):
+            it.produce(500)
+            it.wait_for_all()
+            assert worker.stop() == 0
+            with redis_client.Redis.from_url(store.url) as client:
+                for key in client.scan_iter("streameval:*:chunk:*"):
+                    spoil(client, key)
+            assert worker.start().process.wait(30) in {1, 2}
+            worker.start("--reset-windows")
+        it.produce(500)
+        it.wait_for_all()
+        assert worker.stop() == 0
+
+
+def spoil_chunk(client, key):
+    client.set(key, bytes(cramjam.zstd.compress(b"\x93")))
 
 
 def users_of_two_halves(definition, records, at):

@@ -98,8 +98,8 @@ def run(options: FrameOptions, build: Build, snapshots: SnapshotSchedule | None 
 def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
     """Run the worker that `settings` describe until it is told to stop; returns the exit code.
 
-    `reset_windows`: keep users' counters but start the windows anew, after a change of what the
-    figures mean. Errors are logged in one line each; only `listen` raises InputError.
+    `reset_windows`: keep users' counters but start windows anew that cannot be used, after a change
+    of what the figures mean. Errors are logged in one line each; only `listen` raises InputError.
     """
     logs.configure(settings.log_level, settings.log_format)
     options = FrameOptions(

@@ -18,29 +18,28 @@ A death between any two steps: before 5 the batch is read again (dead letters ma
 same source offset), after 5 it is not. A refused commit (5) means another owner went on, or Redis
 lost its data: the partition's state is dropped and restored from what is stored.
 
-Restore: checkpoint at X, read again from X up to the committed offset without counting, go on.
+How a partition comes to a worker stands in `takeover`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
-from streameval.core.checkpoint import refuse_other_definition, restore
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.core.figures import Figures, ShownSegments, figures, merge
-from streameval.core.partition import Partition
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
+from streameval.stream.patience import answer_within
 from streameval.stream.ports import Keeper, Log
 from streameval.stream.reader import open_reader
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
-from streameval.stream.store import CheckpointWrite, Commit, Fenced, Store, Stored
+from streameval.stream.store import CheckpointWrite, Commit, Fenced, Store
+from streameval.stream.takeover import Takeover
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
@@ -60,9 +59,6 @@ GROUP_COMMIT_SECONDS: Final = 5.0
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
-_START_OVER: Final = (
-    "Choose another `group`, or delete the keys of this one in Redis to count from zero"
-)
 # A figure is computed anew at most this share of the time (a tick gets rarer with many users).
 TICK_SHARE: Final = 0.05
 
@@ -83,7 +79,7 @@ class Ingest:
         self.definition = settings.definition()
         self.reader = reader
         self.store = store
-        self.outbox = Outbox(outcomes, store, self._persist)
+        self.outbox = Outbox(outcomes, store)
         self.counters = ProcessCounters(self.definition)
         self.owned: dict[int, Owned] = {}
         self._limits = Limits(
@@ -93,10 +89,9 @@ class Ingest:
             checkpoint_seconds=settings.checkpoint_interval / 1000,
             max_clock_skew=self.definition.max_clock_skew,
         )
-        self._described = json.dumps(self.definition.described(), sort_keys=True)
-        self._fingerprint = self.definition.fingerprint()
-        self._reset = reset_windows
-        self._was_reset: set[int] = set()
+        self._takeover = Takeover(
+            settings, self._limits, reader, store, self.outbox, reset_windows=reset_windows
+        )
         self._assigned: set[int] = set()
         self._parked: dict[int, Owned] = {}
         self._paused: set[int] = set()
@@ -107,7 +102,6 @@ class Ingest:
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
         self._joined = False
-        self._log: dict[str, str] = {}
         self._store_up = False
         self._broker_up = False
         self._reason = "starting"
@@ -253,10 +247,10 @@ class Ingest:
             start=cut.start,
             end=cut.end,
             users=cut.users,
-            cluster_id=self._log["cluster"],
-            topic_id=self._log["topic"],
-            fingerprint=self._fingerprint,
-            definition=self._described,
+            cluster_id=self._takeover.cluster_id,
+            topic_id=self._takeover.topic_id,
+            fingerprint=self._takeover.fingerprint,
+            definition=self._takeover.described,
             now=int(time.time() * 1000),
             checkpoint=None
             if saved is None
@@ -340,7 +334,7 @@ class Ingest:
     async def _restore(self, number: int, delay: float) -> None:
         try:
             await asyncio.sleep(delay)
-            owned = await self._take_over(number)
+            owned = await self._takeover.open(number, self._parked.pop(number, None))
             if number in self._assigned:
                 self.owned[number] = owned
                 self.reader.seek(number, owned.next_offset)
@@ -349,127 +343,6 @@ class Ingest:
             self._fail(error)
         else:
             self._restores.pop(number, None)
-
-    async def _take_over(self, number: int) -> Owned:
-        """The state of a partition as stored, ready to read on from `next_offset`."""
-        # The store is asked first: an offset stored later may lie beyond an end asked earlier.
-        parked = self._parked.pop(number, None)
-        if parked is not None:
-            offset = await self._persist(lambda: self.store.offset(number))
-            first, end = await self._bounds(number)
-            held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
-            if offset is not None and offset == parked.committed and held:
-                return parked
-        stored = await self._persist(lambda: self.store.load(number))
-        if self._reset and number not in self._was_reset:
-            await self._persist(
-                lambda: self.store.reset_windows(number, self._fingerprint, self._described)
-            )
-            self._was_reset.add(number)
-            stored = await self._persist(lambda: self.store.load(number))
-        first, end = await self._bounds(number)
-        self._refuse_strangers(number, stored, end)
-        if stored.header is None:
-            state = Partition(self.definition, journal=True, keep_outcomes=self.outbox.on)
-        else:
-            state = await asyncio.to_thread(
-                restore,
-                self.definition,
-                stored.header,
-                stored.chunks,
-                keep_outcomes=self.outbox.on,
-            )
-        owned = self._opened(number, state, stored, first, end)
-        await self.outbox.settle(owned, stored)
-        return owned
-
-    async def _bounds(self, number: int) -> tuple[int, int | None]:
-        """First offset and end of the log, which is still the one we know."""
-        bounds: tuple[int, int | None] = await self._persist(lambda: self.reader.bounds(number))
-        self._refuse_another_log()
-        return bounds
-
-    def _opened(
-        self, number: int, state: Partition, stored: Stored, first: int, end: int | None
-    ) -> Owned:
-        committed, lost = stored.offset, 0
-        if committed is None:
-            at = first if self.settings.start_from == "earliest" or end is None else end
-        else:
-            at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset
-            if committed < first:
-                lost = first - committed
-                log.error(
-                    "partition %d: the log begins at %d, beyond the stored offset %d: %d events"
-                    " are lost; keep the topic longer than a worker can be away",
-                    number,
-                    first,
-                    committed,
-                    lost,
-                )
-            elif at < first:
-                log.error(
-                    "partition %d: the log begins at %d, beyond the checkpoint at %d: counters"
-                    " are whole, windows lack up to %d events until they have passed",
-                    number,
-                    first,
-                    at,
-                    first - at,
-                )
-        idle = 0.0
-        if stored.committed_at is not None:
-            idle = max(0.0, time.time() - stored.committed_at / 1000)
-        return Owned(
-            number,
-            self._limits,
-            state,
-            next_offset=max(at, first),
-            committed=committed,
-            lost=lost,
-            idle_since=time.monotonic() - idle,
-        )
-
-    def _refuse_another_log(self) -> None:
-        """Refuse a log that is not the one this worker began to read."""
-        now = {"cluster": self.reader.cluster_id, "topic": self.reader.topic_id}
-        for what, ours in now.items():
-            before = self._log[what] = self._log.get(what) or ours
-            if ours and before != ours:  # "" where the broker does not say
-                raise RefusedError(
-                    f"this is another Kafka {what} (id {ours}) than the one that was read until now"
-                    f" (id {before}): was it deleted and made anew? {_START_OVER}"
-                )
-
-    def _refuse_strangers(self, number: int, stored: Stored, end: int | None) -> None:
-        """Refuse state of another definition, cluster or topic: no figure of it would be right."""
-        if stored.offset is None:
-            return
-        if stored.fingerprint not in {None, self._fingerprint}:
-            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
-        for what, theirs in (("cluster", stored.cluster_id), ("topic", stored.topic_id)):
-            if theirs and self._log[what] and theirs != self._log[what]:
-                raise RefusedError(
-                    f"Redis holds the state of partition {number} of another Kafka {what}"
-                    f" (id {theirs}, this one is {self._log[what]}): was it deleted and made anew?"
-                    f" {_START_OVER}"
-                )
-        if end is not None and stored.offset > end:
-            raise RefusedError(
-                f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
-                f" end {end}: the topic was made anew or truncated. {_START_OVER}"
-            )
-
-    async def _persist(self, call: Any) -> Any:
-        """Await `call()`, again while a server is away, with a line every few seconds."""
-        said = 0.0
-        while True:
-            try:
-                return await call()
-            except UnreachableError as error:
-                if time.monotonic() - said >= 3:
-                    said = time.monotonic()
-                    log.warning("%s Trying on.", error)
-            await asyncio.sleep(0.5)
 
     # ------------------------------------------------------------- in the background
 
@@ -481,13 +354,13 @@ class Ingest:
     async def _probe(self) -> None:
         """Ask both servers every few seconds whether they are there."""
         while True:
-            self._broker_up = bool(await _bounded(self.reader.probe(), PROBE_TIMEOUT))
+            self._broker_up = bool(await answer_within(self.reader.probe(), PROBE_TIMEOUT))
             if self._broker_up:
                 try:
-                    self._refuse_another_log()
+                    self._takeover.refuse_another_log()
                 except RefusedError as error:
                     self._fail(error)
-            facts = await _bounded(self.store.facts(), PROBE_TIMEOUT)
+            facts = await answer_within(self.store.facts(), PROBE_TIMEOUT)
             self._store_up = facts is not None
             if facts is not None:
                 evicts = facts.policy != "noeviction"
@@ -507,7 +380,7 @@ class Ingest:
         async def look() -> tuple[int | None]:
             return (await self.store.offset(owned.number),)
 
-        answer = await _bounded(look(), PROBE_TIMEOUT)
+        answer = await answer_within(look(), PROBE_TIMEOUT)
         if answer is None or answer[0] == before or owned.stored != before:
             return
         if owned.number not in self._commits and self.owned.get(owned.number) is owned:
@@ -583,7 +456,7 @@ class Ingest:
     async def stop(self, deadline: float) -> bool:
         """Stop reading, flush and commit, tell the group, close; True if nothing is left over."""
         self._stopping.set()
-        await _bounded(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
+        await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
         await self._finish(list(self.owned.values()), max(0.5, deadline - time.monotonic() - 3))
@@ -593,10 +466,10 @@ class Ingest:
             task.cancel()
         offsets = self._committed()
         if self._joined and offsets:
-            await _bounded(self.reader.commit(offsets), 1.0)
+            await answer_within(self.reader.commit(offsets), 1.0)
         left = max(0.2, (deadline - time.monotonic()) / 2)
-        await _bounded(self.reader.close(left), left)
-        await _bounded(self.store.close(left), left)
+        await answer_within(self.reader.close(left), left)
+        await answer_within(self.store.close(left), left)
         return flushed
 
 
@@ -622,22 +495,3 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
 def _counted_to(owned: Owned) -> int:
     """The offset up to which events are in the store's counters."""
     return owned.next_offset if owned.stored is None else owned.stored
-
-
-async def _bounded(work: Awaitable[Any], seconds: float) -> Any:
-    """The answer of `work`, or None when it takes longer or fails; it is not waited for then.
-
-    `asyncio.wait` and not `wait_for`: a task that swallows its cancellation must not hold us.
-    """
-    task = asyncio.ensure_future(work)
-    await asyncio.wait({task}, timeout=seconds)
-    if not task.done():
-        task.cancel()
-        return None
-    if task.cancelled():
-        return None
-    error = task.exception()
-    if error is not None:
-        log.debug("failed: %s", error)
-        return None
-    return task.result()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streameval import __version__
@@ -18,6 +18,7 @@ from streameval.core.checkpoint import attachments_of
 from streameval.core.errors import UnreachableError
 from streameval.core.outcome import Outcome, Span
 from streameval.stream.owned import Cut, Owned
+from streameval.stream.patience import persist
 from streameval.stream.ports import Keeper
 from streameval.stream.store import Stored
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from streameval.settings import Settings
 
 log = logging.getLogger(__name__)
-
-Persist = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Awaits a call, again while a server is away."""
 
 
 class Files(Protocol):
@@ -68,8 +66,8 @@ def open_files(settings: Settings) -> Files | None:
 class Outbox:
     """The outcome files of a worker; `files` None: it writes none."""
 
-    def __init__(self, files: Files | None, store: Keeper, persist: Persist) -> None:
-        self._files, self._store, self._persist = files, store, persist
+    def __init__(self, files: Files | None, store: Keeper) -> None:
+        self._files, self._store = files, store
 
     @property
     def on(self) -> bool:
@@ -95,7 +93,7 @@ class Outbox:
         """
         if self._files is None or cut.span is None:
             return
-        header = await self._persist(lambda: self._store.header(cut.partition))
+        header = await persist(lambda: self._store.header(cut.partition))
         if header is not None and cut.span.name in attachments_of(header):
             await self._run(self._files.publish, cut.span.name)
         else:
@@ -129,4 +127,4 @@ class Outbox:
             )
 
     async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._persist(lambda: asyncio.to_thread(call, *arguments))
+        return await persist(lambda: asyncio.to_thread(call, *arguments))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from streameval.core.errors import UnreachableError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 COMPLAINT_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 0.5
 
 
 class Complaints:
@@ -27,6 +31,19 @@ class Complaints:
             self._logger.warning("%s: %s: %s", self._server, doing, str(error) or repr(error))
 
 
+async def persist(call: Callable[[], Awaitable[T]]) -> T:
+    """Await `call()`, again while a server is away, with a line every few seconds."""
+    said = -COMPLAINT_SECONDS
+    while True:
+        try:
+            return await call()
+        except UnreachableError as error:
+            if time.monotonic() - said >= COMPLAINT_SECONDS:
+                said = time.monotonic()
+                log.warning("%s Trying on.", error)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
 async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
     """Do `work` if it takes no longer than `seconds`; its failure is of no consequence.
 
@@ -38,3 +55,22 @@ async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
         task.cancel()
     elif not task.cancelled() and task.exception() is not None:
         log.debug("failed: %r", task.exception())
+
+
+async def answer_within(work: Awaitable[Any], seconds: float) -> Any:
+    """The answer of `work`, or None when it takes longer or fails; it is not waited for then.
+
+    `asyncio.wait` and not `wait_for`: a task that swallows its cancellation must not hold us.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+        return None
+    if task.cancelled():
+        return None
+    error = task.exception()
+    if error is not None:
+        log.debug("failed: %s", error)
+        return None
+    return task.result()

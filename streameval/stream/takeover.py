@@ -1,0 +1,186 @@
+"""A partition comes to this worker: what is stored of it becomes state, and may be refused.
+
+1. A state kept from before will do, if the store and the log agree that nobody went on with it.
+2. Else *load* what is stored, and look which log this is and where it begins and ends.
+3. *Refuse* what would make every figure wrong: another log, another definition, another format.
+   With `reset_windows` windows that cannot be used start anew instead, and the counters go on.
+4. *Restore* the checkpoint at X; the caller reads from X up to the committed offset again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from streameval.core.checkpoint import refuse_other_definition, restore
+from streameval.core.errors import RefusedError
+from streameval.core.partition import Partition
+from streameval.stream.outbox import Outbox
+from streameval.stream.owned import Limits, Owned
+from streameval.stream.patience import persist
+from streameval.stream.ports import Keeper, Log
+from streameval.stream.store import Stored
+
+if TYPE_CHECKING:
+    from streameval.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_START_OVER: Final = (
+    "Choose another `group`, or delete the keys of this one in Redis to count from zero"
+)
+
+
+class Takeover:
+    """How partitions come to a worker; `cluster_id` and `topic_id` are those of its log."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        limits: Limits,
+        reader: Log,
+        store: Keeper,
+        outbox: Outbox,
+        *,
+        reset_windows: bool,
+    ) -> None:
+        self.definition = settings.definition()
+        self.fingerprint = self.definition.fingerprint()
+        self.described = json.dumps(self.definition.described(), sort_keys=True)
+        self.cluster_id = self.topic_id = ""
+        self._start_from = settings.start_from
+        self._limits, self._reader, self._store, self._outbox = limits, reader, store, outbox
+        self._reset = reset_windows
+
+    async def open(self, number: int, parked: Owned | None) -> Owned:
+        """The partition `number`, ready to read on from `next_offset`.
+
+        `parked` is its state from before, if there is one. Waits for servers that are away; raises
+        `RefusedError`.
+        """
+        # The store is asked first: an offset stored later may lie beyond an end asked earlier.
+        if parked is not None:
+            offset = await persist(lambda: self._store.offset(number))
+            first, end = await self._bounds(number)
+            held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
+            if offset is not None and offset == parked.committed and held:
+                return parked
+        try:
+            stored = await persist(lambda: self._store.load(number))
+        except RefusedError as error:
+            stored = await self._start_anew(number, error)
+        first, end = await self._bounds(number)
+        self._refuse_another_log_than(number, stored, end)
+        try:
+            state = await self._restored(stored)
+        except Exception as error:  # noqa: BLE001  also a chunk that somebody spoiled
+            stored = await self._start_anew(number, error)
+            state = await self._restored(stored)
+        owned = self._opened(number, state, stored, first, end)
+        await self._outbox.settle(owned, stored)
+        return owned
+
+    async def _start_anew(self, number: int, why: Exception) -> Stored:
+        """Where that is wanted, forget windows that cannot be used; raises `why` where it is not.
+
+        Windows that can be used are kept, so that a partition which moves between workers started
+        in this way, or comes back to one, loses them once.
+        """
+        if not self._reset:
+            raise why
+        log.warning("partition %d: its windows start anew, because %s", number, why)
+        await persist(lambda: self._store.reset_windows(number, self.fingerprint, self.described))
+        return await persist(lambda: self._store.load(number))
+
+    async def _restored(self, stored: Stored) -> Partition:
+        """The state as of the checkpoint; raises where it cannot be used."""
+        if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
+            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
+        if stored.header is None:
+            return Partition(self.definition, journal=True, keep_outcomes=self._outbox.on)
+        return await asyncio.to_thread(
+            restore, self.definition, stored.header, stored.chunks, keep_outcomes=self._outbox.on
+        )
+
+    def _opened(
+        self, number: int, state: Partition, stored: Stored, first: int, end: int | None
+    ) -> Owned:
+        committed, lost = stored.offset, 0
+        if committed is None:
+            at = first if self._start_from == "earliest" or end is None else end
+        else:
+            at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset
+            if committed < first:
+                lost = first - committed
+                log.error(
+                    "partition %d: the log begins at %d, beyond the stored offset %d: %d events"
+                    " are lost; keep the topic longer than a worker can be away",
+                    number,
+                    first,
+                    committed,
+                    lost,
+                )
+            elif at < first:
+                log.error(
+                    "partition %d: the log begins at %d, beyond the checkpoint at %d: counters"
+                    " are whole, windows lack up to %d events until they have passed",
+                    number,
+                    first,
+                    at,
+                    first - at,
+                )
+        idle = 0.0
+        if stored.committed_at is not None:
+            idle = max(0.0, time.time() - stored.committed_at / 1000)
+        return Owned(
+            number,
+            self._limits,
+            state,
+            next_offset=max(at, first),
+            committed=committed,
+            lost=lost,
+            idle_since=time.monotonic() - idle,
+        )
+
+    # ------------------------------------------------------------- which log is this
+
+    async def _bounds(self, number: int) -> tuple[int, int | None]:
+        """First offset and end of the log, which is still the one we know."""
+        bounds = await persist(lambda: self._reader.bounds(number))
+        self.refuse_another_log()
+        return bounds
+
+    def refuse_another_log(self) -> None:
+        """Refuse a log that is not the one this worker began to read."""
+        for what in ("cluster", "topic"):
+            ours = getattr(self._reader, f"{what}_id")
+            before = getattr(self, f"{what}_id") or ours
+            setattr(self, f"{what}_id", before)
+            if ours and before != ours:  # "" where the broker does not say
+                raise RefusedError(
+                    f"this is another Kafka {what} (id {ours}) than the one that was read until now"
+                    f" (id {before}): was it deleted and made anew? {_START_OVER}"
+                )
+
+    def _refuse_another_log_than(self, number: int, stored: Stored, end: int | None) -> None:
+        """Refuse state of another cluster or topic: no figure of it would be right."""
+        if stored.offset is None:
+            return
+        for what, theirs, ours in (
+            ("cluster", stored.cluster_id, self.cluster_id),
+            ("topic", stored.topic_id, self.topic_id),
+        ):
+            if theirs and ours and theirs != ours:
+                raise RefusedError(
+                    f"Redis holds the state of partition {number} of another Kafka {what}"
+                    f" (id {theirs}, this one is {ours}): was it deleted and made anew?"
+                    f" {_START_OVER}"
+                )
+        if end is not None and stored.offset > end:
+            raise RefusedError(
+                f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
+                f" end {end}: the topic was made anew or truncated. {_START_OVER}"
+            )
