@@ -25,6 +25,7 @@ from streameval.cli import app
 from streameval.core.errors import InputError
 from streameval.core.metrics import CATALOGUE
 from streameval.core.outcome import Outcome
+from streameval.offline import item_means, units
 from streameval.offline.intervals import student
 from streameval.offline.outcomes import table
 from streameval.offline.sorts import SORTS
@@ -225,6 +226,17 @@ def test_squares_on_a_wide_scale_are_summed_without_overflow(tmp_path: Path) -> 
     assert found["figures"]["mse"] == {"value": 9e8, "low": 9e8, "high": 9e8, "n": 20}
 
 
+def test_users_and_items_are_not_cut_where_batches_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--ratings", written(tmp_path / "r.parquet", ratings(6))]
+    arguments += ["--metrics", ",".join(ERRORS), "--scale", "1:5"]
+    whole = run(*arguments)
+    monkeypatch.setattr(units, "ROWS", 7)
+    monkeypatch.setattr(item_means, "_ITEMS", 3)
+    assert values(run(*arguments)) == values(whole)
+
+
 def test_segments_of_ratings_have_their_own_figures(tmp_path: Path) -> None:
     rows = [row | {"variant": "A" if row["user"] == "u0" else "B"} for row in RATED]
     file = written(tmp_path / "r.csv", rows)
@@ -407,6 +419,7 @@ def test_index_recall_by_hand(tmp_path: Path) -> None:
         "q1": {"index_recall@3": pytest.approx(2 / 3), "index_recall@1": 0.0},
         "q2": {"index_recall@3": 0.0, "index_recall@1": 0.0},
     }
+    assert found["notes"] == {"ties": {"lists": 0, "of": 1, "rule": "input"}}
     assert values(found)["index_recall@3"] == pytest.approx(1 / 3)
 
 
@@ -565,6 +578,21 @@ def test_scores_beside_ranks_are_for_auc_only(tmp_path: Path) -> None:
     )
     assert values(found) == {"auc": 1.0, "mrr": 0.5}
     assert "notes" not in found, "ranks decided, so nothing tied"
+
+
+@pytest.mark.parametrize("figure", ["diversity", "catalogue_coverage", "index_recall@2"])
+def test_equal_scores_are_counted_whatever_lists_are_looked_at_for(
+    figure: str, tmp_path: Path
+) -> None:
+    rows = [{"list": "l", "item": item, "score": 1.0} for item in "ab"]
+    file = written(tmp_path / "s.csv", rows)
+    needs = {
+        "diversity": ["--features", written(tmp_path / "f.csv", FEATURES)],
+        "catalogue_coverage": ["--catalogue", file],
+        "index_recall@2": ["--exact", file],
+    }
+    found = run(file, "--metrics", figure, *needs[figure])
+    assert found["notes"]["ties"] == {"lists": 1, "of": 1, "rule": "input"}
 
 
 @pytest.mark.parametrize(("ties", "count"), [("input", 1), ("trec", 2)])

@@ -40,7 +40,7 @@ def item_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
                 sums[name] = [Means() for _ in asked]
             for means, figure in zip(sums[name], asked, strict=True):
                 assert isinstance(figure.entry, ItemMetric), "the sort of the entry says so"
-                total = squares if figure.entry.distance is np.square else distances
+                total = squares if figure.entry.squared else distances
                 means.add_items(figure.entry, total, counts)
     totals = [Means() for _ in asked]
     for row in sums.values():

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from streameval.core.errors import InputError
 from streameval.core.windows import cluster_of
+from streameval.offline.answer import Note
 from streameval.offline.batches import ROWS, Advance, Batch
 from streameval.offline.inputs import segments_of
 from streameval.offline.table_files import (
@@ -68,6 +69,21 @@ class Tables:
     by: Sequence[str] = ()
     ties: Ties = "input"
     complete: bool = True
+
+
+def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
+    """How many lists equal scores left to the rule, where scores put any in order at all."""
+    if not scored:
+        return []
+    words = {
+        "trec": "the item whose id sorts last comes first, as trec_eval has it",
+        "input": "the order of the file",
+    }
+    text = (
+        f"{tied:,} of {scored:,} lists that are in order of score have equal scores;"
+        f" --ties {rule}: {words[rule]}."
+    )
+    return [Note("ties", {"lists": tied, "of": scored, "rule": rule}, text)]
 
 
 def read_tables(tables: Tables, advance: Advance) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.inputs import files_of
-from streameval.offline.ranked_tables import load_shown, ordered
+from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
 from streameval.offline.table_files import (
     LIST_NAMES,
     SCORE_NAMES,
@@ -42,26 +42,33 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             chosen = dimensions(by)
             connection.execute(f"""
                 CREATE TABLE {table} AS WITH {ordered(given.ties or "input")}
-                SELECT list, user{chosen}, item, number FROM ranked WHERE number <= {longest}
+                SELECT list, user{chosen}, item, number, by_score, equal
+                FROM ranked WHERE number <= {longest}
             """)  # noqa: S608  # names are quoted
             connection.execute("DROP TABLE shown")
         batches = _queries(connection, given.by)
-        return evaluated(batches, asked, given.by, per_list=given.per_list).answer()
+        found = evaluated(batches, asked, given.by, per_list=given.per_list)
+    return found.answer(*tie_notes(found.tied, found.scored, given.ties or "input"))
 
 
 def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]:
     firsts = "".join(f", any_value({quoted(BY + name)}) AS {quoted(BY + name)}" for name in by)
-    items = "SELECT list, any_value(user) AS user, list(item ORDER BY number) AS items"
+    items = (
+        "SELECT list, any_value(user) AS user, list(item ORDER BY number) AS items,"
+        " bool_or(equal) AS tied, bool_or(by_score) AS scored"
+    )
     connection.execute(f"""
-        SELECT list, coalesce(found.user, best.user), found.items, best.items{dimensions(by)}
+        SELECT list, coalesce(found.user, best.user), found.items, best.items,
+            best.tied OR coalesce(found.tied, false),
+            best.scored OR coalesce(found.scored, false){dimensions(by)}
         FROM ({items} FROM best GROUP BY list) AS best
         LEFT JOIN ({items}{firsts} FROM found GROUP BY list) AS found USING (list)
     """)  # noqa: S608  # names are quoted
     while rows := connection.fetchmany(ROWS):
-        ids, users, found, best, *_ = zip(*rows, strict=True)
+        ids, users, found, best, tied, scored, *_ = zip(*rows, strict=True)
         results = Results([items or () for items in found], best)
-        segments = [tuple(value or "" for value in row[4:]) for row in rows]
-        yield batch_of(results, users, segments, ids)
+        segments = [tuple(value or "" for value in row[6:]) for row in rows]
+        yield batch_of(results, users, segments, ids, (sum(tied), sum(scored)))
 
 
 def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:

@@ -23,7 +23,7 @@ from streameval.offline.inputs import (
     is_outcome_file,
     record_batches,
 )
-from streameval.offline.ranked_tables import load_shown, ordered
+from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
 from streameval.offline.table_files import (
     ITEM_NAMES,
     USER_NAMES,
@@ -43,13 +43,17 @@ FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
 
 @dataclass(frozen=True, slots=True)
 class ShownLists:
-    """n lists: names, users, values of `--by`; items in order and their ranks alongside."""
+    """n lists: names, users, values of `--by`; items in order and their ranks alongside.
+
+    `tied` as `batches.Batch` has it.
+    """
 
     ids: Sequence[str]
     users: Sequence[str]
     segments: Sequence[Segment]
     items: Sequence[Sequence[str]]
     ranks: Sequence[Sequence[int]]
+    tied: tuple[int, int] = (0, 0)
 
 
 def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
@@ -61,16 +65,19 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
     def batches() -> Iterator[UnitBatch[Shown]]:
         for lists in read_shown(given, advance):
             shown = Shown(lists.items, lists.ranks, vectors, popularity)
-            yield batch_of(shown, lists.users, lists.segments, lists.ids)
+            yield batch_of(shown, lists.users, lists.segments, lists.ids, lists.tied)
 
-    return evaluated(batches(), asked, given.by, per_list=given.per_list).answer()
+    found = evaluated(batches(), asked, given.by, per_list=given.per_list)
+    return found.answer(*tie_notes(found.tied, found.scored, given.ties or "input"))
 
 
 def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Coverage of the catalogue; no formula gives its interval. Raises `InputError`."""
     catalogue = _catalogue(given.catalogue)
     found: dict[Segment, list[set[str]]] = {}
+    tied = scored = 0
     for lists in read_shown(given, advance):
+        tied, scored = tied + lists.tied[0], scored + lists.tied[1]
         for segment, items, ranks in zip(lists.segments, lists.items, lists.ranks, strict=True):
             if segment not in found:
                 check_segments(len(found) + 1, given.by)
@@ -94,7 +101,10 @@ def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> 
         segments={name: figures(found[name]) for name in sorted(found)} if given.by else {},
         lists={} if given.per_list else None,
         entries=[figure.entry for figure in asked],
-        notes=[Note("catalogue", len(catalogue), f"Catalogue of {len(catalogue):,} items.")],
+        notes=[
+            Note("catalogue", len(catalogue), f"Catalogue of {len(catalogue):,} items."),
+            *tie_notes(tied, scored, given.ties or "input"),
+        ],
     )
 
 
@@ -127,7 +137,8 @@ def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator
         load_shown(connection, files, given.by, advance)
         query = f"""
             WITH {ordered(given.ties or "input")}
-            SELECT list, item, rank, user{dimensions(given.by)} FROM ranked ORDER BY list, rank
+            SELECT list, item, rank, user, by_score, equal{dimensions(given.by)}
+            FROM ranked ORDER BY list, rank
         """  # noqa: S608  # names are quoted
         for rows, starts in grouped(connection, query, 1):
             firsts = [rows[start] for start in starts]
@@ -135,9 +146,13 @@ def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator
             yield ShownLists(
                 ids=[row[0] for row in firsts],
                 users=[row[3] for row in firsts],
-                segments=[tuple(value or "" for value in row[4:]) for row in firsts],
+                segments=[tuple(value or "" for value in row[6:]) for row in firsts],
                 items=[[row[1] for row in rows[start:end]] for start, end in spans],
                 ranks=[[row[2] for row in rows[start:end]] for start, end in spans],
+                tied=(
+                    sum(any(row[5] for row in rows[start:end]) for start, end in spans),
+                    sum(any(row[4] for row in rows[start:end]) for start, end in spans),
+                ),
             )
 
 

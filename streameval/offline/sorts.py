@@ -12,12 +12,13 @@ from typing import Final
 from streameval.core.errors import InputError
 from streameval.core.metrics.entry import Sort
 from streameval.core.metrics.half_life import half_life_utility
-from streameval.offline.answer import Answer, Note, merged
+from streameval.offline.answer import Answer, merged
 from streameval.offline.batches import Advance
-from streameval.offline.evaluate import DEFAULT, Asked, Evaluation, evaluated
+from streameval.offline.evaluate import DEFAULT, Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.item_means import item_figures
 from streameval.offline.neighbour_tables import neighbour_figures
+from streameval.offline.ranked_tables import tie_notes
 from streameval.offline.rating_tables import rating_figures
 from streameval.offline.reads import read_figures
 from streameval.offline.retrieval_tables import index_figures, sampled_figures
@@ -70,12 +71,16 @@ def _check(given: Given, asked: Sequence[Asked]) -> None:
         if sort != "lists" and not SORTS[sort].present(given):
             raise InputError(f"{figure.name}: needs {SORTS[sort].inputs}")
         for option, what in _PARAMETERS.get(name, {}).items():
-            if not getattr(given, option) and getattr(given, option) != 0:
+            if not _has(given, option):
                 raise InputError(f"{figure.name}: needs --{option}, {what}")
         used |= {*SORTS[sort].uses, *_PARAMETERS.get(name, ())}
     for option in _OPTIONS - used:
-        if getattr(given, option) not in ((), [], None):
+        if _has(given, option):
             raise InputError(f"--{option}: no figure that was asked for uses it")
+
+
+def _has(given: Given, option: str) -> bool:
+    return getattr(given, option) not in (None, (), [])
 
 
 def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = False) -> Source:
@@ -102,25 +107,7 @@ def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
         for figure in asked
     ]
     found = evaluated(chosen.read(advance), asked, given.by, per_list=given.per_list)
-    return found.answer(*_ties(found, chosen))
-
-
-def _ties(found: Evaluation, chosen: Source) -> list[Note]:
-    """How many lists equal scores left to the rule, where scores decided an order at all."""
-    if not found.scored:
-        return []
-    rule = {
-        "trec": "the item whose id sorts last comes first, as trec_eval has it",
-        "input": "the order of the file",
-    }
-    return [
-        Note(
-            "ties",
-            {"lists": found.tied, "of": found.scored, "rule": chosen.ties},
-            f"{found.tied:,} of {found.scored:,} lists that are in order of score have equal"
-            f" scores; --ties {chosen.ties}: {rule[chosen.ties]}.",
-        )
-    ]
+    return found.answer(*tie_notes(found.tied, found.scored, chosen.ties))
 
 
 _LISTS = "outcome files, slates with --labels, or --run and --qrels"

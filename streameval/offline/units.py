@@ -42,12 +42,16 @@ class UnitBatch(Generic[Data]):
 
 
 def batch_of(
-    data: Data, users: Sequence[str], segments: Sequence[Segment], ids: Sequence[str]
+    data: Data,
+    users: Sequence[str],
+    segments: Sequence[Segment],
+    ids: Sequence[str],
+    tied: tuple[int, int] = (0, 0),
 ) -> UnitBatch[Data]:
     """Units with their users, their values of `--by`, and their names."""
     numbers, names = segments_of(segments)
     clusters = np.array([cluster_of(user) for user in users], np.int64)
-    return UnitBatch(data, clusters, numbers, names, ids)
+    return UnitBatch(data, clusters, numbers, names, ids, tied)
 
 
 def dimensions(by: Sequence[str]) -> str:

@@ -40,19 +40,18 @@ class Ratings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemMetric(Entry):
-    """A mean over items of the mean of `distance` over an item's pairs, or of the root of that."""
+    """A mean over items of each one's mean absolute error, or of its RMSE where `squared`."""
 
-    distance: Callable[[Scores], Scores]
-    root: bool
+    squared: bool
 
     def of_items(self, total: Scores, count: Scores) -> Scores:
-        """Return the figure of items whose distances sum to `total` over `count` pairs each.
+        """Return the figure of items whose (squared) errors sum to `total` over `count` pairs each.
 
         NaN where an item has no pair. Arrays of one shape.
         """
         mean = np.full(total.shape, np.nan)
         np.divide(total, count, out=mean, where=count > 0)
-        return np.asarray(np.sqrt(mean)) if self.root else mean
+        return np.asarray(np.sqrt(mean)) if self.squared else mean
 
 
 def scale_range(scale: tuple[float, float] | None) -> float:
@@ -141,9 +140,7 @@ def _users(
     )
 
 
-def _items(
-    name: str, formula: str, distance: Callable[[Scores], Scores], *, root: bool
-) -> ItemMetric:
+def _items(name: str, formula: str, *, squared: bool) -> ItemMetric:
     return ItemMetric(
         sort="rated_items",
         name=name,
@@ -152,8 +149,7 @@ def _items(
         convention="items count the same, however many ratings they have",
         undefined=_NOTHING,
         cut="none",
-        distance=distance,
-        root=root,
+        squared=squared,
     )
 
 
@@ -180,10 +176,9 @@ METRICS: tuple[Entry, ...] = (
     _items(
         "rmse_item",
         "Mean over items of the root of each one's mean squared error",
-        np.square,
-        root=True,
+        squared=True,
     ),
-    _items("mae_item", "Mean over items of each one's mean absolute error", np.abs, root=False),
+    _items("mae_item", "Mean over items of each one's mean absolute error", squared=False),
     _pairs(
         "nrmse",
         "RMSE divided by the range of the rating scale",
