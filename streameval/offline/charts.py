@@ -1,0 +1,169 @@
+"""The charts of the report, each with its title, what it shows and, where it helps, its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+from streameval.core.metrics import curve
+from streameval.offline.answer import Figure
+from streameval.offline.curves import Curve, Curves
+from streameval.offline.evaluate import evaluate
+from streameval.offline.markup import bounds, numbers, shown, table
+from streameval.offline.plots import chart
+from streameval.offline.sources import Source
+
+CUTS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
+"""The cut-offs of the precision-recall curve."""
+
+SHARE: Final = "share with a positive"
+
+
+def list_charts(source: Source) -> tuple[int, list[str]]:
+    """How many lists there are, and the charts of precision over recall."""
+    at_cuts = [f"{name}@{k}" for k in CUTS for name in ("precision", "recall")]
+    at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
+    found = evaluate(source.read(lambda _: None), [*at_cuts, *at_levels.values()]).figures()
+    levels = {level: found[name] for level, name in at_levels.items()}
+    return levels[0.0].n, [_precision_recall(found), _interpolated(levels)]
+
+
+def _interpolated(levels: Mapping[float, Figure]) -> str:
+    points = [(level, figure.value) for level, figure in levels.items() if figure.value is not None]
+    drawn = _chart(
+        "interpolated",
+        "Precision at recall",
+        "At each level of recall the largest precision at any rank from where it is reached on, as"
+        " the mean over lists: trec_eval's iprec_at_recall (version 10). A list that never reaches"
+        " a level has 0 there.",
+        {"": points},
+        x="recall",
+        y="interpolated precision",
+    )
+    if not drawn:
+        return ""
+    head = "".join(
+        f'<th class="number">{name}</th>' for name in ("recall", "precision", "low", "high")
+    )
+    rows = [
+        numbers(f"{level:.1f}", shown(figure.value), *bounds(figure))
+        for level, figure in levels.items()
+    ]
+    return drawn.replace("</figure>", f"{table(head, rows)}</figure>")
+
+
+def _precision_recall(found: Mapping[str, Figure]) -> str:
+    points: Curve = []
+    for k in CUTS:
+        precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value
+        # Beyond the longest list only the divisor grows.
+        if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
+            points.append((recall, precision))
+    return _chart(
+        "precision-recall",
+        "Precision and recall",
+        f"Mean precision against mean recall at the cuts {', '.join(map(str, CUTS))}, from left to"
+        " right, as far as a further one finds anything. Precision divides by the cut also where"
+        " a list is shorter.",
+        {"": points},
+        x="recall",
+        y="precision",
+    )
+
+
+def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
+    """The charts of outcome files."""
+    minutes = found.step // 60_000
+    step = f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
+    split = f" and {', '.join(by)}" if by else ""
+    charts = [
+        _chart(
+            "time",
+            "Over time",
+            f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
+            f" {step}{split}. A list of few impressions moves a lot by chance.",
+            found.time,
+            x="time",
+            y=SHARE,
+            time=True,
+        ),
+        _chart(
+            "rank",
+            "By rank and by position",
+            "Share of impressions with a positive, by rank in the list and by the position that"
+            " was sent. It mixes what was better with what was seen first: it is not the effect of"
+            " the place.",
+            {
+                name: points
+                for name, points in (("rank", found.rank), ("position", found.position))
+                if points
+            },
+            x="rank or position",
+            y=SHARE,
+        ),
+        _chart(
+            "tail",
+            "Long tail",
+            f"Share of all impressions and positives that goes to the most shown of the"
+            f" {found.items:,} items that were shown at all. The further above the dotted line,"
+            " the fewer items take it all.",
+            {
+                name: points
+                for name, points in (
+                    ("impressions", found.tail),
+                    ("positives", found.tail_positives),
+                )
+                if points
+            },
+            x="share of items, most shown first",
+            y="share",
+            diagonal=True,
+        ),
+    ]
+    return [*charts, _calibration(found.calibration)]
+
+
+def _calibration(points: Curve | None) -> str:
+    if points is None:
+        return _note(
+            "Calibration",
+            "Scores are logged, but not all within 0 and 1: they are no"
+            " probabilities that could be compared with what happened.",
+        )
+    return _chart(
+        "calibration",
+        "Calibration",
+        "Observed share of positives by mean score, in ten bins of the score. On the dotted line"
+        " a score is the probability of a positive.",
+        {"scores": points} if points else {},
+        x="mean score",
+        y=SHARE,
+        diagonal=True,
+    )
+
+
+def _chart(
+    name: str,
+    title: str,
+    explanation: str,
+    series: Mapping[str, Curve],
+    *,
+    x: str,
+    y: str,
+    time: bool = False,
+    diagonal: bool = False,
+) -> str:
+    """A chart with its title and explanation; "" where there is nothing to draw."""
+    if not any(series.values()):
+        return ""
+    svg = chart(name, series, x=x, y=y, time=time, diagonal=diagonal)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+    return (
+        f"<figure><h2>{escape(title)}</h2>\n{svg}"
+        f"<figcaption>{escape(explanation)}</figcaption></figure>\n"
+    )
+
+
+def _note(title: str, text: str) -> str:
+    return f'<div><h2>{escape(title)}</h2><p class="quiet">{escape(text)}</p></div>\n'

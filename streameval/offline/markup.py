@@ -1,0 +1,31 @@
+"""The pieces of HTML that the report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from streameval.offline.answer import Figure
+
+UNDEFINED: Final = "-"
+
+
+def table(head: str, rows: Sequence[str]) -> str:
+    """A table from the cells of its head and of each row."""
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n{body}\n</table></div>'
+
+
+def numbers(*cells: str) -> str:
+    """Cells of a row that hold numbers."""
+    return "".join(f'<td class="number">{cell}</td>' for cell in cells)
+
+
+def bounds(figure: Figure) -> tuple[str, str]:
+    """What an interval shows."""
+    return shown(figure.low), shown(figure.high)
+
+
+def shown(value: float | None) -> str:
+    """A figure to four places."""
+    return UNDEFINED if value is None else f"{value:.4f}"
