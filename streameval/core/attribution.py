@@ -460,12 +460,10 @@ class Attribution:
         for newest in user.slates.values():
             showing: Slate | None = newest
             while showing is not None:
-                packed = showing.packed(item)
-                if packed is not None and showing.time >= oldest:
-                    shown = showing.anchor + (packed >> POSITION_BITS)
-                    if shown <= ts and (
-                        shown > best_shown
-                        or (shown == best_shown and best is not None and precedes(showing, best))
+                if item in showing.shown:
+                    shown = self._shown(showing, item, ts)
+                    if shown > best_shown or (
+                        shown == best_shown and best is not None and precedes(showing, best)
                     ):
                         best, best_shown = showing, shown
                 showing = showing.previous

@@ -99,7 +99,10 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         shown = self.shown
         if isinstance(shown, dict):
             return shown.get(item)
-        return shown.index(item) + 1 if item in shown else None
+        try:
+            return shown.index(item) + 1
+        except ValueError:
+            return None
 
 
 class User(msgspec.Struct, gc=False, eq=False):
