@@ -96,13 +96,13 @@ def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
     assert ran.stderr.count("\n") == 1
 
 
-def test_files_that_cannot_be_read_are_one_line_and_exit_code_3(tmp_path):
+def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path):
     service = clean(tmp_path / "service", stream(slates=500))
     for path in service.outcomes.glob("dt=*/hour=*/*.parquet"):
         path.write_bytes(b"not Parquet")
     ran = command(service, tmp_path)
-    assert ran.returncode == 3
-    assert "outcomes: the files cannot be read now (" in ran.stderr
+    assert ran.returncode == 2
+    assert "outcomes: a file cannot be read (" in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 

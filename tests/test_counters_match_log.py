@@ -99,20 +99,21 @@ def events_of(seed):
 def snapshot_of(definition, events, end):
     """What a snapshot at the offset `end` holds, by the oracle over everything before."""
     users = {
-        (0, name): Counters(end, **counters)
+        name: Counters(end, **counters)
         for name, counters in oracle(definition, events[:end])["users"].items()
     }
 
     class Known(Snapshot):
-        def users(self):
-            return users
+        def users(self, partition, chosen):
+            assert partition == 0
+            return {name: found for name, found in users.items() if chosen(name)}
 
     return Known(
         Path(f"at-{end}"),
         fingerprint="",
         definition={},
         pseudonymous=False,
-        parts={0: {"users_begin": end}},
+        parts={0: {"users_begin": end, "users_end": end}},
         watermarks={},
         figures={},
         combined={},

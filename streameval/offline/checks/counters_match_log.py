@@ -19,6 +19,7 @@ from streameval.core.errors import RefusedError, UnreachableError
 from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot
 from streameval.offline.checks.recount import (
     Part,
+    Recounted,
     Sample,
     collect,
     recount,
@@ -35,7 +36,6 @@ from streameval.offline.checks.result import (
 )
 
 Plain: TypeAlias = dict[str, Any]
-Users: TypeAlias = Mapping[tuple[int, str], Counters]
 SHOWN: Final = 3
 
 
@@ -61,27 +61,33 @@ class Settings(CheckSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The users of one partition in one snapshot, and the offsets of their counters.
+    """The users of one partition in one snapshot.
 
-    `default` is the offset at which a user without counters had none.
+    Their counters are those at offsets from `begin` to `end`; a user without any had none at
+    `begin`.
     """
 
     users: dict[str, Counters]
-    default: int
+    begin: int
+    end: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot, users: Users, partition: int) -> _Side:
-        """The partition's part of a snapshot; empty where that has nothing of it."""
-        mine = {user: found for (number, user), found in users.items() if number == partition}
-        return cls(mine, snapshot.parts.get(partition, {}).get("users_begin", 0))
+    def of(cls, snapshot: Snapshot, partition: int, sample: Sample) -> _Side:
+        """The sample's part of a snapshot; empty where that has nothing of the partition."""
+        begin, end = _offsets(snapshot, partition)
+        return cls(snapshot.users(partition, sample.has), begin, end)
 
-    @property
-    def offsets(self) -> dict[str, int]:
-        return {name: found.offset for name, found in self.users.items()}
+    def counters(self, definition: Definition) -> dict[str, Plain]:
+        return {name: _plain(found, definition.kinds) for name, found in self.users.items()}
 
-    @property
-    def first(self) -> int:
-        return min(self.offsets.values(), default=self.default)
+    def recount(self, definition: Definition, sample: Sample, part: Part) -> Recounted:
+        offsets = {name: found.offset for name, found in self.users.items()}
+        return recount(definition, sample, part, offsets, self.begin)
+
+
+def _offsets(snapshot: Snapshot, partition: int) -> tuple[int, int]:
+    part = snapshot.parts.get(partition, {})
+    return part.get("users_begin", 0), part.get("users_end", 0)
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
@@ -97,21 +103,18 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> Found:
     assert evidence.snapshot is not None, "without a snapshot there is no recording"
-    later = evidence.snapshot.users()
-    earlier = {log.since.path: log.since.users() for log in logs.values() if log.since is not None}
     users, wrong, share = 0, [], settings.sample
     for partition, log in sorted(logs.items()):
-        now = _Side.of(evidence.snapshot, later, partition)
-        then = None
-        if log.since is not None:
-            then = _Side.of(log.since, earlier[log.since.path], partition)
-        elif log.begin:
+        if log.begin and log.since is None:
             return nothing(
                 f"the log of partition {partition} begins at {log.begin}: give an earlier snapshot"
             )
         sample = Sample(settings.sample, evidence.user if evidence.snapshot.pseudonymous else None)
-        first = 0 if then is None else then.first
+        first = 0 if log.since is None else _offsets(log.since, partition)[0]
         part = collect(log, evidence.definition, sample, settings.max_events, first)
+        # Only now is it known how many users the log has room for.
+        now = _Side.of(evidence.snapshot, partition, sample)
+        then = None if log.since is None else _Side.of(log.since, partition, sample)
         lacking = _lacking(evidence.definition, log, part, now)
         if lacking is not None:
             return nothing(f"the log of partition {partition} {lacking}")
@@ -142,7 +145,7 @@ def _found(users: int, wrong: Sequence[str], share: float, logs: Mapping[int, Lo
 
 def _lacking(definition: Definition, log: Log, part: Part, now: _Side) -> str | None:
     """What a log lacks, None where it has enough."""
-    missing = max(now.offsets.values(), default=0) - (log.end or part.end)
+    missing = now.end - (log.end or part.end)
     if missing > 0:
         return f"ends {missing} records too early"
     if log.since is None or log.before is not None:
@@ -160,19 +163,17 @@ def _compare(
     evidence: Evidence, sample: Sample, log: Log, part: Part, now: _Side, then: _Side | None
 ) -> tuple[int, list[str]]:
     """How many users were compared, and what differs."""
-    definition, kinds = evidence.definition, evidence.definition.kinds
-    known = {name: _plain(found, kinds) for name, found in now.users.items() if sample.has(name)}
-    expected = recount(definition, sample, part, now.offsets, now.default)
+    definition = evidence.definition
+    known = now.counters(definition)
+    expected = now.recount(definition, sample, part)
     if then is not None:
-        counted = recount(definition, sample, part, then.offsets, then.default)
-        before = {
-            name: _plain(found, kinds) for name, found in then.users.items() if sample.has(name)
-        }
+        before, counted = then.counters(definition), then.recount(definition, sample, part)
         known_before = log.before
         if known_before is None:
             known_before = (part.low or 0) + definition.allowed_lateness
+        # Those without counters at the earlier snapshot, though it is after events of theirs,
+        # began anew.
         left_out = uncertain(definition, sample, part, known_before)
-        # Those whose counters were gone at the earlier snapshot began anew.
         left_out |= counted.keys() - before.keys()
         expected = {
             name: _grown(before.get(name), counted.get(name), expected.get(name))

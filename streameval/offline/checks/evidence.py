@@ -33,6 +33,9 @@ VIEW: Final = (
 )
 
 
+_ROWS: Final = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """A user's lifetime counters in a snapshot, exact at `offset` of the partition."""
@@ -61,18 +64,21 @@ class Snapshot:
     figures: dict[int, dict[str, Any]]
     combined: dict[str, Any]
 
-    def users(self) -> dict[tuple[int, str], Counters]:
-        """The counters by partition and user, of users that have any."""
-        columns = 'partition, "user", "offset", impressions, slates, positives, first_ts, last_ts'
+    def users(self, partition: int, chosen: Callable[[str], bool]) -> dict[str, Counters]:
+        """The counters of the chosen users of a partition, by the name that the snapshot has."""
+        columns = '"user", "offset", impressions, slates, positives, first_ts, last_ts'
+        found = {}
         with duckdb.connect() as connection:
             rows = connection.execute(
-                f"SELECT {columns} FROM read_parquet(?)",  # noqa: S608  # constants
-                [str(self.path / "users.parquet")],
-            ).fetchall()
-        return {
-            (partition, user): Counters(offset, impressions, slates, dict(positives), first, last)
-            for partition, user, offset, impressions, slates, positives, first, last in rows
-        }
+                f"SELECT {columns} FROM read_parquet(?) WHERE partition = ?",  # noqa: S608  # constants
+                [str(self.path / "users.parquet"), partition],
+            )
+            while portion := rows.fetchmany(_ROWS):
+                for user, offset, impressions, slates, positives, first, last in portion:
+                    if chosen(user):
+                        counts = offset, impressions, slates, dict(positives), first, last
+                        found[user] = Counters(*counts)
+        return found
 
 
 Records = Sequence[tuple[int, Event | None]]
@@ -128,23 +134,13 @@ class Evidence:
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows that a query answers. Raises `InputError`, `UnreachableError` for a file."""
-        return _answered(self.connection, query, *parameters)
+        with readable():
+            return self.connection.execute(query, list(parameters)).fetchall()
 
     def row(self, query: str, *parameters: Any) -> tuple[Any, ...]:
         """The only row of an aggregate."""
         (row,) = self.rows(query, *parameters)
         return row
-
-
-def _answered(
-    connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any
-) -> list[tuple[Any, ...]]:
-    try:
-        return connection.execute(query, list(parameters)).fetchall()
-    except duckdb.InvalidInputException as error:  # what Arrow says while DuckDB reads its rows
-        said = str(error).splitlines()[0]
-        wrong = UnreachableError if "IOError" in said else InputError
-        raise wrong(f"outcomes: a file cannot be read ({said})") from error
 
 
 def gather(
@@ -194,13 +190,13 @@ def gather(
 
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
-    """What DuckDB raises where a file cannot be read, as our own error."""
+    """What Arrow says while DuckDB reads its rows, as our own error."""
     try:
         yield
-    except (duckdb.InvalidInputException, duckdb.IOException) as error:
-        raise UnreachableError(
-            f"outcomes: the files cannot be read now ({' '.join(str(error).split())})"
-        ) from error
+    except duckdb.InvalidInputException as error:
+        said = str(error).splitlines()[0]
+        wrong = UnreachableError if "IOError" in said else InputError
+        raise wrong(f"outcomes: a file cannot be read ({said})") from error
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -248,6 +244,6 @@ def _split(
         connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM reference_files")  # noqa: S608
     recent = ""
     if period is not None:
-        ((newest,),) = _answered(connection, "SELECT coalesce(max(ms), 0) FROM slates")
+        ((newest,),) = connection.execute("SELECT coalesce(max(ms), 0) FROM slates").fetchall()
         recent = f"AND ms > {newest - period}"
     connection.execute(f"CREATE VIEW current AS SELECT * FROM slates WHERE NOT ({known}) {recent}")  # noqa: S608
