@@ -41,7 +41,8 @@ def write_report(
     if source is not None:
         lists, charts = list_charts(source)
     if source is not None and source.outcomes:
-        charts += outcome_charts(curves(source.files, answer.by), answer.by)
+        # The last one has a table below it, which would leave a hole beside it further up.
+        charts[-1:-1] = outcome_charts(curves(source.files, answer.by), answer.by)
     about = f"{lists:,} ranked lists from " if source is not None else ""
     page = _page(answer, about + _names(files), [text for text in charts if text], results)
     try:
