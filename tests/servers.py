@@ -272,13 +272,17 @@ class Bucket:
         return sorted(kept)
 
 
-def s3(name="bucket"):
-    """A server for S3 (moto: it keeps all in memory) with a bucket. A context manager."""
+def s3(name="bucket", *, strict=False):
+    """A server for S3 (moto: it keeps all in memory) with a bucket. A context manager.
+
+    `strict`: it knows no keys, once the bucket is made.
+    """
     program = _S3_SERVER if _S3_SERVER.exists() else shutil.which("moto_server")
     if program is None:
         missing("moto_server")
     port = free_port()
-    command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
+    checked = ["INITIAL_NO_AUTH_ACTION_COUNT=2"] if strict else []
+    command = ["env", *checked, str(program), "-H", "127.0.0.1", "-p", str(port)]
     return _with_bucket(_running(Server("s3", command, _tcp_answers, port, _folder("s3"))), name)
 
 

@@ -56,7 +56,7 @@ def files(bucket, path):
 def one_line(error):
     text = str(error.value)
     assert "\n" not in text
-    assert "testing" not in text and "endpoint" not in text
+    assert "testing:" not in text and "endpoint" not in text
 
 
 def test_a_span_is_seen_once_it_is_published_and_leaves_nothing_behind(bucket, folder, path):
@@ -159,6 +159,16 @@ def test_a_bucket_that_is_absent_is_said_by_writer_and_readers(bucket):
     with pytest.raises(UnreachableError, match="there is no bucket absent") as error:
         dataset(absent)
     one_line(error)
+
+
+def test_keys_that_are_wrong_are_said_by_writer_and_readers():
+    with servers.s3(strict=True) as strict:
+        with pytest.raises(UnreachableError, match="ACCESS_DENIED") as error:
+            OutcomeFolder(strict.uri("out"), OWNER, {}).check()
+        one_line(error)
+        with pytest.raises(UnreachableError, match="INVALID_ACCESS_KEY_ID") as error:
+            dataset(strict.uri("out"))
+        one_line(error)
 
 
 def test_a_uri_that_cannot_be_is_said_without_its_keys():

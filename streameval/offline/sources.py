@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from streameval.core.errors import InputError
 from streameval.offline.batches import Advance, Batch
 from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes
-from streameval.offline.places import shown
+from streameval.offline.places import is_uri, shown
 from streameval.offline.ranked_tables import Tables, Ties, read_tables
 from streameval.offline.table_files import require_disk
 
@@ -57,7 +57,8 @@ def source(
     if labels:
         return _of_tables(Tables(paths, labels, "tables", by, ties or "input", complete))
     files = files_of(paths)
-    for file in files:
+    # To open a small file from afar costs as much as to read it: one of them is looked at.
+    for file in [file for file in files if not is_uri(file)] or files[:1]:
         if not is_outcome_file(file):
             raise InputError(
                 f"{shown(file)}: not an outcome file; slates of another shape need --labels,"

@@ -8,8 +8,8 @@
 
 Each of Spark's partitions is scored by the functions that `streameval evaluate` uses and answers
 integer sums by segment and cluster of users; the driver adds them up. Integers add in any order, so
-neither partitions nor batches change a bit. The session is the caller's own (Spark 4, or its
-Connect); its workers need this package, in the same version. pyspark is not imported here.
+neither partitions nor batches change a bit. The session is the caller's own (Spark 4); its workers
+need this package, in the same version. pyspark is not imported here.
 """
 
 from __future__ import annotations
