@@ -228,6 +228,10 @@ class Worker:
     def running(self):
         return self.process is not None and self.process.poll() is None
 
+    def wait_until_up(self):
+        """Wait until the pages are served: from then on it also takes signals."""
+        wait_for(lambda: self.page("/healthz"), 20, "the pages are served")
+
     def kill(self):
         self.process.kill()
         self.process.wait()

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 
 import streameval
 from streameval.core.definition import Definition
@@ -339,3 +340,23 @@ def test_what_a_library_repeats_is_said_once_in_a_while():
     assert passes("aiokafka.conn", "node %s is away", 100.0 + REPEAT_SECONDS, None, 1)
     assert passes("streameval.stream.app", "stopping", 100.0)
     assert passes("streameval.stream.app", "stopping", 100.0)
+
+
+def test_the_error_that_every_first_start_of_a_group_brings_is_said_only_if_it_lasts():
+    """Kafka has no coordinator before somebody has asked for it; no other error is held back."""
+    seldom = Seldom()
+
+    def passes(error, created):
+        name, message = (
+            "aiokafka.consumer.group_coordinator",
+            "Group Coordinator Request failed: %s",
+        )
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, (error,), None)
+        record.created = created
+        return seldom.filter(record)
+
+    assert not passes(GroupCoordinatorNotAvailableError(), 100.0)
+    assert not passes(GroupCoordinatorNotAvailableError(), 101.0)
+    assert passes(GroupCoordinatorNotAvailableError(), 100.0 + REPEAT_SECONDS)
+    seldom = Seldom()
+    assert passes(NodeNotReadyError(), 100.0)

@@ -35,7 +35,8 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
 class Seldom(logging.Filter):
     """Lets a library's message through once in `REPEAT_SECONDS`, by its text before formatting.
 
-    Lines of streameval itself, and those with a traceback, always pass.
+    Lines of streameval itself, and those with a traceback, always pass; what every first start of a
+    group brings passes if it lasts.
     """
 
     def __init__(self) -> None:
@@ -50,8 +51,21 @@ class Seldom(logging.Filter):
         said = (record.name, str(record.msg)[:40])
         if record.created - self._last.get(said, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return False
+        first = said not in self._last
         self._last[said] = record.created
-        return True
+        return not (first and _is_of_a_first_start(record))
+
+
+def _is_of_a_first_start(record: logging.LogRecord) -> bool:
+    """Whether this is aiokafka's error that no broker coordinates the group yet.
+
+    Kafka makes its topic of offsets when the first group asks for its coordinator, and says so
+    until that is done; aiokafka asks again. It is no error unless it lasts.
+    """
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return record.name == "aiokafka.consumer.group_coordinator" and any(
+        type(argument).__name__ == "GroupCoordinatorNotAvailableError" for argument in arguments
+    )
 
 
 _TEXT: Final = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
