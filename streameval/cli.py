@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -39,6 +39,23 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
 ]
+Tables = list[str] | None
+
+
+def _panel(name: str) -> Callable[..., Any]:
+    """Options under a heading of their own, by what they say and what stands for their value."""
+
+    def option(said: str, value: str | None = None) -> Any:
+        return typer.Option(help=said, metavar=value, rich_help_panel=name)
+
+    return option
+
+
+_lists = _panel("Ranked lists")
+_rated = _panel("Ratings and predictions")
+_known = _panel("What is known of items and users")
+_other = _panel("Other inputs")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -210,58 +227,39 @@ def evaluate(
     ci: Annotated[
         bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
     ] = False,
-    labels: Annotated[
-        list[str] | None, typer.Option(help="What was relevant: list, item, gain.")
-    ] = None,
-    run: Annotated[str | None, typer.Option(help="A TREC run; goes with --qrels.")] = None,
-    qrels: Annotated[str | None, typer.Option(help="TREC's relevance judgements.")] = None,
+    labels: Annotated[Tables, _lists("What was relevant: list, item, gain.")] = None,
+    run: Annotated[str | None, _lists("A TREC run; goes with --qrels.")] = None,
+    qrels: Annotated[str | None, _lists("TREC's relevance judgements.")] = None,
     ties: Annotated[
         str | None,
-        typer.Option(
-            metavar="trec|input",
-            help="Order at equal scores: trec_eval's (default of a run) or the file's.",
+        _lists(
+            "At equal scores: trec_eval's order (default of a run) or the file's.", "trec|input"
         ),
     ] = None,
     complete: Annotated[
-        bool,
-        typer.Option(help="Lists that only the labels or qrels know count 0, or are left out."),
+        bool, _lists("Lists that only the labels or qrels know count 0, or are left out.")
     ] = True,
-    half_life: Annotated[
-        float, typer.Option(help="The rank that counts half in half_life; above 1.")
-    ] = 5.0,
+    half_life: Annotated[float, _lists("The rank that counts half in half_life; above 1.")] = 5.0,
     neutral: Annotated[
-        float, typer.Option(help="The gain that is worth nothing in half_life; not below 0.")
+        float, _lists("The gain that is worth nothing in half_life; not below 0.")
     ] = 0.0,
-    ratings: Annotated[
-        list[str] | None, typer.Option(help="Ratings: user, item, rating[, prediction].")
-    ] = None,
+    ratings: Annotated[Tables, _rated("Ratings: user, item, rating[, prediction].")] = None,
     predictions: Annotated[
-        list[str] | None, typer.Option(help="Predictions of their own: user, item, prediction.")
+        Tables, _rated("Predictions of their own: user, item, prediction.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="The rating from which on an item is relevant.")
+        float | None, _rated("The rating from which on an item is relevant.")
     ] = None,
-    scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="The range of ratings, such as 1:5.")
-    ] = None,
-    train: Annotated[list[str] | None, typer.Option(help="Who has what: user, item.")] = None,
-    features: Annotated[
-        list[str] | None, typer.Option(help="What items are like: item, feature[, value].")
-    ] = None,
-    catalogue: Annotated[list[str] | None, typer.Option(help="The items there are: item.")] = None,
-    neighbours: Annotated[
-        list[str] | None, typer.Option(help="Whose neighbour is who: user, neighbour.")
-    ] = None,
-    exact: Annotated[
-        list[str] | None, typer.Option(help="What an exact index answers: list, item, rank.")
-    ] = None,
+    scale: Annotated[str | None, _rated("The range of ratings, such as 1:5.", "LOW:HIGH")] = None,
+    train: Annotated[Tables, _known("Who has what: user, item.")] = None,
+    features: Annotated[Tables, _known("What items are like: item, feature[, value].")] = None,
+    catalogue: Annotated[Tables, _known("The items there are: item.")] = None,
+    neighbours: Annotated[Tables, _known("Whose neighbour is who: user, neighbour.")] = None,
+    exact: Annotated[Tables, _other("What an exact index answers: list, item, rank.")] = None,
     sampled: Annotated[
-        list[str] | None,
-        typer.Option(help="A positive among sampled negatives: list, item, score, positive."),
+        Tables, _other("A positive among sampled negatives: list, item, score, positive.")
     ] = None,
-    events: Annotated[
-        list[str] | None, typer.Option(help="Event files, for the daily positive rate.")
-    ] = None,
+    events: Annotated[Tables, _other("Event files, for the daily positive rate.")] = None,
     config: Config = None,
     per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
     report: Annotated[
