@@ -13,7 +13,7 @@ from streams import to_json
 
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
-from streameval.core.events import ImpressionEvent
+from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.stream.ingest import POLL_RECORDS, Ingest
 from streameval.stream.owned import Records
 from streameval.stream.store import Store
@@ -73,8 +73,10 @@ class World:
         self.ingest = self.member = None
 
     def produce(self, count, ts=TS):
-        for n in range(count):
-            event = ImpressionEvent(ts + n, f"u{n % 5}", f"i{n}", "r")
+        self.send(ImpressionEvent(ts + n, f"u{n % 5}", f"i{n}", "r") for n in range(count))
+
+    def send(self, events):
+        for event in events:
             self.topic.append(0, 2 * TS, event.user_id.encode(), to_json(event))
         self.topic.log[0] = [(at, *rest) for at, (_, *rest) in enumerate(self.topic.log[0])]
         self.topic.ends[0] = len(self.topic.log[0])
@@ -310,6 +312,29 @@ def test_events_that_the_log_lost_are_counted_once(world):
         await asyncio.sleep(30)
         assert world.ingest.counters.events_lost == 50
         assert world.stored() == 110
+
+    world.run(scenario)
+
+
+def test_a_count_that_a_correction_lowers_does_not_drift(world):
+    """The counter of the process never falls, and rises again only beyond where it was."""
+
+    async def scenario():
+        await world.start()
+        for ts, event, duplicates in (
+            (0, ImpressionEvent, 0),
+            (10, FeedbackEvent, 0),
+            (30, FeedbackEvent, 1),  # the same click again
+            (20, ImpressionEvent, 0),  # no: it was of a later showing
+            (30, FeedbackEvent, 1),
+            (30, FeedbackEvent, 2),
+        ):
+            more = ("click",) if event is FeedbackEvent else ()
+            world.send([event(TS + ts, "u", "i", *more)])
+            await asyncio.sleep(5)
+            counted = world.ingest.owned[0].state.events["duplicates"]
+            assert counted == duplicates
+        assert world.ingest.counters.duplicates == 2
 
     world.run(scenario)
 

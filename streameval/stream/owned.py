@@ -120,8 +120,6 @@ class Owned:
     _letters: list[DeadLetter] = field(default_factory=list)
     _key_mismatches: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
-    _known_feedback: dict[str, int] = field(default_factory=dict)
-    _known_overflow: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin to restore where the state is behind the stored offset."""
@@ -131,7 +129,7 @@ class Owned:
         if self.committed is None or self.next_offset > self.committed:
             # Where reading begins, or goes on after a gap in the log, is to last: commit at once.
             self._began = 0.0
-        self._remember()
+        self._known = self._counts()
 
     # ------------------------------------------------------------------ records
 
@@ -239,7 +237,7 @@ class Owned:
         self.restoring = False
         self._events = 0
         self._began = None
-        self._remember()
+        self._known = self._counts()
 
     # ------------------------------------------------------------------ commits
 
@@ -295,30 +293,31 @@ class Owned:
         return saved, span, partial(self.state.outcomes_of, slates)
 
     def _tally(self, seconds: float) -> Tally:
-        before, before_feedback, before_overflow = (
-            self._known,
-            self._known_feedback,
-            self._known_overflow,
-        )
-        self._remember()
+        counts = self._counts()
+        risen = _risen(self._known, counts)
+        # Not where a correction lowered them: what rises from there was counted before.
+        self._known = _highest(self._known, counts)
         return Tally(
-            counters=_risen(before, self._known),
+            counters=risen["events"],
             changes=self.state.changes,
-            feedback=_risen(before_feedback, self._known_feedback),
-            overflow=_risen(before_overflow, self._known_overflow),
+            feedback=risen["feedback"],
+            overflow=risen["overflow"],
             key_mismatches=self._key_mismatches,
             dead_letters=len(self._letters),
             lost=self.lost,
             batch_seconds=seconds,
         )
 
-    def _remember(self) -> None:
+    def _counts(self) -> dict[str, Any]:
+        """What the state has counted so far."""
         attribution = self.state.attribution
-        self._known = self.state.events
-        self._known_feedback = dict(attribution.feedback_kinds)
-        self._known_overflow = {
-            "items": attribution.overflow_items,
-            "segments": attribution.segments.overflowed,
+        return {
+            "events": self.state.events,
+            "feedback": dict(attribution.feedback_kinds),
+            "overflow": {
+                "items": attribution.overflow_items,
+                "segments": attribution.segments.overflowed,
+            },
         }
 
     # ------------------------------------------------------------------- status
@@ -371,11 +370,21 @@ def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
 
 
 def _risen(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """By how much each count rose; what fell (a correction) counts 0."""
+    """By how much each count rose; what fell counts 0."""
     return {
         name: _risen(before.get(name, {}), value)
         if isinstance(value, Mapping)
         else max(0, value - before.get(name, 0))
+        for name, value in after.items()
+    }
+
+
+def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The larger of the two for each count."""
+    return {
+        name: _highest(before.get(name, {}), value)
+        if isinstance(value, Mapping)
+        else max(value, before.get(name, 0))
         for name, value in after.items()
     }
 
