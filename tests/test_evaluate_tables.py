@@ -19,6 +19,7 @@ from sklearn.metrics import (
     roc_auc_score,
     root_mean_squared_error,
 )
+from sklearn.metrics.pairwise import cosine_similarity
 from typer.testing import CliRunner
 
 from streameval.cli import app
@@ -282,7 +283,7 @@ def test_ratings_without_a_prediction_are_left_out_and_counted(tmp_path: Path) -
     found = run(*files, "--metrics", "mae")
     assert found["figures"]["mae"]["value"] == 0.5
     assert found["notes"] == {"ratings_without_prediction": 2}
-    assert "2 ratings have no prediction" in invoke(*files)
+    assert "no prediction: 2 ratings" in invoke(*files)
 
 
 def test_the_terminal_shows_what_the_json_has(tmp_path: Path) -> None:
@@ -378,6 +379,39 @@ def test_what_lists_are_made_of_by_hand(kind: str, tmp_path: Path) -> None:
     assert found["notes"] == {"catalogue": 4}
 
 
+def test_scikit_learns_cosines_give_the_same_diversity(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    items = [f"i{n}" for n in range(30)]
+    matrix = np.array([[chance.choice([0, 0, 1, 2.5]) for _ in range(6)] for _ in items])
+    matrix[:, 0] += 0.5  # no item is without features
+    features = [
+        {"item": item, "feature": f"f{n}", "value": value}
+        for item, row in zip(items, matrix.tolist(), strict=True)
+        for n, value in enumerate(row)
+    ]
+    distances = 1 - cosine_similarity(matrix)
+    lists = {f"l{n}": chance.sample(range(30), chance.randint(2, 12)) for n in range(40)}
+    rows = [
+        {"list": name, "item": items[item], "rank": rank}
+        for name, shown in lists.items()
+        for rank, item in enumerate(shown, 1)
+    ]
+    found = run(
+        written(tmp_path / "s.parquet", rows),
+        *("--features", written(tmp_path / "f.parquet", features)),
+        *("--metrics", "diversity@5,novelty@5", "--per-list"),
+    )
+    sums = []
+    for name, shown in lists.items():
+        top = distances[np.ix_(shown[:5], shown[:5])]
+        size = len(top)
+        sums.append((top.sum() / (size - 1), size))
+        mine = found["lists"][name]["diversity@5"]
+        assert mine == pytest.approx(top.sum() / (size * (size - 1)), abs=1e-12)
+    total, shown_items = np.sum(sums, axis=0)
+    assert found["figures"]["novelty@5"]["value"] == pytest.approx(total / shown_items, abs=1e-8)
+
+
 def test_an_item_outside_the_catalogue_is_named(tmp_path: Path) -> None:
     catalogue = written(tmp_path / "c.csv", [{"item": "a"}, {"item": "b"}])
     said = refused(
@@ -398,6 +432,28 @@ def test_neighbours_reach_what_the_user_has_not_rated(tmp_path: Path) -> None:
         "u": pytest.approx(2 / 3), "v": 0.0, "w": 0.0, "x": 0.0,
     }  # fmt: skip
     assert found["figures"]["neighbour_coverage"]["n"] == 4
+
+
+def test_coverage_by_neighbours_is_that_of_sets(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    users = [f"u{n}" for n in range(25)]
+    rated = {user: set(chance.sample(range(20), chance.randint(1, 9))) for user in users}
+    near = {user: chance.sample(users, 3) for user in users[:20]}
+    catalogue = set(range(2, 24))
+    found = run(
+        "--ratings",
+        written(tmp_path / "r.csv", [{"user": u, "item": i} for u in users for i in rated[u]]),
+        "--neighbours",
+        written(tmp_path / "n.csv", [{"user": u, "neighbor": v} for u in near for v in near[u]]),
+        "--catalogue",
+        written(tmp_path / "c.csv", [{"item": item} for item in catalogue]),
+        "--per-list",
+    )
+    for user in users:
+        unrated = catalogue - rated[user]
+        reached = set().union(*(rated[name] for name in near.get(user, ())))
+        mine = found["lists"][user]["neighbour_coverage"]
+        assert mine == pytest.approx(len(unrated & reached) / len(unrated), abs=1e-12)
 
 
 # --- Indexes, samples, reads
@@ -688,6 +744,7 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "index_recall@5: needs an index's results": [slates, "--metrics", "index_recall@5"],
         "sampled_ndcg@5: needs --sampled": [slates, "--metrics", "sampled_ndcg@5"],
         "positive_rate: needs --events": ["--metrics", "positive_rate"],
+        "s.csv: not an outcome file": [slates, "--metrics", "positive_rate"],
         "neighbour_coverage: needs --neighbours": ["--metrics", "neighbour_coverage"],
         "--threshold: no figure": ["--ratings", rated, "--metrics", "mae", "--threshold", "3"],
         "neighbour_coverage is of all users": [

@@ -87,7 +87,7 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
         Note(
             "ratings_without_prediction",
             missing_count,
-            f"{missing_count:,} ratings have no prediction and are left out.",
+            f"Left out, as they have no prediction: {missing_count:,} ratings.",
         )
     ]
 

@@ -18,11 +18,12 @@ from streameval.core.definition import Definition
 from streameval.core.errors import InputError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
+from streameval.offline import places
 from streameval.offline.answer import Answer, Note
 from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
-from streameval.offline.inputs import files_of, record_batches
+from streameval.offline.inputs import files_of, is_outcome_file, record_batches
 from streameval.offline.table_files import connected, size
 from streameval.offline.units import UnitBatch, batch_of
 from streameval.replay import lines_of
@@ -98,7 +99,9 @@ def _load_events(
         advance(size([file]))
     if not rejected:
         return []
-    return [Note("rejected", rejected, f"{rejected:,} lines are no valid event and are left out.")]
+    return [
+        Note("rejected", rejected, f"Left out, as they are no valid event: {rejected:,} lines.")
+    ]
 
 
 def _counts(event: FeedbackEvent, positives: dict[str, float | None]) -> bool:
@@ -119,6 +122,11 @@ def _insert(connection: Any, table: str, rows: Sequence[tuple[Any, ...]]) -> Non
 
 
 def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> None:
+    for file in files:
+        if not is_outcome_file(file):
+            raise InputError(
+                f"{places.shown(file)}: not an outcome file; files of events are given as --events"
+            )
     for record in record_batches(files, ["user", "time", "items", "gains"], advance):
         connection.register("part", pa.Table.from_batches([record]))
         connection.execute(f"""

@@ -74,7 +74,7 @@ def _check(given: Given, asked: Sequence[Asked]) -> None:
             if not _has(given, option):
                 raise InputError(f"{figure.name}: needs --{option}, {what}")
         used |= {*SORTS[sort].uses, *_PARAMETERS.get(name, ())}
-    for option in _OPTIONS - used:
+    for option in sorted(_OPTIONS - used):
         if _has(given, option):
             raise InputError(f"--{option}: no figure that was asked for uses it")
 
@@ -122,6 +122,13 @@ SORTS: Final[dict[Sort, Work]] = {
         DEFAULT,
         _list_figures,
     ),
+    "neighbours": Work(
+        "--neighbours (user, neighbour), and --train or --ratings (user, item)",
+        ("neighbours", "train", "ratings", "catalogue"),
+        lambda given: bool(given.neighbours and (given.train or given.ratings)),
+        ("neighbour_coverage",),
+        neighbour_figures,
+    ),
     "ratings": Work(
         _RATINGS,
         ("ratings", "predictions"),
@@ -138,13 +145,6 @@ SORTS: Final[dict[Sort, Work]] = {
     ),
     "items": Work(_SHOWN, (), lambda given: bool(given.files), (), item_list_figures),
     "coverage": Work(_SHOWN, (), lambda given: bool(given.files), (), coverage_figures),
-    "neighbours": Work(
-        "--neighbours (user, neighbour), and --train or --ratings (user, item)",
-        ("neighbours", "train", "ratings", "catalogue"),
-        lambda given: bool(given.neighbours and (given.train or given.ratings)),
-        ("neighbour_coverage",),
-        neighbour_figures,
-    ),
     "index": Work(
         "an index's results, and --exact (list, item, rank or score)",
         ("exact",),
