@@ -271,6 +271,7 @@ def test_a_pair_rated_twice_counts_with_its_latest_rating(tmp_path: Path) -> Non
     ]
     found = run("--ratings", written(tmp_path / "r.csv", rows), "--metrics", "mae")
     assert found["figures"]["mae"] == {"value": 0.0, "low": None, "high": None, "n": 1}
+    assert found["notes"] == {"ratings_replaced": 1}
 
 
 def test_ratings_without_a_prediction_are_left_out_and_counted(tmp_path: Path) -> None:

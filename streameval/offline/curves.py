@@ -6,18 +6,14 @@ files do not change a bit; they are divided here, once.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-import duckdb
-
-from streameval.core.errors import InputError
 from streameval.offline import places
 from streameval.offline.outcomes import dataset_of
+from streameval.offline.table_files import connected
 
-MEMORY: Final = "512MB"
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
 RANKS: Final = 50
@@ -58,28 +54,20 @@ class Curves:
 
 def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
-    with tempfile.TemporaryDirectory(prefix="streameval-") as folder:
-        connection = duckdb.connect(
-            config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
+    with connected(files[0]) as connection:
+        _open(connection, files)
+        step, time = _time(connection, by)
+        items, tail, tail_positives = _tail(connection)
+        return Curves(
+            step=step,
+            time=time,
+            rank=_by_place(connection, "ranks"),
+            position=_by_place(connection, "positions"),
+            items=items,
+            tail=tail,
+            tail_positives=tail_positives,
+            calibration=_calibration(connection),
         )
-        try:
-            _open(connection, files)
-            step, time = _time(connection, by)
-            items, tail, tail_positives = _tail(connection)
-            return Curves(
-                step=step,
-                time=time,
-                rank=_by_place(connection, "ranks"),
-                position=_by_place(connection, "positions"),
-                items=items,
-                tail=tail,
-                tail_positives=tail_positives,
-                calibration=_calibration(connection),
-            )
-        except duckdb.Error as error:
-            raise InputError(f"{places.shown(files[0])}: {str(error).splitlines()[0]}") from error
-        finally:
-            connection.close()
 
 
 def _open(connection: Any, files: Sequence[str]) -> None:

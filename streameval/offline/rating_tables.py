@@ -50,26 +50,14 @@ def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
 
 
 def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
-    """Make the table `pairs`: `by …`, user, item, rating, prediction, line."""
+    """Make the table `pairs`: `by …`, user, item, rating, prediction, line.
+
+    Answers what was left out. Raises `InputError`.
+    """
     ratings, predictions = files_of(given.ratings), files_of(given.predictions)
     known = columns_of(connection, ratings)
-    time = optional(known, TIME_NAMES)
-    columns = _keys(ratings, known) | {
-        "rating": number(named(ratings, known, RATING_NAMES)),
-        "moment": quoted(time) if time else "NULL",
-    }
     here = [name for name in given.by if name in known]
-    columns |= {BY + name: _dimension(name) for name in here}
-    if not predictions:
-        columns["prediction"] = number(_prediction(ratings, known))
-    load(connection, "rated", ratings, columns)
-    advance(size(ratings))
-    _check(connection, "rated", ratings, "rating")
-    keys = "".join(f", {quoted(BY + name)}" for name in here)
-    connection.execute(f"""
-        CREATE TABLE latest AS SELECT * FROM rated QUALIFY row_number() OVER
-            (PARTITION BY user, item{keys} ORDER BY moment DESC NULLS LAST, line DESC) = 1
-    """)  # noqa: S608  # names are quoted
+    again = _load_ratings(connection, ratings, here, advance, with_predictions=not predictions)
     if predictions:
         _join(connection, predictions, given.by, here, advance)
     else:
@@ -78,18 +66,49 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
         connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
     _check(connection, "both_sides", predictions or ratings, "prediction", needed=False)
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
-    ((missing_count,),) = connection.execute(
-        "SELECT count(*) FROM both_sides WHERE prediction IS NULL"
-    ).fetchall()
-    if not missing_count:
-        return []
-    return [
+    without = _count(connection, "both_sides") - _count(connection, "pairs")
+    notes = [
+        Note("ratings_replaced", again, f"Left out, as rated again: {again:,} ratings."),
         Note(
             "ratings_without_prediction",
-            missing_count,
-            f"Left out, as they have no prediction: {missing_count:,} ratings.",
-        )
+            without,
+            f"Left out, as they have no prediction: {without:,} ratings.",
+        ),
     ]
+    return [note for note in notes if note.value]
+
+
+def _load_ratings(
+    connection: Any,
+    files: Sequence[str],
+    by: Sequence[str],
+    advance: Advance,
+    *,
+    with_predictions: bool,
+) -> int:
+    """Make the table `latest`, a row a pair; answers how many ratings were replaced by others."""
+    known = columns_of(connection, files)
+    time = optional(known, TIME_NAMES)
+    columns = _keys(files, known) | {
+        "rating": number(named(files, known, RATING_NAMES)),
+        "moment": quoted(time) if time else "NULL",
+        **{BY + name: _dimension(name) for name in by},
+    }
+    if with_predictions:
+        columns["prediction"] = number(_prediction(files, known))
+    load(connection, "rated", files, columns)
+    advance(size(files))
+    _check(connection, "rated", files, "rating")
+    connection.execute(f"""
+        CREATE TABLE latest AS SELECT * FROM rated QUALIFY row_number() OVER
+            (PARTITION BY user, item{dimensions(by)} ORDER BY moment DESC NULLS LAST, line DESC) = 1
+    """)  # noqa: S608  # names are quoted
+    return _count(connection, "rated") - _count(connection, "latest")
+
+
+def _count(connection: Any, table: str) -> int:
+    ((count,),) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()  # noqa: S608
+    return int(count)
 
 
 def _join(
@@ -106,12 +125,15 @@ def _join(
     columns |= {BY + named(files, known, (name,)): _dimension(name) for name in here}
     load(connection, "predicted", files, columns)
     advance(size(files))
-    keys = "".join(f", {quoted(BY + name)}" for name in here)
     twice = connection.execute(
-        f"SELECT user, item FROM predicted GROUP BY user, item{keys} HAVING count(*) > 1 LIMIT 1"  # noqa: S608  # names are quoted
+        f"SELECT user, item FROM predicted GROUP BY user, item{dimensions(here)}"  # noqa: S608  # names are quoted
+        " HAVING count(*) > 1 LIMIT 1"
     ).fetchall()
-    if twice:
-        raise InputError(f"{', '.join(files)}: {twice[0][0]}, {twice[0][1]}: predicted twice")
+    for user, item in twice:
+        raise InputError(
+            f"{', '.join(files)}: {user}, {item}: predicted twice; --by names the column that tells"
+            " models apart"
+        )
     connection.execute(
         "CREATE VIEW both_sides AS SELECT * FROM latest"
         " LEFT JOIN (SELECT * EXCLUDE (line) FROM predicted) USING (user, item)"

@@ -37,7 +37,8 @@ def connected(*files: str) -> Iterator[Any]:
         try:
             yield connection
         except duckdb.Error as error:
-            raise InputError(f"{', '.join(files)}: {str(error).splitlines()[0]}") from error
+            names = ", ".join(map(places.shown, files))
+            raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
         finally:
             connection.close()
 
