@@ -372,6 +372,22 @@ def test_a_silent_redis_pauses_reading_and_bounds_memory():
         it.verify()
 
 
+def test_a_slow_redis_slows_commits_down_and_nothing_else():
+    """Every answer comes two seconds late: each commit takes longer, and counts once."""
+    with broken_line() as (proxy, it):
+        worker = it.worker()
+        it.produce(1_000)
+        it.wait_for_all()
+        proxy.delay = 2.0
+        sending = it.producing(4_000, seconds=4)
+        it.wait_for_progress(at_least=100)
+        assert worker.running
+        proxy.delay = 0.0
+        sending.result()
+        it.verify()
+        assert "fenced" not in worker.logged()
+
+
 def test_redis_without_memory_takes_nothing_and_goes_on_when_it_has_some():
     with scene() as it:
         worker = it.worker()

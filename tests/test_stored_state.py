@@ -178,28 +178,6 @@ def test_windows_that_start_anew_do_so_once_however_partitions_move():
         assert "anew" not in second.logged()
 
 
-@pytest.mark.servers
-def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_where_that_is_wanted():
-    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=1) as it:
-        worker = it.worker()
-        for spoil in (lambda client, key: client.delete(key), spoil_chunk):
-            it.produce(500)
-            it.wait_for_all()
-            assert worker.stop() == 0
-            with redis_client.Redis.from_url(store.url) as client:
-                for key in client.scan_iter("streameval:*:chunk:*"):
-                    spoil(client, key)
-            assert worker.start().process.wait(30) in {1, 2}
-            worker.start("--reset-windows")
-        it.produce(500)
-        it.wait_for_all()
-        assert worker.stop() == 0
-
-
-def spoil_chunk(client, key):
-    client.set(key, bytes(cramjam.zstd.compress(b"\x93")))
-
-
 def users_of_two_halves(definition, records, at):
     """Counters go on, windows begin anew: each half of the log by itself, added up."""
     halves = [

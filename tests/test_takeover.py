@@ -1,0 +1,123 @@
+"""What a worker makes of stored windows that it cannot use, on real Redis: it refuses or resets."""
+
+import asyncio
+import contextlib
+import functools
+from types import SimpleNamespace
+
+import cramjam
+import pytest
+import redis
+import servers
+
+from streameval.core.checkpoint import checkpoint
+from streameval.core.definition import Definition
+from streameval.core.errors import RefusedError
+from streameval.core.events import ImpressionEvent
+from streameval.core.partition import Partition
+from streameval.stream.outbox import Outbox
+from streameval.stream.owned import Limits
+from streameval.stream.store import CheckpointWrite, Commit, Store
+from streameval.stream.takeover import Takeover
+
+pytestmark = pytest.mark.servers
+
+TS = 1_700_000_000_000
+
+
+class Log:
+    """The part of a reader that is asked: a log from 0 to 100."""
+
+    cluster_id, topic_id = "cluster", "topic"
+
+    async def bounds(self, _):
+        return 0, 100
+
+
+def spoil(client, key):
+    client.set(key, bytes(cramjam.zstd.compress(b"\x93")))
+
+
+def delete(client, key):
+    client.delete(key)
+
+
+@contextlib.asynccontextmanager
+async def stored(topic, definition, log=Log):
+    """A store with one checkpoint at offset 50, and takeovers of it, with and without a reset."""
+    url = servers.shared_redis().url
+    store = Store(url, "g", topic, definition.kinds)
+    state = Partition(definition, journal=True)
+    state.apply([ImpressionEvent(TS, "u", "i", "r")])
+    users = state.flush()
+    saved = checkpoint(state, "c")
+    written = CheckpointWrite(saved.header, saved.chunks, saved.keep)
+    identity = "cluster", "topic", definition.fingerprint(), "{}"
+    await store.commit(Commit(0, None, 50, users, *identity, TS, written))
+    try:
+        yield store, functools.partial(takeover, store, log)
+    finally:
+        await store.close()
+
+
+def takeover(store, log, definition, *, reset=False):
+    settings = SimpleNamespace(definition=lambda: definition, start_from="earliest")
+    limits = Limits(1, 1, 1.0, 1.0, 1)
+    return Takeover(settings, limits, log(), store, Outbox(None, store), reset_windows=reset)
+
+
+@pytest.mark.parametrize("how", [delete, spoil])
+def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_only_where_that_is_wanted(how):
+    async def scenario():
+        topic, definition = servers.unique("takeover"), Definition()
+        async with stored(topic, definition) as (store, of):
+            with contextlib.closing(redis.Redis.from_url(servers.shared_redis().url)) as client:
+                for key in client.scan_iter(f"streameval:{{g:{topic}:0}}:chunk:*"):
+                    how(client, key)
+            with pytest.raises(RefusedError, match="a chunk of the checkpoint of partition 0 is"):
+                await of(definition).open(0, None)
+            owned = await of(definition, reset=True).open(0, None)
+            assert (owned.committed, owned.next_offset) == (50, 50)
+            assert owned.state.watermark is None
+            assert (await store.user("u", 1)).impressions == 1
+
+    asyncio.run(scenario())
+
+
+def test_windows_that_can_be_used_are_kept_also_where_a_reset_is_allowed():
+    async def scenario():
+        definition = Definition()
+        async with stored(servers.unique("takeover"), definition) as (_, of):
+            owned = await of(definition, reset=True).open(0, None)
+            assert owned.state.watermark == TS
+
+    asyncio.run(scenario())
+
+
+def test_windows_of_another_definition_start_anew_once():
+    async def scenario():
+        other = Definition(ks=(3,))
+        async with stored(servers.unique("takeover"), Definition()) as (store, of):
+            with pytest.raises(RefusedError, match="another configuration"):
+                await of(other).open(0, None)
+            assert (await of(other, reset=True).open(0, None)).state.watermark is None
+            stored_now = await store.load(0)
+            assert stored_now.fingerprint == other.fingerprint()
+            assert (await of(other).open(0, None)).committed == 50
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_reset_of_another_log():
+    """The worker is wrong here, whatever it was told."""
+
+    class Another(Log):
+        topic_id = "another"
+
+    async def scenario():
+        async with stored(servers.unique("takeover"), Definition(), Another) as (store, of):
+            with pytest.raises(RefusedError, match="another Kafka topic"):
+                await of(Definition(ks=(3,)), reset=True).open(0, None)
+            assert (await store.load(0)).header is not None
+
+    asyncio.run(scenario())
