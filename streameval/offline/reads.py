@@ -26,7 +26,7 @@ from streameval.offline.given import Given
 from streameval.offline.inputs import files_of, is_outcome_file, record_batches
 from streameval.offline.table_files import connected, size
 from streameval.offline.units import UnitBatch, batch_of
-from streameval.replay import lines_of
+from streameval.replay import STDIN, lines_of
 
 DAY: Final = "day"
 _DAY_MS: Final = 86_400_000
@@ -96,7 +96,7 @@ def _load_events(
                     shown += ((event.user_id, item, day) for item in items)
             _insert(connection, "reads", shown)
             _insert(connection, "feedback", said)
-        advance(size([file]))
+        advance(size([file]) if file != STDIN else 0)
     if not rejected:
         return []
     return [
