@@ -4,6 +4,7 @@
 `STREAMEVAL_SEED=17` runs one.
 """
 
+import logging
 import os
 
 import pytest
@@ -12,6 +13,14 @@ from hypothesis import HealthCheck, settings
 # A busy machine is no failure: no example and no generator is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture
+def quiet():
+    """Nothing is logged, where a test makes thousands of things go wrong."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def pytest_generate_tests(metafunc):

@@ -12,10 +12,11 @@ import pytest
 import servers
 import service as running
 from clean_service import Service, failures, results, stream
+from model import virtual_time
 from proxy import Proxy
 from scene import Scene
 from test_files_on_servers import compare_files, kill
-from test_outcomes import OWNER, TIME, an_outcome, offsets
+from test_outcomes import OWNER, TIME, Recorded, an_outcome, offsets
 from typer.testing import CliRunner
 
 from streameval.cli import app
@@ -27,6 +28,7 @@ from streameval.offline.checks.evidence import gather
 from streameval.offline.outcomes import OutcomeFolder, dataset
 
 pytestmark = [pytest.mark.servers]
+SEEDS = 5
 HOUR = 3_600_000
 
 
@@ -300,6 +302,17 @@ def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
     one_line(error)
 
 
+# --- every fault at once, in the model ------------------------------------------------------------
+
+
+def test_whatever_fails_each_slate_stands_in_the_store_once(seed, monkeypatch, bucket, path, quiet):
+    """As `test_outcomes` has it on a disk: kills, zombies, lost replies, a Redis that goes back."""
+    with virtual_time(seed, monkeypatch) as (loop, rng):
+        world = Recorded(rng, seed, bucket.uri(path))
+        loop.run_until_complete(world.live())
+        loop.run_until_complete(world.verify_files())
+
+
 # --- the whole service ----------------------------------------------------------------------------
 
 
@@ -312,10 +325,11 @@ def test_each_slate_stands_in_the_store_once_whatever_is_killed_or_away(bucket, 
         with Scene(kafka, redis, settings=files) as scene:
             scene.worker()
             scene.worker()
-            sending = scene.producing(30_000, 15)
-            for number in range(4):
+            sending = scene.producing(24_000, 10)
+            for number in range(3):
                 sleep(rng.uniform(1.5, 3.0))
                 if number == 1:
+                    up(scene.workers)  # to begin, a worker needs the store
                     proxy.refuse = True
                     proxy.cut()
                     running.wait_for(lambda: away in said(scene), 60, away)
@@ -325,11 +339,16 @@ def test_each_slate_stands_in_the_store_once_whatever_is_killed_or_away(bucket, 
             sending.result()
             log, ends = running.read_log(kafka.port, scene.topic, scene.partitions)
             running.wait_until_read(redis.url, scene.topic, ends)
+            up(scene.workers)
             for worker in scene.workers:
-                running.wait_for(lambda one=worker: one.page("/healthz"), 30, "a worker is up")
                 assert worker.stop() == 0, worker.logged()[-3000:]
             assert compare_files(scene, log) > 500
-            assert "testing" not in said(scene)
+            assert "testing:" not in said(scene)
+
+
+def up(workers):
+    for worker in workers:
+        running.wait_for(lambda one=worker: one.page("/readyz"), 60, "a worker is ready")
 
 
 def said(scene):

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import copy
 import json
-import logging
 import os
 import random
 import re
@@ -447,13 +446,6 @@ class Recorded(World):
         return expected(self.definition, events, numbers)
 
 
-@pytest.fixture
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, tmp_path, quiet):
     """Kills, zombies, lost replies, rebalances, a Redis that goes back to an older file."""
     with virtual_time(seed, monkeypatch) as (loop, rng):
@@ -476,15 +468,11 @@ class OneHeader:
         return self.stored
 
 
-async def at_once(call):
-    return await call()
-
-
 def published(folder, store):
     """Write a span, publish it as after its commit; the visible offsets."""
     span = Span(0, 0, 9, "aa")
     cut = SimpleNamespace(partition=0, span=span, outcomes=lambda: [an_outcome(1)])
-    outbox = Outbox(folder, store, at_once)
+    outbox = Outbox(folder, store)
 
     async def commit():
         await outbox.write(cut)
