@@ -7,7 +7,7 @@ from test_partition_properties import assert_same, run
 
 from streameval.core.attribution import Attribution
 from streameval.core.events import SlateEvent
-from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS
+from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
 
 
@@ -65,6 +65,29 @@ def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_
         attribution.dirty.clear()
     assert attribution.waiting == 10
     assert scans == 10
+
+
+def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user():
+    """The same for the first match: of very many slates with the item, the newest decide."""
+    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
+    looks = 0
+    shown = attribution._shown
+
+    def counted(*arguments):
+        nonlocal looks
+        looks += 1
+        return shown(*arguments)
+
+    attribution._shown = counted
+    slates = 10 * MANY_SLATES
+    for n in range(slates):
+        attribution.apply([show(n, "item", request=f"r{n}")])
+        attribution.resolve()
+        attribution.dirty.clear()
+    attribution.apply([click(n, "item") for n in range(slates - 50, slates)])
+    attribution.resolve()
+    assert attribution.waiting == 0
+    assert looks <= 2 * 50 * 50
 
 
 def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
+from streameval.core import attribution, showings
 from streameval.core import partition as partition_module
 from streameval.core.checkpoint import checkpoint, chunk_names, restore
 from streameval.core.figures import figures, merge
@@ -195,6 +196,16 @@ def test_the_order_of_arrival_within_l_changes_nothing(seed):
         permuted = permute_within_lateness(events, definition, rng)
         document = run(definition, cuts(permuted, rng), flush_share=0.7, rng=rng)
         assert_same(document, expected)
+
+
+def test_an_index_of_slates_by_item_changes_nothing(seed, monkeypatch):
+    """As if every user had too many open slates to look through."""
+    for module in (attribution, showings):
+        monkeypatch.setattr(module, "MANY_SLATES", seed % 3)
+    definition, events, rng = drawn(seed)
+    expected = oracle(definition, events)
+    assert_same(run(definition, [[event] for event in events]), expected)
+    assert_same(run(definition, cuts(events, rng), flush_share=0.7, rng=rng), expected)
 
 
 def test_redelivery_changes_the_event_counters_only(seed):

@@ -21,22 +21,19 @@ something of it changes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import MAX_FEEDBACK_KINDS, MAX_ITEMS, OTHER
+from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS, OTHER
+from streameval.core.showings import Showings
 from streameval.core.slates import (
-    MAX_LISTED,
     NEVER,
     POSITION_BITS,
-    POSITION_MASK,
-    Particulars,
+    ByItem,
     Pending,
-    Segments,
     Slate,
     User,
     add_mark,
@@ -45,19 +42,8 @@ from streameval.core.slates import (
 )
 
 
-class Whole(NamedTuple):
-    """The slates that came whole since the last flush: columns of rows for the windows."""
-
-    times: list[int]
-    cells: list[int]
-    impressions: list[int]
-
-
-class Attribution:
+class Attribution(Showings):
     """The open slates and pending feedback of one partition.
-
-    `cell_of` numbers a (user, segment) for the windows. With `journal`, `unsaved` takes the slates
-    that the next checkpoint has to write.
 
     `apply` takes accepted-or-late events in log order, `resolve` attributes what came in since,
     `close` gives up what can no longer change. All times in ms of event time.
@@ -71,38 +57,19 @@ class Attribution:
         journal: bool = False,
         keep_outcomes: bool = False,
     ) -> None:
-        self.definition = definition
-        self.journal = journal
-        self.unsaved: list[Slate] = []
-        self.whole = Whole([], [], [])
-        self._cell_of = cell_of
-        self.segments = Segments(definition.dimensions, definition.max_segments)
-        self.watermark: int | None = None
-        self.users: dict[str, User] = {}
-        self.dirty: list[Slate] = []
-        self.touched: list[User] = []
+        super().__init__(definition, cell_of, journal=journal, keep_outcomes=keep_outcomes)
         self.inbox: list[FeedbackEvent] = []
         self.accepted = {"impression": 0, "slate": 0, "feedback": 0}
         self.late = 0
-        self.duplicate_impressions = 0
-        self.overflow_items = 0
         self.ignored = 0
         self.unattributed = {"no_impression": 0, "expired": 0}
         self.waiting = 0
         self.feedback_kinds: dict[str, int] = {}
-        self.open_slates = 0
-        self.given_up: list[Slate] = []
-        self.keep_outcomes = keep_outcomes
-        self._offset = NEVER
         self._by_surface = "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
         self._due: list[tuple[int, int, Pending]] = []
         self._number = 0
-        # Slates by the slice of time in which they can be given up; a slate that has moved since
-        # is only given up a little late, which changes nothing (rule 4).
-        self._closing: dict[int, list[Slate]] = {}
-        self._closing_width = max(1, definition.horizon // 64)
 
     # ------------------------------------------------------------------ apply
 
@@ -153,11 +120,11 @@ class Attribution:
                         keep_scores(slate, item, event.score, event.propensity)
                     continue
                 if whole:
-                    self._take_whole(whole, whole_offsets)
+                    self.show_whole(whole, whole_offsets)
                     whole, whole_offsets = [], []
                 if keep_outcomes and offsets is not None:
-                    self._offset = offsets[index]
-                slate = self._impression(event)
+                    self.offset = offsets[index]
+                slate = self.show(event)
                 if slate.request is None:
                     user_id = None
                     continue
@@ -177,7 +144,7 @@ class Attribution:
                     whole_offsets.append(offsets[index])
                 user_id = None
         if whole:
-            self._take_whole(whole, whole_offsets)
+            self.show_whole(whole, whole_offsets)
         if watermark != NEVER:
             self.watermark = watermark
         self.late += len(late)
@@ -186,201 +153,15 @@ class Attribution:
         self.accepted["impression"] += len(events) - len(late) - feedbacks - slates
         return late
 
-    def _touch(self, user_id: str, ts: int) -> User:
-        user = self.users.get(user_id)
-        if user is None:
-            user = self.users[user_id] = User(user_id, {})
-        if user.touched:
-            if ts > user.last_ts:
-                user.last_ts = ts
-            elif ts < user.first_ts:
-                user.first_ts = ts
-        else:
-            user.touched = True
-            user.first_ts = user.last_ts = ts
-            self.touched.append(user)
-        return user
-
-    def _impression(self, event: ImpressionEvent) -> Slate:
-        ts = event.ts
-        user = self._touch(event.user_id, ts)
-        segment = self.segments.of(event.variant, event.surface)
-        if event.request_id is None:
-            slate = self._single(user, event.item_id, ts, segment)
-        else:
-            slate = self._join(user, event.request_id, ts, segment)
-        if self.keep_outcomes:
-            self._label(slate, event)
-            keep_scores(slate, event.item_id, event.score, event.propensity)
-        self._show(slate, event.item_id, ts, event.position or 0)
-        return slate
-
-    def _take_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
-        """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
-        # Bound once: this loop sees every slate.
-        touch, segment_of, adopt = self._touch, self.segments.of, self.adopt
-        journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
-        add_time, add_cell, add_impressions = (column.append for column in self.whole)
-        for index, event in enumerate(events):
-            ts, request = event.ts, event.request_id
-            user = touch(event.user_id, ts)
-            segment = segment_of(event.variant, event.surface)
-            if keep_outcomes and offsets:
-                self._offset = offsets[index]
-            if request in user.slates:
-                self._add_whole(user, event, segment)
-                continue
-            items = event.items
-            count = len(items)
-            if isinstance(items, dict):
-                items = items.copy()
-            elif count > MAX_LISTED:
-                items = event.positions
-            slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
-            user.slates[request] = slate
-            user.shown_slates += 1
-            user.impressions += count
-            add_time(ts)
-            add_cell(user.cell if user.cell_segment == segment else self.cell(user, segment))
-            add_impressions(count)
-            if journal:
-                unsaved.append(slate)
-            if user.pending:
-                self.mark(slate)
-            adopt(slate)
-            if keep_outcomes:
-                self._label(slate, event)
-                self._keep_details(slate, event)
-
-    def _add_whole(self, user: User, event: SlateEvent, segment: int) -> None:
-        """The same where its request is known: its items join that slate, or begin a new one."""
-        slate = self._join(user, event.request_id, event.ts, segment)
-        for item, position in event.positions.items():
-            self._show(slate, item, event.ts, position)
-        if self.keep_outcomes:
-            self._label(slate, event)
-            self._keep_details(slate, event)
-
-    def _keep_details(self, slate: Slate, event: SlateEvent) -> None:
-        for item, (score, propensity) in (event.details or {}).items():
-            keep_scores(slate, item, score, propensity)
-
-    def cell(self, user: User, segment: int) -> int:
-        """The number of (user, segment), remembered for the next time."""
-        user.cell = self._cell_of(user.id, segment)
-        user.cell_segment = segment
-        return user.cell
-
-    def number_cells(self, cell_of: Callable[[str, int], int]) -> None:
-        """Cells are numbered anew, by `cell_of`: look them up again."""
-        self._cell_of = cell_of
-        for user in self.users.values():
-            user.cell_segment = NEVER
-
-    def _label(self, slate: Slate, event: ImpressionEvent | SlateEvent) -> None:
-        """Keep variant and surface of the slate's earliest event (ties: the smaller values)."""
-        known = slate.particulars
-        if known is None:
-            slate.particulars = Particulars(
-                self._offset, event.ts, event.variant, event.surface, {}, []
-            )
-            return
-        theirs = (event.variant or "", event.surface or "")
-        if event.ts < known.ts or (
-            event.ts == known.ts and theirs < (known.variant or "", known.surface or "")
-        ):
-            known.ts, known.variant, known.surface = event.ts, event.variant, event.surface
-
-    def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
-        """The slate of (user, request) that an impression at `ts` belongs to (rule 1)."""
-        newest = user.slates.get(request)
-        slate, younger = newest, None
-        while slate is not None and slate.time > ts:
-            slate, younger = slate.previous, slate
-        if slate is None or ts > slate.time + self.definition.attribution_window:
-            if younger is None:
-                slate = self._open(user, request, ts, segment)
-                slate.previous = newest
-                user.slates[request] = slate
-                return slate
-            slate = younger
-            assert slate.time - ts <= self.definition.attribution_window
-            slate.time = ts
-            slate.segment = segment
-        elif ts == slate.time and segment != slate.segment:
-            values = self.segments.values
-            if values[segment] < values[slate.segment]:
-                slate.segment = segment
-        self.mark(slate)
-        return slate
-
-    def _single(self, user: User, item: str, ts: int, segment: int) -> Slate:
-        """The slate of an impression without a request: (user, item, ts)."""
-        if user.singles is None:
-            user.singles = {}
-        group = user.singles.setdefault(item, {})
-        slate = group.get(ts)
-        if slate is None:
-            slate = group[ts] = self._open(user, None, ts, segment)
-            return slate
-        values = self.segments.values
-        if values[segment] < values[slate.segment]:
-            slate.segment = segment
-        self.mark(slate)
-        return slate
-
-    def _open(self, user: User, request: str | None, ts: int, segment: int) -> Slate:
-        slate = Slate(user.id, request, ts, segment, ts, {}, dirty=True)
-        self.dirty.append(slate)
-        self.adopt(slate)
-        return slate
-
-    def adopt(self, slate: Slate) -> None:
-        """Take `slate` among the open ones and note when it can be given up."""
-        self.open_slates += 1
-        try:
-            self._closing[slate.time // self._closing_width].append(slate)
-        except KeyError:
-            self._closing[slate.time // self._closing_width] = [slate]
-
-    def mark(self, slate: Slate) -> None:
-        """Have the next flush look at `slate`."""
-        if not slate.dirty:
-            slate.dirty = True
-            self.dirty.append(slate)
-
-    def _show(self, slate: Slate, item: str, ts: int, position: int) -> None:
-        """Put an item into a slate: of duplicates the lowest position, the earliest ts stay."""
-        since = ts - slate.anchor
-        packed = slate.items.get(item)
-        if packed is not None:
-            self.duplicate_impressions += 1
-            known = packed & POSITION_MASK
-            position = min(position, known) if position and known else position or known
-            since = min(since, packed >> POSITION_BITS)
-        elif len(slate.shown) >= MAX_ITEMS:
-            self.overflow_items += 1
-            return
-        slate.items[item] = (since << POSITION_BITS) + position
-
     # ---------------------------------------------------------------- resolve
 
     def resolve(self) -> None:
         """Attribute what came in since the last flush; afterwards `dirty` is complete."""
-        if self._due:
-            users = self.users
-            changed: dict[str, list[Slate]] = {}
-            for slate in self.dirty:
-                if users[slate.user].pending:
-                    changed.setdefault(slate.user, []).append(slate)
-            for user_id, slates in changed.items():
-                user = users[user_id]
-                for pending in (user.pending or {}).values():
-                    self._match_again(user, pending, slates)
+        self._rematch()
         self._count_kinds()
         kinds, thresholds = self._kinds, self._thresholds
         for event in self.inbox:
-            user = self._touch(event.user_id, event.ts)
+            user = self.touch(event.user_id, event.ts)
             kind = kinds.get(event.feedback)
             if kind is None:
                 self.ignored += 1
@@ -408,6 +189,50 @@ class Attribution:
             )
         self.inbox.clear()
         self._settle()
+
+    def _rematch(self) -> None:
+        """Match pending feedback again with the slates that changed since (rule 3)."""
+        if not (self._due or self.crowds):
+            return
+        users = self.users
+        changed: dict[str, list[Slate]] = {}
+        for slate in self.dirty:
+            user = users[slate.user]
+            if user.by_item is not None:
+                self._index(user.by_item, slate, self.watermark)
+            if user.pending:
+                changed.setdefault(slate.user, []).append(slate)
+        for user_id, slates in changed.items():
+            user = users[user_id]
+            pendings = list((user.pending or {}).values())
+            # Where both are many, only slates that show its item are looked at for each.
+            showing: dict[str, list[Slate]] | None = None
+            if len(slates) * len(pendings) > MANY_SLATES:
+                showing = defaultdict(list)
+                for slate in slates:
+                    for item in slate.shown:
+                        showing[item].append(slate)
+            for pending in pendings:
+                if showing is None or pending.request is not None:
+                    self._match_again(user, pending, slates)
+                elif pending.item in showing:
+                    self._match_again(user, pending, showing[pending.item])
+
+    def _index(self, by_item: ByItem, slate: Slate, latest: int | None) -> None:
+        """Enter what a slate shows: nothing entered so far was shown later than `latest`."""
+        if slate.request is not None:
+            assert latest is not None, "what is dirty was shown"
+            for item in slate.shown:
+                by_item.setdefault(item, {}).setdefault(slate, latest)
+
+    def _indexed(self, user: User) -> ByItem | None:
+        """The index of a user's slates by item, made where they are many."""
+        if user.by_item is None and len(user.slates) > MANY_SLATES:
+            self.crowds += 1
+            user.by_item = {}
+            for slate in sorted(user.named_slates(), key=Slate.latest):
+                self._index(user.by_item, slate, slate.latest())
+        return user.by_item
 
     def _count_kinds(self) -> None:
         """Count the feedback that came by kind: a bounded number of kinds that are no positives."""
@@ -454,19 +279,24 @@ class Attribution:
         best: Slate | None = None
         best_shown = NEVER
         if user.singles:
-            for slate in user.singles.get(item, {}).values():
+            for slate in reversed(user.singles.get(item, {}).values()):
+                # Those entered before it are at most L younger.
+                if slate.time + self.definition.allowed_lateness < max(best_shown, oldest):
+                    break
                 if oldest <= slate.time <= ts and slate.time > best_shown:
                     best, best_shown = slate, slate.time
-        for newest in user.slates.values():
-            showing: Slate | None = newest
-            while showing is not None:
-                if item in showing.shown:
-                    shown = self._shown(showing, item, ts)
-                    if shown > best_shown or (
-                        shown == best_shown and best is not None and precedes(showing, best)
-                    ):
-                        best, best_shown = showing, shown
-                showing = showing.previous
+        by_item = self._indexed(user)
+        entered = None if by_item is None else by_item.get(item, {})
+        for slate in user.named_slates() if entered is None else reversed(entered):
+            if item not in slate.shown:
+                continue
+            if entered is not None and entered[slate] < max(best_shown, oldest):
+                break  # nor was anything later that was entered before it
+            shown = self._shown(slate, item, ts)
+            if shown > best_shown or (
+                shown == best_shown and best is not None and precedes(slate, best)
+            ):
+                best, best_shown = slate, shown
         return best
 
     def _match(self, user: User, pending: Pending) -> None:
@@ -542,7 +372,7 @@ class Attribution:
             slate = user.slates.get(pending.request)
             oldest = pending.ts - self.definition.attribution_window
             return slate is not None and slate.time < oldest
-        return self._too_old(pending, user.open_slates())
+        return self._too_old(pending, user.showing(pending.item))
 
     def _too_old(self, pending: Pending, slates: Iterable[Slate]) -> bool:
         oldest = pending.ts - self.definition.attribution_window
@@ -587,62 +417,3 @@ class Attribution:
             slate.feedback = {}
         add_mark(slate.feedback, (item, kind), ts, retract)
         self.mark(slate)
-
-    # ------------------------------------------------------------------ close
-
-    def close(self) -> None:
-        """Give up the slates that can no longer change (rule 4)."""
-        if self.watermark is None:
-            return
-        width = self._closing_width
-        closed = (self.watermark - self.definition.horizon) // width
-        for bucket in sorted(bucket for bucket in self._closing if bucket < closed):
-            for slate in self._closing.pop(bucket):
-                self._give_up(slate)
-
-    def close_exactly(self) -> None:
-        """Give up every slate that can be: `close` leaves some of them for a little later."""
-        if self.watermark is None:
-            return
-        over = self.watermark - self.definition.horizon
-        # A slate lies in the slice of the time it was opened with, and moved by at most L since.
-        last = (over + self.definition.allowed_lateness) // self._closing_width
-        for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
-            for slate in self._closing.pop(bucket):
-                if slate.time < over:
-                    self._give_up(slate)
-                else:
-                    self.open_slates -= 1
-                    self.adopt(slate)
-
-    def _give_up(self, slate: Slate) -> None:
-        self.open_slates -= 1
-        if self.keep_outcomes:
-            self.given_up.append(slate)
-        user = self.users[slate.user]
-        if slate.request is None:
-            assert user.singles is not None
-            (item,) = slate.shown
-            group = user.singles[item]
-            del group[slate.time]
-            if not group:
-                del user.singles[item]
-        else:
-            younger = user.slates[slate.request]
-            if younger is slate:
-                if slate.previous is None:
-                    del user.slates[slate.request]
-                else:
-                    user.slates[slate.request] = slate.previous
-            else:
-                while younger.previous is not slate:
-                    assert younger.previous is not None
-                    younger = younger.previous
-                younger.previous = slate.previous
-        slate.previous = None
-        self.forget(user)
-
-    def forget(self, user: User) -> None:
-        """Drop a user with nothing open and nothing to add to the counters."""
-        if not (user.touched or user.slates or user.singles or user.pending):
-            self.users.pop(user.id, None)

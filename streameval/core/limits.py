@@ -62,6 +62,10 @@ CLUSTERS: Final = 256
 # `__other__`, since a kind becomes a label value.
 MAX_FEEDBACK_KINDS: Final = 50
 
+# Beyond as many open slates of one user they are indexed by item, for feedback that names no
+# request: below, looking through all of them is faster than keeping an index.
+MANY_SLATES: Final = 64
+
 # --- Batches ------------------------------------------------------------------------------------
 # A batch ends at the first of the three: seconds bound what a reader sees late, events the memory
 # of a batch, users the time the commit script blocks Redis (13 ms per 5,000).

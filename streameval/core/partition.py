@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.core.attribution import Attribution, Whole
+from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
+from streameval.core.showings import Whole
 from streameval.core.slates import NEVER, Slate, User
 from streameval.core.verdict import Ranking, verdict
 from streameval.core.windows import Cells, Rows, WindowState, renumber

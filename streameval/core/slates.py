@@ -94,6 +94,13 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         self.shown = items = {item: position for position, item in enumerate(shown, 1)}
         return items
 
+    def latest(self) -> int:
+        """When the last of its items was shown (ms)."""
+        shown = self.shown
+        if isinstance(shown, dict):
+            return self.anchor + (max(shown.values()) >> POSITION_BITS)
+        return self.anchor
+
     def packed(self, item: str) -> int | None:
         """What `items` holds of one item, None where it was not shown."""
         shown = self.shown
@@ -105,10 +112,15 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             return None
 
 
+ByItem = dict[str, dict[Slate, int]]
+"""Slates by an item that they show, in the order entered; none was shown later than its number."""
+
+
 class User(msgspec.Struct, gc=False, eq=False):
     """What is open for one user, and what a flush has to add to the user's counters.
 
     `cell` is the user's number in the windows for `cell_segment`, the last one asked for.
+    `by_item` finds the open slates with a request of a user who has many.
     """
 
     id: str
@@ -123,17 +135,27 @@ class User(msgspec.Struct, gc=False, eq=False):
     cell: int = 0
     cell_segment: int = NEVER
     positives: list[int] | None = None
+    by_item: ByItem | None = None
 
-    def open_slates(self) -> Iterator[Slate]:
-        """All slates of the user that can still change."""
+    def named_slates(self) -> Iterator[Slate]:
+        """The open slates that have a request."""
         for slate in self.slates.values():
             older: Slate | None = slate
             while older is not None:
                 yield older
                 older = older.previous
+
+    def open_slates(self) -> Iterator[Slate]:
+        """All slates of the user that can still change."""
+        yield from self.named_slates()
+        for group in (self.singles or {}).values():
+            yield from group.values()
+
+    def showing(self, item: str) -> Iterator[Slate]:
+        """The open slates that may show an item: those that do among them."""
+        yield from self.named_slates() if self.by_item is None else self.by_item.get(item, ())
         if self.singles:
-            for group in self.singles.values():
-                yield from group.values()
+            yield from self.singles.get(item, {}).values()
 
 
 class Segments:

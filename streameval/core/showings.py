@@ -1,0 +1,327 @@
+"""What was shown: users and their open slates in one partition.
+
+The half of `attribution` that needs no feedback; its rules stand there. `show` and `show_whole` put
+impressions into slates, `close` gives up slates that can no longer change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from streameval.core.definition import Definition
+from streameval.core.events import ImpressionEvent, SlateEvent
+from streameval.core.limits import MANY_SLATES, MAX_ITEMS
+from streameval.core.slates import (
+    MAX_LISTED,
+    NEVER,
+    POSITION_BITS,
+    POSITION_MASK,
+    ByItem,
+    Particulars,
+    Segments,
+    Slate,
+    User,
+    keep_scores,
+)
+
+
+class Whole(NamedTuple):
+    """The slates that came whole since the last flush: columns of rows for the windows."""
+
+    times: list[int]
+    cells: list[int]
+    impressions: list[int]
+
+
+class Showings:
+    """The users and open slates of one partition.
+
+    `cell_of` numbers a (user, segment) for the windows. With `journal`, `unsaved` takes the slates
+    that the next checkpoint has to write. `dirty` are the slates that the next flush looks at,
+    `touched` the users whose counters it adds to, `offset` is that of the record being applied.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        cell_of: Callable[[str, int], int],
+        *,
+        journal: bool = False,
+        keep_outcomes: bool = False,
+    ) -> None:
+        self.definition = definition
+        self.journal = journal
+        self.keep_outcomes = keep_outcomes
+        self.segments = Segments(definition.dimensions, definition.max_segments)
+        self.watermark: int | None = None
+        self.users: dict[str, User] = {}
+        self.touched: list[User] = []
+        self.dirty: list[Slate] = []
+        self.whole = Whole([], [], [])
+        self.unsaved: list[Slate] = []
+        self.given_up: list[Slate] = []
+        self.open_slates = 0
+        self.crowds = 0  # users with an index by item
+        self.duplicate_impressions = 0
+        self.overflow_items = 0
+        self.offset = NEVER
+        self._cell_of = cell_of
+        # Slates by the slice of time in which they can be given up; a slate that has moved since
+        # is only given up a little late, which changes nothing (rule 4).
+        self._closing: dict[int, list[Slate]] = {}
+        self._closing_width = max(1, definition.horizon // 64)
+
+    # ------------------------------------------------------------------- show
+
+    def touch(self, user_id: str, ts: int) -> User:
+        """The user of an event at `ts`, who has something to commit by that."""
+        user = self.users.get(user_id)
+        if user is None:
+            user = self.users[user_id] = User(user_id, {})
+        if user.touched:
+            if ts > user.last_ts:
+                user.last_ts = ts
+            elif ts < user.first_ts:
+                user.first_ts = ts
+        else:
+            user.touched = True
+            user.first_ts = user.last_ts = ts
+            self.touched.append(user)
+        return user
+
+    def show(self, event: ImpressionEvent) -> Slate:
+        """Put an impression into its slate."""
+        ts = event.ts
+        user = self.touch(event.user_id, ts)
+        segment = self.segments.of(event.variant, event.surface)
+        if event.request_id is None:
+            slate = self._single(user, event.item_id, ts, segment)
+        else:
+            slate = self._join(user, event.request_id, ts, segment)
+        if self.keep_outcomes:
+            self._label(slate, event)
+            keep_scores(slate, event.item_id, event.score, event.propensity)
+        self._show(slate, event.item_id, ts, event.position or 0)
+        return slate
+
+    def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
+        """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
+        # Bound once: this loop sees every slate.
+        touch, segment_of, adopt = self.touch, self.segments.of, self.adopt
+        journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
+        add_time, add_cell, add_impressions = (column.append for column in self.whole)
+        for index, event in enumerate(events):
+            ts, request = event.ts, event.request_id
+            user = touch(event.user_id, ts)
+            segment = segment_of(event.variant, event.surface)
+            if keep_outcomes and offsets:
+                self.offset = offsets[index]
+            if request in user.slates:
+                self._add_whole(user, event, segment)
+                continue
+            items = event.items
+            count = len(items)
+            if isinstance(items, dict):
+                items = items.copy()
+            elif count > MAX_LISTED:
+                items = event.positions
+            slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
+            user.slates[request] = slate
+            user.shown_slates += 1
+            user.impressions += count
+            add_time(ts)
+            add_cell(user.cell if user.cell_segment == segment else self.cell(user, segment))
+            add_impressions(count)
+            if journal:
+                unsaved.append(slate)
+            if user.pending or user.by_item is not None:
+                self.mark(slate)
+            adopt(slate)
+            if keep_outcomes:
+                self._label(slate, event)
+                self._keep_details(slate, event)
+
+    def _add_whole(self, user: User, event: SlateEvent, segment: int) -> None:
+        """The same where its request is known: its items join that slate, or begin a new one."""
+        slate = self._join(user, event.request_id, event.ts, segment)
+        for item, position in event.positions.items():
+            self._show(slate, item, event.ts, position)
+        if self.keep_outcomes:
+            self._label(slate, event)
+            self._keep_details(slate, event)
+
+    def _keep_details(self, slate: Slate, event: SlateEvent) -> None:
+        for item, (score, propensity) in (event.details or {}).items():
+            keep_scores(slate, item, score, propensity)
+
+    def cell(self, user: User, segment: int) -> int:
+        """The number of (user, segment), remembered for the next time."""
+        user.cell = self._cell_of(user.id, segment)
+        user.cell_segment = segment
+        return user.cell
+
+    def number_cells(self, cell_of: Callable[[str, int], int]) -> None:
+        """Cells are numbered anew, by `cell_of`: look them up again."""
+        self._cell_of = cell_of
+        for user in self.users.values():
+            user.cell_segment = NEVER
+
+    def _label(self, slate: Slate, event: ImpressionEvent | SlateEvent) -> None:
+        """Keep variant and surface of the slate's earliest event (ties: the smaller values)."""
+        known = slate.particulars
+        if known is None:
+            slate.particulars = Particulars(
+                self.offset, event.ts, event.variant, event.surface, {}, []
+            )
+            return
+        theirs = (event.variant or "", event.surface or "")
+        if event.ts < known.ts or (
+            event.ts == known.ts and theirs < (known.variant or "", known.surface or "")
+        ):
+            known.ts, known.variant, known.surface = event.ts, event.variant, event.surface
+
+    def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
+        """The slate of (user, request) that an impression at `ts` belongs to (rule 1)."""
+        newest = user.slates.get(request)
+        slate, younger = newest, None
+        while slate is not None and slate.time > ts:
+            slate, younger = slate.previous, slate
+        if slate is None or ts > slate.time + self.definition.attribution_window:
+            if younger is None:
+                slate = self._open(user, request, ts, segment)
+                slate.previous = newest
+                user.slates[request] = slate
+                return slate
+            slate = younger
+            assert slate.time - ts <= self.definition.attribution_window
+            slate.time = ts
+            slate.segment = segment
+        elif ts == slate.time and segment != slate.segment:
+            values = self.segments.values
+            if values[segment] < values[slate.segment]:
+                slate.segment = segment
+        self.mark(slate)
+        return slate
+
+    def _single(self, user: User, item: str, ts: int, segment: int) -> Slate:
+        """The slate of an impression without a request: (user, item, ts)."""
+        if user.singles is None:
+            user.singles = {}
+        group = user.singles.setdefault(item, {})
+        slate = group.get(ts)
+        if slate is None:
+            slate = group[ts] = self._open(user, None, ts, segment)
+            return slate
+        values = self.segments.values
+        if values[segment] < values[slate.segment]:
+            slate.segment = segment
+        self.mark(slate)
+        return slate
+
+    def _open(self, user: User, request: str | None, ts: int, segment: int) -> Slate:
+        slate = Slate(user.id, request, ts, segment, ts, {}, dirty=True)
+        self.dirty.append(slate)
+        self.adopt(slate)
+        return slate
+
+    def adopt(self, slate: Slate) -> None:
+        """Take `slate` among the open ones and note when it can be given up."""
+        self.open_slates += 1
+        try:
+            self._closing[slate.time // self._closing_width].append(slate)
+        except KeyError:
+            self._closing[slate.time // self._closing_width] = [slate]
+
+    def mark(self, slate: Slate) -> None:
+        """Have the next flush look at `slate`."""
+        if not slate.dirty:
+            slate.dirty = True
+            self.dirty.append(slate)
+
+    def _show(self, slate: Slate, item: str, ts: int, position: int) -> None:
+        """Put an item into a slate: of duplicates the lowest position, the earliest ts stay."""
+        since = ts - slate.anchor
+        packed = slate.items.get(item)
+        if packed is not None:
+            self.duplicate_impressions += 1
+            known = packed & POSITION_MASK
+            position = min(position, known) if position and known else position or known
+            since = min(since, packed >> POSITION_BITS)
+        elif len(slate.shown) >= MAX_ITEMS:
+            self.overflow_items += 1
+            return
+        slate.items[item] = (since << POSITION_BITS) + position
+
+    # ------------------------------------------------------------------ close
+
+    def close(self) -> None:
+        """Give up the slates that can no longer change (rule 4)."""
+        if self.watermark is None:
+            return
+        width = self._closing_width
+        closed = (self.watermark - self.definition.horizon) // width
+        for bucket in sorted(bucket for bucket in self._closing if bucket < closed):
+            for slate in self._closing.pop(bucket):
+                self._give_up(slate)
+
+    def close_exactly(self) -> None:
+        """Give up every slate that can be: `close` leaves some of them for a little later."""
+        if self.watermark is None:
+            return
+        over = self.watermark - self.definition.horizon
+        # A slate lies in the slice of the time it was opened with, and moved by at most L since.
+        last = (over + self.definition.allowed_lateness) // self._closing_width
+        for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
+            for slate in self._closing.pop(bucket):
+                if slate.time < over:
+                    self._give_up(slate)
+                else:
+                    self.open_slates -= 1
+                    self.adopt(slate)
+
+    def _give_up(self, slate: Slate) -> None:
+        self.open_slates -= 1
+        if self.keep_outcomes:
+            self.given_up.append(slate)
+        user = self.users[slate.user]
+        if slate.request is None:
+            assert user.singles is not None
+            (item,) = slate.shown
+            group = user.singles[item]
+            del group[slate.time]
+            if not group:
+                del user.singles[item]
+        else:
+            younger = user.slates[slate.request]
+            if younger is slate:
+                if slate.previous is None:
+                    del user.slates[slate.request]
+                else:
+                    user.slates[slate.request] = slate.previous
+            else:
+                while younger.previous is not slate:
+                    assert younger.previous is not None
+                    younger = younger.previous
+                younger.previous = slate.previous
+            if user.by_item is not None:
+                self._drop(user, user.by_item, slate)
+        slate.previous = None
+        self.forget(user)
+
+    def _drop(self, user: User, by_item: ByItem, slate: Slate) -> None:
+        """Take a slate out of its user's index, which goes when slates are few again."""
+        if len(user.slates) <= MANY_SLATES // 2:
+            user.by_item = None
+            self.crowds -= 1
+            return
+        for item in slate.shown:
+            entered = by_item.get(item, {})
+            entered.pop(slate, None)
+            if not entered:
+                by_item.pop(item, None)
+
+    def forget(self, user: User) -> None:
+        """Drop a user with nothing open and nothing to add to the counters."""
+        if not (user.touched or user.slates or user.singles or user.pending):
+            self.users.pop(user.id, None)
