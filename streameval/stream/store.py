@@ -238,7 +238,7 @@ class Store:
             if upload:
                 await self._upload(commit.partition, new)
             upload = False  # on a further try only if the script misses it: it may be listed now
-            answer: list[bytes] = await self._script(_commit_script(), key, arguments)
+            answer: list[bytes] = await self._script(_lua("commit"), key, arguments)
             upload = answer[0] == b"missing"
             return answer
 
@@ -276,7 +276,7 @@ class Store:
         """Forget the windows of `partition`, keep its counters and offset, take on a definition."""
         key = self._key(partition, "partition")
         chunks = self._key(partition, "chunk:")
-        await self._run_once(_RESET, key, [chunks, fingerprint, definition])
+        await self._run_once(_lua("reset"), key, [chunks, fingerprint, definition])
 
     async def offset(self, partition: int) -> int | None:
         """The stored offset of `partition` alone."""
@@ -449,21 +449,9 @@ class Store:
         await asyncio.wait({closing}, timeout=deadline)
 
 
-_RESET: Final = """
-for name in string.gmatch(redis.call('HGET', KEYS[1], 'chunks') or '', '%S+') do
-  redis.call('UNLINK', ARGV[1] .. name)
-end
-redis.call('HDEL', KEYS[1], 'checkpoint_offset', 'header', 'chunks')
-if redis.call('HEXISTS', KEYS[1], 'offset') == 1 then
-  redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'definition', ARGV[3])
-end
-return false
-"""
-
-
 @functools.cache
-def _commit_script() -> str:
-    return importlib.resources.files(__package__).joinpath("commit.lua").read_text()
+def _lua(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(f"{name}.lua").read_text()
 
 
 @functools.cache
