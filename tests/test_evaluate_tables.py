@@ -705,6 +705,7 @@ def test_the_catalogue_has_every_name_and_says_what_each_takes() -> None:
     assert {*ranked.split(), *rated.split(), *others.split()} <= set(rows)
     assert {entry.sort for entry in CATALOGUE} == set(SORTS)
     assert rows["rmse"]["input"].startswith("--ratings")
+    assert "; --features, what items are like" in rows["diversity"]["input"]
     assert "precision_threshold@k" in invoke("--list")
 
 

@@ -12,7 +12,7 @@ from streameval.core.metrics import CATALOGUE
 from streameval.offline.given import Given
 from streameval.offline.places import size
 from streameval.offline.ranked_tables import Ties
-from streameval.offline.sorts import SORTS, answer, asked_for, list_source
+from streameval.offline.sorts import answer, asked_for, inputs_of, list_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
     from streameval.offline.terminal import catalogue_rows, print_answer, print_catalogue
 
     if request.catalogue:
-        rows = catalogue_rows(CATALOGUE, {sort: work.inputs for sort, work in SORTS.items()})
+        rows = catalogue_rows(CATALOGUE, inputs_of)
         if request.as_json:
             print_json({"catalogue": rows})
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streameval.core.errors import InputError
-from streameval.core.metrics.entry import Sort
+from streameval.core.metrics.entry import Entry, Sort
 from streameval.core.metrics.half_life import half_life_utility
 from streameval.offline.answer import Answer, merged
 from streameval.offline.batches import Advance
@@ -59,6 +59,14 @@ def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
         chosen = [work for work in SORTS.values() if work.default and work.present(given)]
         names = chosen[0].default if chosen else DEFAULT
     return [Asked.parse(name) for name in names]
+
+
+def inputs_of(entry: Entry) -> str:
+    """What a figure is computed from, in words."""
+    more = _PARAMETERS.get(entry.name, {})
+    return SORTS[entry.sort].inputs + "".join(
+        f"; --{option}, {what}" for option, what in more.items()
+    )
 
 
 def _check(given: Given, asked: Sequence[Asked]) -> None:

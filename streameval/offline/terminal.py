@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from streameval.core.metrics.entry import Entry, Sort
+from streameval.core.metrics.entry import Entry
 from streameval.offline.answer import Answer, Figure
 
 UNDEFINED: Final = "-"
@@ -58,7 +58,9 @@ def _shown(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
-def catalogue_rows(metrics: Iterable[Entry], inputs: Mapping[Sort, str]) -> list[dict[str, str]]:
+def catalogue_rows(
+    metrics: Iterable[Entry], inputs: Callable[[Entry], str]
+) -> list[dict[str, str]]:
     """The rows of the catalogue as `--list --json` prints them; `inputs` says what takes what."""
     return [
         {
@@ -68,7 +70,7 @@ def catalogue_rows(metrics: Iterable[Entry], inputs: Mapping[Sort, str]) -> list
             "convention": metric.convention,
             "undefined": metric.undefined,
             "source": metric.source,
-            "input": inputs[metric.sort],
+            "input": inputs(metric),
         }
         for metric in metrics
     ]
