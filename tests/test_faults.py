@@ -368,6 +368,7 @@ def test_a_silent_redis_pauses_reading_and_bounds_memory():
         grown = service.resident(worker) - before
         assert it.committed() == committed
         assert grown < 150 << 20, f"{grown >> 20} MiB more while nothing could be committed"
+        service.wait_for(lambda: lag(worker) > 140_000, 20, "the lag is shown all the same")
         proxy.silent = False
         it.verify()
 
@@ -386,6 +387,10 @@ def test_a_slow_redis_slows_commits_down_and_nothing_else():
         sending.result()
         it.verify()
         assert "fenced" not in worker.logged()
+
+
+def lag(worker):
+    return sum(value for (name, _), value in worker.metrics().items() if name == "streameval_lag")
 
 
 def test_redis_without_memory_takes_nothing_and_goes_on_when_it_has_some():
