@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
-from streameval.core import attribution, showings
+from streameval.core import attribution, showings, windows
 from streameval.core import partition as partition_module
 from streameval.core.checkpoint import checkpoint, chunk_names, restore
 from streameval.core.figures import figures, merge
@@ -165,10 +165,11 @@ def drawn(seed):
 
 
 @pytest.fixture(autouse=True)
-def _renumber_often(seed, monkeypatch):
-    """The streams have too few users for cells to be renumbered: have it done for half of them."""
+def _tidy_up_often(seed, monkeypatch):
+    """The streams are too small for cells to be renumbered and rows to be summed up: for half."""
     if seed % 2:
         monkeypatch.setattr(partition_module, "SMALLEST_RENUMBERING", 2)
+        monkeypatch.setattr(windows, "MAX_PIECES", 2)
 
 
 # --- the properties ------------------------------------------------------------------------------

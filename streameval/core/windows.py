@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -28,6 +28,10 @@ from streameval.core.limits import CLUSTERS
 
 Ints = npt.NDArray[np.int64]
 SmallInts = npt.NDArray[np.int32]
+
+# Arrays of one sort in a pane, beyond which they are summed up: a pane of 15 minutes gets three
+# with each flush, and each is an object.
+MAX_PIECES: Final = 64
 
 
 def cluster_of(user_id: str) -> int:
@@ -164,9 +168,16 @@ class Pane:
     scores: list[Scores] = field(default_factory=list)
     settled: bool = False
 
+    @property
+    def pieces(self) -> int:
+        """How many arrays of one sort it holds, at most."""
+        return max(len(self.counts), len(self.positives), len(self.scores))
 
-def settle(panes: Sequence[Pane]) -> None:
+
+def sum_up(panes: Sequence[Pane]) -> None:
     """Sum up the rows of the same cell or key in each pane: all panes in one go."""
+    if not panes:
+        return
     counts = _sums([[(r.cells, r.impressions, r.slates) for r in p.counts] for p in panes])
     for pane, found in zip(panes, counts, strict=True):
         pane.counts = [Counts(_small(keys), *sums) for keys, sums in found]
@@ -182,7 +193,6 @@ def settle(panes: Sequence[Pane]) -> None:
     scores = _sums([[(r.keys, r.values) for r in p.scores] for p in panes])
     for pane, found in zip(panes, scores, strict=True):
         pane.scores = [Scores(_small(keys), *sums) for keys, sums in found]
-        pane.settled = True
 
 
 def _small(values: Ints) -> SmallInts:
@@ -327,19 +337,28 @@ class WindowState:
         Rows of panes settled already are left out: that happens only while a checkpoint is
         restored, whose settled panes were written whole.
         """
-        for pane, counts in self._spread(rows.times, rows.counts, Totals.add):
-            pane.counts.append(counts)
-        for pane, positives in self._spread(
+        grown: dict[int, Pane] = {}
+        for number, counts in self._spread(rows.times, rows.counts, Totals.add):
+            self._pane(number, grown).counts.append(counts)
+        for number, positives in self._spread(
             rows.positive_times, rows.positives, Totals.add_positives
         ):
-            pane.positives.append(positives)
-        for pane, scores in self._spread(rows.score_times, rows.scores, Totals.add_scores):
-            pane.scores.append(scores)
+            self._pane(number, grown).positives.append(positives)
+        for number, scores in self._spread(rows.score_times, rows.scores, Totals.add_scores):
+            self._pane(number, grown).scores.append(scores)
+        sum_up([pane for pane in grown.values() if pane.pieces > MAX_PIECES])
+
+    def _pane(self, number: int, grown: dict[int, Pane]) -> Pane:
+        pane = self.panes.get(number)
+        if pane is None:
+            pane = self.panes[number] = Pane()
+        grown[number] = pane
+        return pane
 
     def _spread(
         self, times: Ints, rows: R, add: Callable[[Totals, R, int], None]
-    ) -> Iterator[tuple[Pane, R]]:
-        """Each pane with its part of `rows`, which are in the sums by then."""
+    ) -> Iterator[tuple[int, R]]:
+        """The number of each pane with its part of `rows`, which are in the sums by then."""
         if not len(times):
             return
         numbers = times // self.window.slide
@@ -354,11 +373,7 @@ class WindowState:
             if held.start < held.stop:
                 add(basis.totals, _picked(rows, held), 1)
         for run in _runs(numbers):
-            number = int(numbers[run.start])
-            pane = self.panes.get(number)
-            if pane is None:
-                pane = self.panes[number] = Pane()
-            yield pane, _picked(rows, run)
+            yield int(numbers[run.start]), _picked(rows, run)
 
     def read_at(self, time: int) -> None:
         """Move both bases to the reading time T (ms), which never goes back."""
@@ -378,7 +393,9 @@ class WindowState:
         if self.last_settled is not None and last <= self.last_settled:
             return []
         settled = sorted(n for n, p in self.panes.items() if oldest <= n <= last and not p.settled)
-        settle([self.panes[number] for number in settled])
+        sum_up([self.panes[number] for number in settled])
+        for number in settled:
+            self.panes[number].settled = True
         for number in [n for n in self.panes if n < oldest]:
             del self.panes[number]
         self.last_settled = last
