@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +81,7 @@ def later(offset=1_000, taken=1_000, name="later"):
     """A snapshot whose state counted `taken` events."""
     events = {"accepted": {"impression": taken - 1}, "rejected": {"late": 1}}
     return Snapshot(
-        path=name,
+        path=Path(name),
         fingerprint="f",
         definition={},
         pseudonymous=False,
@@ -179,12 +180,18 @@ def test_what_a_recount_lacks_is_said(topic, candidates, change, message):
     assert chosen(later(taken=5), before).startswith(message)
 
 
-def test_a_log_that_is_too_long_is_said_with_its_length(topic, candidates):
-    found = chosen(later(), candidates(900), most=50)
-    assert found == (
-        f"the log since at-900 and of 1.03 h before it has {1_000 - begin_after(900)} records, more"
-        " than `max_records`"
+def test_a_log_that_is_too_long_is_said(topic, candidates):
+    assert chosen(later(), candidates(900), most=50) == (
+        "each partition's log since at-900 and of 1.03 h before it has more than `max_records`"
     )
+
+
+def test_where_not_all_partitions_fit_others_are_read_each_time():
+    sizes = dict.fromkeys(range(8), 100)
+    turns = [logs._fitting(sizes, 250, later(name=f"at-{n}")) for n in range(50)]
+    assert {len(taken) for taken in turns} == {2}
+    assert set().union(*turns) == set(range(8))
+    assert logs._fitting({0: 300, 1: 100}, 250, later()) == {1}
 
 
 def test_snapshots_of_another_configuration_are_passed_over(topic, candidates):

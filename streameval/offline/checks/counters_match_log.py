@@ -52,10 +52,10 @@ class Settings(CheckSettings):
         " sample is halved until it has not.",
     )
     max_records: int = Field(
-        20_000_000,
+        10_000_000,
         ge=1,
         description="Records to read of Kafka, at most: what decides how old the earlier snapshot"
-        " is.",
+        " is, and how many partitions are recounted.",
     )
 
 
@@ -122,14 +122,17 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
         users += count
         wrong += [f"{text} (partition {partition})" for text in differences]
         share = min(share, sample.share)
-    return _found(users, wrong, share, logs)
-
-
-def _found(users: int, wrong: Sequence[str], share: float, logs: Mapping[int, Log]) -> Found:
     if not users:
         return nothing("no user is in the snapshot or in the log")
-    since = {log.since.path.name for log in logs.values() if log.since is not None}
     what = f"{users:,} users" + (f" (a sample of {percent(share)})" if share < 1 else "")
+    counted = sum(part["users_end"] > 0 for part in evidence.snapshot.parts.values())
+    if len(logs) < counted:
+        what += f" of {len(logs)} of {counted} partitions"
+    return _found(what, wrong, logs)
+
+
+def _found(what: str, wrong: Sequence[str], logs: Mapping[int, Log]) -> Found:
+    since = {log.since.path.name for log in logs.values() if log.since is not None}
     growth = f" since {min(since)}" if since else ""
     if not wrong:
         return passed(0, 0, f"the counters of {what} are those of the log{growth}")

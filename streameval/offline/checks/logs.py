@@ -3,9 +3,11 @@
 Of Kafka only what is needed is read. Where the topic still begins at offset 0 and all of it was
 counted, that is all of it, and counters are recounted whole. Otherwise it is what users' counters
 grew by since an earlier snapshot: the oldest one for which no more than the asked number of records
-are to be read. Reading then begins 2 (A + L) before that snapshot's watermark (A the attribution
-window, L the allowed lateness), found by the records' timestamps: an accepted event is at most
-`max_clock_skew` later than its record.
+are to be read; where there is none, since the one before, for some of the partitions.
+
+Reading then begins 2 (A + L) before that snapshot's watermark (A the attribution window, L the
+allowed lateness), found by the records' timestamps: an accepted event is at most `max_clock_skew`
+later than its record.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from zlib import crc32
 
 from streameval.core.errors import InputError
 from streameval.core.events import Event, decode_batch
@@ -30,6 +33,9 @@ from streameval.stream.rereading import Rereading, rereading
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
+
+Begins: TypeAlias = dict[int, tuple[int, int | None]]
+"""By partition, the offset to begin at, and the ts that all accepted events before it lie below."""
 
 _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
@@ -125,31 +131,66 @@ async def _choose(
         starts = await topic.starts(ends)
         if given is None and sum(ends.values()) <= most and _counted_whole(later, starts):
             return {number: _log(settings, number, 0, end) for number, end in ends.items()}
-        why = "there is no snapshot of this configuration before this one"
-        for path in candidates if given is None else given:
-            facts = _facts(path)
-            if facts is None or facts["fingerprint"] != later.fingerprint:
-                continue
-            begins = await _begins(settings, topic, facts["partitions"], starts, ends)
-            if begins is None:
-                why = (
-                    f"Kafka has deleted records that it takes: all since {path.name}, and of"
-                    f" {duration(_context(settings))} before it. Keep the topic longer"
-                )
-                continue
-            size = sum(ends[number] - begin for number, (begin, _) in begins.items())
-            if size > most:
-                why = (
-                    f"the log since {path.name} and of {duration(_context(settings))} before it has"
-                    f" {size:,} records, more than `max_records`"
-                )
-                continue
-            earlier = read_snapshot(path)
-            return {
-                number: _log(settings, number, begin, ends[number], earlier, before)
-                for number, (begin, before) in begins.items()
-            }
-        return why
+        paths = candidates if given is None else given
+        chosen = await _since(settings, topic, later, paths, starts, ends, most)
+    if isinstance(chosen, str):
+        return chosen
+    path, begins = chosen
+    earlier = read_snapshot(path)
+    return {
+        number: _log(settings, number, begin, ends[number], earlier, before)
+        for number, (begin, before) in begins.items()
+    }
+
+
+async def _since(
+    settings: Settings,
+    topic: Rereading,
+    later: Snapshot,
+    candidates: Sequence[Path],
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    most: int,
+) -> tuple[Path, Begins] | str:
+    """The first candidate for which not too much is to be read, else the last with some of it."""
+    context = duration(_context(settings))
+    found: tuple[Path, Begins] | None = None
+    why = "there is no snapshot of this configuration before this one"
+    for path in candidates:
+        facts = _facts(path)
+        if facts is None or facts["fingerprint"] != later.fingerprint:
+            continue
+        begins = await _begins(settings, topic, facts["partitions"], starts, ends)
+        if begins is None:
+            why = (
+                f"Kafka has deleted records that it takes: all since {path.name}, and of {context}"
+                " before it. Keep the topic longer"
+            )
+            continue
+        sizes = {number: ends[number] - begin for number, (begin, _) in begins.items()}
+        fitting = _fitting(sizes, most, later)
+        if not fitting:
+            why = (
+                f"each partition's log since {path.name} and of {context} before it has more than"
+                " `max_records`"
+            )
+            continue
+        found = path, {number: begins[number] for number in fitting}
+        if len(fitting) == len(ends):
+            break
+    return found or why
+
+
+def _fitting(sizes: Mapping[int, int], most: int, later: Snapshot) -> set[int]:
+    """Partitions whose logs have at most `most` records together; others at each snapshot."""
+    numbers = sorted(sizes)
+    turn = crc32(later.path.name.encode()) % len(numbers)
+    taken: set[int] = set()
+    for number in numbers[turn:] + numbers[:turn]:
+        if sizes[number] <= most:
+            most -= sizes[number]
+            taken.add(number)
+    return taken
 
 
 def _counted_whole(later: Snapshot, starts: Mapping[int, int]) -> bool:
@@ -188,11 +229,8 @@ async def _begins(
     parts: Iterable[Mapping[str, Any]],
     starts: Mapping[int, int],
     ends: Mapping[int, int],
-) -> dict[int, tuple[int, int | None]] | None:
-    """Where to begin in each partition, and the ts that all accepted events before it lie below.
-
-    None where the log does not hold that any more.
-    """
+) -> Begins | None:
+    """Where to begin in each partition; None where the log does not hold that any more."""
     watermarks = {part["partition"]: part["watermark"] for part in parts}
     times = {
         number: max(0, watermarks[number] - _context(settings))
@@ -201,7 +239,7 @@ async def _begins(
     }
     skew = settings.max_clock_skew
     found = await topic.since({number: max(0, moment - skew) for number, moment in times.items()})
-    begins: dict[int, tuple[int, int | None]] = {}
+    begins: Begins = {}
     for number, end in ends.items():
         # Without a watermark nothing had been counted then.
         first = found[number] if number in times else 0

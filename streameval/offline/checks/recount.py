@@ -66,7 +66,8 @@ class Part:
 def collect(log: Log, definition: Definition, sample: Sample, most: int, first: int) -> Part:
     """Read a log. The sample becomes smaller where it has more than `most` events."""
     lateness = definition.allowed_lateness
-    part, watermark = Part(log.begin), 0
+    # Not below the true one at `begin`: what is late there was never counted.
+    part, watermark = Part(log.begin), log.before or 0
     for records in log.read():
         for offset, event in records:
             if event is None or event.ts < watermark - lateness:
