@@ -14,7 +14,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos demo bench bench-offline clean
+.PHONY: help venv spark s3 lock lint test chaos demo bench bench-offline false-alarms clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -90,6 +90,9 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
 	$(BIN)/python benchmarks/offline.py $(ARGS)
+
+false-alarms: $(BIN)/.dev ## 2,000 A/A tests watched at every step: how often each method is wrong
+	$(BIN)/python benchmarks/false_alarms.py $(ARGS)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
