@@ -240,7 +240,6 @@ def test_only_what_was_asked_for_is_read_and_nothing_of_aborted_transactions():
     assert read_again(topic, 0, ends[0]) == wanted
     begin, end = wanted[1_500][0], wanted[2_500][0]
     assert read_again(topic, begin, end) == wanted[1_500:2_500]
-    assert read_again(topic, 0, 0, lambda log: log.ends([0])) == ends
 
 
 @pytest.mark.servers

@@ -24,14 +24,13 @@ import pytest
 import redis as redis_client
 import servers
 import service
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of, one_slate, stream
 from test_files_on_servers import compare_files
 
 from streameval.core.events import SlateEvent
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.snapshots import snapshots
-from streameval.stream.rereading import rereading
 
 pytestmark = [pytest.mark.servers]
 PARTITIONS = 2
@@ -122,8 +121,14 @@ class Live:
 
     async def ends(self):
         """The end of each partition's log."""
-        async with rereading({"bootstrap_servers": self.kafka.address}, self.topic) as topic:
-            return await topic.ends(range(PARTITIONS))
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.kafka.address)
+        await consumer.start()
+        try:
+            places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+            found = await consumer.end_offsets(places)
+            return {place.partition: end for place, end in found.items()}
+        finally:
+            await consumer.stop()
 
     def command(self, *arguments):
         """Run a command of streameval with the configuration of the worker."""

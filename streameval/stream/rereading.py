@@ -40,12 +40,6 @@ class Rereading:
         found = await self._consumer.beginning_offsets(places)
         return {place.partition: offset for place, offset in found.items()}
 
-    async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The offset after the last record of each partition."""
-        places = [TopicPartition(self._topic, number) for number in partitions]
-        found = await self._consumer.end_offsets(places)
-        return {place.partition: offset for place, offset in found.items()}
-
     async def since(self, times: Mapping[int, int]) -> dict[int, int | None]:
         """By partition, the first offset whose record has this timestamp or a later one.
 

@@ -127,7 +127,6 @@ class Evidence:
     now: int
     has_reference: bool = False
     snapshot: Snapshot | None = None
-    earlier: Snapshot | None = None
     recording: Recorded = no_recording
     user: Callable[[str], str] | None = None
     users_expire: bool = False
@@ -181,7 +180,6 @@ def gather(
         now,
         has_reference=reference is not None,
         snapshot=later,
-        earlier=earlier,
         recording=recording,
         user=user,
         users_expire=users_expire,
