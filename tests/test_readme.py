@@ -155,8 +155,8 @@ def test_every_command_and_option_of_the_docs_exists(page):
 
 @pages
 def test_every_make_target_of_the_docs_exists(page):
-    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"^make (\w+)", code_of(page), re.MULTILINE)) <= set(targets)
+    targets = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"^make ([\w-]+)", code_of(page), re.MULTILINE)) <= set(targets)
 
 
 def code_of(page: Path) -> str:
