@@ -37,7 +37,7 @@ from streameval.core.partition import Partition
 from streameval.stream.ingest import Ingest
 from streameval.stream.store import Store
 
-SEEDS = 120
+SEEDS = 60
 PARTITIONS = 3
 SECONDS = 90.0
 BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}')

@@ -17,6 +17,8 @@ from streameval.core.figures import figures, merge
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 
+SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
+
 # --- what is equal -------------------------------------------------------------------------------
 
 
