@@ -230,6 +230,25 @@ def test_the_first_scores_and_the_earliest_labels_stay():
     assert state.take_outcomes() == []
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("together", [True, False])
+def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, together):
+    definition = Definition()
+    state = Partition(definition, keep_outcomes=True)
+    shown = [
+        ImpressionEvent(TIME, "u1", "a", "r1", 1, "A", "feed"),
+        ImpressionEvent(TIME, "u1", "b", "r1", 2, "A", "a-page"),
+    ]
+    events = [shown[index] for index in order]
+    for batch in [events] if together else [[event] for event in events]:
+        state.apply(batch, [7] * len(batch))
+        state.flush()
+    state.apply([ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)], [9])
+    state.flush()
+    (row,) = state.take_outcomes()
+    assert row.surface == "a-page"
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """Above the bounds the order of arrival decides, and the engine still equals the oracle."""
 
+import gc
+import sys
 from dataclasses import replace
 
 from test_oracle import BASE, DEFINITION, click, show
@@ -9,6 +11,7 @@ from streameval.core.attribution import Attribution
 from streameval.core.events import SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
+from streameval.core.partition import Partition
 
 
 def test_segments_beyond_the_bound_are_other_in_order_of_arrival():
@@ -88,6 +91,23 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     attribution.resolve()
     assert attribution.waiting == 0
     assert looks <= 2 * 50 * 50
+
+
+def test_a_state_that_is_dropped_is_gone():
+    """Slates and feedback are invisible to the garbage collector: they must make no cycle."""
+    partition = Partition(DEFINITION, journal=True, keep_outcomes=True)
+    events = [show(n, f"i{n}", request="r") for n in range(3)]
+    partition.apply([*events, click(3, "i1"), click(3, "i2", request="r"), click(4, "late")])
+    partition.flush()
+    (user,) = partition.attribution.users.values()
+    (slate,) = user.open_slates()
+    assert slate.soft
+    assert len(user.pending) == 2
+    del partition
+    gc.collect()
+    assert sys.getrefcount(user) == 2  # ours and the call's
+    del user
+    assert sys.getrefcount(slate) == 2
 
 
 def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():

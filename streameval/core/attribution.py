@@ -65,7 +65,8 @@ class Attribution(Showings):
         self.unattributed = {"no_impression": 0, "expired": 0}
         self.waiting = 0
         self.feedback_kinds: dict[str, int] = {}
-        self._by_surface = "surface" in definition.dimensions
+        # Outcomes name the surface of a slate, also where it is no dimension.
+        self._by_surface = keep_outcomes or "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
         self._due: list[tuple[int, int, Pending]] = []
@@ -357,13 +358,15 @@ class Attribution(Showings):
             self.waiting += 1
             return
         if slate.soft is None:
-            slate.soft = []
-        slate.soft.append(pending)
+            slate.soft = {}
+        # What it says and not itself: a cycle of what is no business of the garbage collector
+        # would stay for ever when the state is dropped.
+        slate.soft[pending.number] = (pending.item, pending.kind, pending.ts, pending.retract)
         self.mark(slate)
 
     def _let_go(self, slate: Slate, pending: Pending) -> None:
         assert slate.soft is not None
-        slate.soft.remove(pending)
+        del slate.soft[pending.number]
         self.mark(slate)
 
     def _is_expired(self, user: User, pending: Pending) -> bool:

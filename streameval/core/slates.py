@@ -20,6 +20,7 @@ MAX_LISTED: Final = 32
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
 FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
+SoftMark = tuple[str, int, int, bool]  # item, index of the kind, ts, retraction
 
 
 class Particulars(msgspec.Struct, gc=False, array_like=True):
@@ -78,7 +79,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     unsaved: bool = False
     dirty: bool = False
     feedback: dict[FeedbackKey, FeedbackMark] | None = None
-    soft: list[Pending] | None = None
+    soft: dict[int, SoftMark] | None = None
     previous: Slate | None = None
     booked_positives: tuple[int, ...] | None = None
     booked_ranking: tuple[tuple[int, ...], tuple[float, ...]] | None = None

@@ -67,8 +67,8 @@ def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
     if not slate.soft:
         return slate.feedback
     marks = {} if slate.feedback is None else slate.feedback.copy()
-    for pending in slate.soft:
-        add_mark(marks, (pending.item, pending.kind), pending.ts, pending.retract)
+    for item, kind, ts, retract in slate.soft.values():
+        add_mark(marks, (item, kind), ts, retract)
     return marks
 
 

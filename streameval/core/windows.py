@@ -180,7 +180,7 @@ def sum_up(panes: Sequence[Pane]) -> None:
         return
     counts = _sums([[(r.cells, r.impressions, r.slates) for r in p.counts] for p in panes])
     for pane, found in zip(panes, counts, strict=True):
-        pane.counts = [Counts(_small(keys), *sums) for keys, sums in found]
+        pane.counts = [Counts(_small(keys), *map(_small, sums)) for keys, sums in found]
     kinds = 1 + max((int(r.kinds.max()) for p in panes for r in p.positives), default=0)
     keyed = [
         [(r.cells.astype(np.int64) * kinds + r.kinds, r.positives) for r in p.positives]
@@ -188,7 +188,8 @@ def sum_up(panes: Sequence[Pane]) -> None:
     ]
     for pane, found in zip(panes, _sums(keyed), strict=True):
         pane.positives = [
-            Positives(_small(keys // kinds), _small(keys % kinds), *sums) for keys, sums in found
+            Positives(_small(keys // kinds), _small(keys % kinds), *map(_small, sums))
+            for keys, sums in found
         ]
     scores = _sums([[(r.keys, r.values) for r in p.scores] for p in panes])
     for pane, found in zip(panes, scores, strict=True):
@@ -373,7 +374,7 @@ class WindowState:
             if held.start < held.stop:
                 add(basis.totals, _picked(rows, held), 1)
         for run in _runs(numbers):
-            yield int(numbers[run.start]), _picked(rows, run)
+            yield int(numbers[run.start]), _taken(rows, run)
 
     def read_at(self, time: int) -> None:
         """Move both bases to the reading time T (ms), which never goes back."""
@@ -434,6 +435,11 @@ def renumber(states: list[WindowState], cells: Cells) -> Cells:
         for basis in (state.live, state.matured):
             basis.totals.keep(kept)
     return fresh
+
+
+def _taken(rows: R, chosen: Any) -> R:
+    """A copy: views in a pane would keep all rows of a flush as long as the pane is open."""
+    return type(rows)(*(column[chosen].copy() for column in rows))
 
 
 def _picked(rows: R, chosen: Any) -> R:
