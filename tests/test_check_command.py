@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from clean_service import (
     MINUTE,
@@ -14,10 +16,15 @@ from clean_service import (
     encoded,
     stream,
 )
+from test_metric_regression import experiment
+from typer.testing import CliRunner
 
-from streameval.core.errors import ConfigError
+from streameval.cli import app
+from streameval.core.errors import ConfigError, InputError
+from streameval.offline.checks import runner
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
+from streameval.offline.outcomes import table
 from streameval.settings import Settings
 from streameval.stream import schedule
 from streameval.stream.schedule import SnapshotSchedule
@@ -104,6 +111,84 @@ def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path):
     assert ran.returncode == 2
     assert "outcomes: a file cannot be read (" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """A folder of outcome rows of the variants A and B, of which one has a propensity of 1.5."""
+    root = tmp_path_factory.mktemp("outcomes")
+    rows = experiment(1, {"A": 0.3, "B": 0.3}, users=200)
+    rows[7].propensities[0] = 1.5
+    folder = root / "dt=2023-11-14" / "hour=22"
+    folder.mkdir(parents=True)
+    pq.write_table(table(0, rows), folder / "p0-0-999-aaaa.parquet")
+    return root
+
+
+def checked(outcomes, *arguments):
+    return CliRunner().invoke(app, ["check", "--outcomes", str(outcomes), "--json", *arguments])
+
+
+def test_a_check_that_cannot_answer_says_so_and_the_others_go_on(variants, tmp_path):
+    spec = tmp_path / "checks.yaml"
+    spec.write_text("metric_regression: {control: Z}\noff_policy: {catalogue_size: 50}\n")
+    answer = checked(variants, "--spec", str(spec))
+    found = {one["name"]: one for one in json.loads(answer.stdout)["checks"]}
+    assert list(found) == [check.name for check in CHECKS]
+    assert found["metric_regression"]["passed"] is None
+    assert "no rows of control 'Z'; there are 'A', 'B'" in found["metric_regression"]["message"]
+    assert found["off_policy"]["passed"] is False
+    assert "1.5 in the row of partition 0, offset 7" in found["off_policy"]["message"]
+
+
+def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypatch):
+    def broken(*_):
+        raise InputError("no such thing")
+
+    changed = [replace(check, run=broken) if check.name == "drift" else check for check in CHECKS]
+    monkeypatch.setattr(runner, "CHECKS", changed)
+    found = {one["name"]: one for one in json.loads(checked(variants).stdout)["checks"]}
+    assert list(found) == [check.name for check in CHECKS]
+    assert found["drift"]["passed"] is False
+    assert found["drift"]["message"] == "cannot be run: no such thing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sample_ratio: {split: {A: .inf, B: 1}}", "sample_ratio.split: the weight of 'A' is"),
+        ("sample_ratio: {split: {A: 0, B: 1}}", "sample_ratio.split: the weight of 'A' is"),
+        ("sample_ratio: {split: {A: 1}}", "sample_ratio.split: name two variants or more"),
+        ("sample_rato: {}", "sample_rato: there is no such key; did you mean sample_ratio?"),
+        ("drift: {max_distanse: 1}", "drift.max_distanse: there is no such key; did you mean max_"),
+        ("- drift", "write keys and values"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_specification_is_an_error_that_names_the_key(variants, tmp_path, text, message):
+    spec = tmp_path / "checks.yaml"
+    if text is not None:
+        spec.write_text(text)
+    error = checked(variants, "--spec", str(spec)).exception
+    assert isinstance(error, ConfigError)
+    assert message in str(error)
+
+
+def test_a_wrong_folder_of_outcome_files_is_an_error(variants, tmp_path):
+    other, file = tmp_path / "dt=2023-11-14" / "x.parquet", tmp_path / "rows.csv"
+    other.parent.mkdir()
+    pq.write_table(table(0, []).drop_columns(["gains"]), other)
+    file.write_text("user,item\n")
+    cases = [
+        ([tmp_path / "nowhere"], "there is no such folder"),
+        ([file], "rows.csv: is a file: give the folder"),
+        ([tmp_path], "x.parquet: no column gains: not an outcome file"),
+        ([variants, "--log", f"0={file}"], "give --snapshot too"),
+    ]
+    for arguments, message in cases:
+        error = checked(*arguments).exception
+        assert isinstance(error, InputError)
+        assert message in str(error)
 
 
 # --- on schedule ----------------------------------------------------------------------------------

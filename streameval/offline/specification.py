@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -70,16 +72,33 @@ def load(path: Path | None) -> Specification:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        said = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read: {said}") from None
+    if given is not None and not isinstance(given, dict):
+        raise ConfigError(f"{path}: write keys and values, like `drift: {{severity: warning}}`")
     try:
         return Specification.model_validate({} if given is None else given)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            raise ConfigError(
+                f"{path}: {key}: there is no such key{_meant(problem['loc'])}"
+            ) from None
         message = problem["msg"].removeprefix("Value error, ")
         raise ConfigError(
             f"{path}: {key}: {message} (streameval check --schema lists all)"
         ) from None
+
+
+def _meant(location: Sequence[str | int]) -> str:
+    """The key that stands where a misspelt one does."""
+    *above, key = location
+    model: Any = Specification
+    for name in above:
+        model = model.model_fields[name].annotation
+    close = difflib.get_close_matches(str(key), model.model_fields, n=1)
+    return f"; did you mean {close[0]}?" if close else "; streameval check --schema lists all"
 
 
 def json_schema() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streameval.core.errors import ConfigError
+from streameval.core.errors import ConfigError, InputError
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_files, of_kafka
 from streameval.offline.checks.result import Result
@@ -42,6 +42,8 @@ def check(
         raise ConfigError("outcomes: name the folder of outcome files, here or with --outcomes")
     if snapshot is None and settings.snapshots is not None:
         snapshot = next(reversed(snapshots(settings.snapshots)), None)
+    if snapshot is None and logs:
+        raise InputError("--log: what is compared with the log is a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
     key = settings.pseudonymize
     evidence = gather(

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
-from streameval.offline.places import shown
+from streameval.offline.places import is_uri, on_disk, shown
 from streameval.offline.snapshots import MANIFEST, manifest_of
 
 VIEW: Final = (
@@ -33,7 +34,12 @@ VIEW: Final = (
 )
 
 
+_NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
+
+
+class UnreadableError(InputError):
+    """The outcome files cannot be read: what no check can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,9 @@ def gather(
     `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
     `snapshot` and an earlier one that was given. Raises `InputError`, `UnreachableError`.
     """
+    require_outcomes(outcomes)
     source = dataset(outcomes)
+    require_columns(source)
     connection = duckdb.connect()
     connection.execute("SET enable_external_access = false")
     connection.register("outcome_files", source)
@@ -186,6 +194,29 @@ def gather(
     )
 
 
+def require_outcomes(root: str) -> None:
+    """Raise `InputError` where a path names no folder."""
+    name = on_disk(root)
+    if is_uri(name) or Path(name).is_dir():
+        return
+    what = "is a file" if Path(name).exists() else "there is no such folder"
+    raise InputError(f"outcomes: {name}: {what}: give the folder of the outcome files (dt=…)")
+
+
+def require_columns(source: Any) -> None:
+    """Raise `InputError` for files of another shape, by the first of them."""
+    fragment = next(source.get_fragments(), None)
+    if fragment is None:
+        return
+    try:
+        known = fragment.physical_schema.names
+    except (pa.ArrowException, OSError):
+        return  # `readable` says what is wrong with a damaged file
+    for name in _NEEDED:
+        if name not in known:
+            raise InputError(f"outcomes: {fragment.path}: no column {name}: not an outcome file")
+
+
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
     """What Arrow says while DuckDB reads its rows, as our own error."""
@@ -193,7 +224,7 @@ def readable() -> Iterator[None]:
         yield
     except duckdb.InvalidInputException as error:
         said = str(error).splitlines()[0]
-        wrong = UnreachableError if "IOError" in said else InputError
+        wrong = UnreachableError if "IOError" in said else UnreadableError
         raise wrong(f"outcomes: a file cannot be read ({said})") from error
 
 

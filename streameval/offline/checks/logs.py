@@ -84,6 +84,8 @@ def _named(text: str) -> tuple[int, int, str]:
             f"--log {text}: write PARTITION=FILE, or PARTITION@OFFSET=FILE where the file does not"
             " begin at offset 0"
         )
+    if not Path(found[3]).is_file():
+        raise InputError(f"--log {text}: cannot read {found[3]}: no such file")
     return int(found[1]), int(found[2] or 0), found[3]
 
 

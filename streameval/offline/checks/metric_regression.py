@@ -28,6 +28,8 @@ from streameval.offline.checks.result import (
 from streameval.offline.intervals import Arm, Moments
 from streameval.offline.sequences import compare
 
+# Variants that a message lists.
+_SHOWN: Final = 10
 _POWERS: Final = (
     "count(*), sum(x), sum(y), sum(x * x), sum(x * y), sum(y * y), sum(x * x * x),"
     " sum(x * x * y), sum(x * y * y), sum(y * y * y)"
@@ -82,6 +84,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             worst = max(worst, drop)
             if found.high < -settings.max_drop * before.value:
                 fallen.append(text)
+    if not fallen and settings.control is not None and (unknown := _unknown(evidence, settings)):
+        return nothing(unknown)
     if not parts:
         return nothing(f"there is no variant beside the control {settings.control!r}")
     if not fallen:
@@ -92,6 +96,16 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         f"{'; '.join(fallen)}: a drop of at least {percent(worst)}, at "
         f"{percent(1 - settings.alpha)} over all looks. Stop the variant, or see what was released",
     )
+
+
+def _unknown(evidence: Evidence, settings: Settings) -> str | None:
+    """What is wrong with the control's name; None where it has rows."""
+    rows = evidence.rows(f"SELECT DISTINCT variant FROM {settings.rows} ORDER BY 1")  # noqa: S608  # ours
+    variants = [variant for (variant,) in rows]
+    if settings.control in variants:
+        return None
+    there = ", ".join(repr(variant) for variant in variants[:_SHOWN])
+    return f"no rows of control {settings.control!r}; there are {there or 'no rows at all'}"
 
 
 def _pairs(

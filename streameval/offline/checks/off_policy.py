@@ -22,6 +22,11 @@ _ROUNDS: Final = (
     'SELECT "user", propensities[i], (gains[i] > 0)::INTEGER FROM (SELECT "user", propensities,'
     " gains, unnest(range(1, len(items) + 1)) AS i FROM current) WHERE propensities[i] IS NOT NULL"
 )
+_OUT_OF_RANGE: Final = (
+    "SELECT count(*), arg_min(partition, place), min(place)[2], arg_min(propensity, place) FROM"
+    ' (SELECT partition, [partition, "offset"] AS place, unnest(propensities) AS propensity'
+    " FROM current) WHERE NOT (propensity > 0 AND propensity <= 1)"
+)
 
 
 class Settings(CheckSettings):
@@ -41,11 +46,20 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     """Over all impressions of `current` that have a propensity."""
     if settings.catalogue_size is None:
         return nothing("the specification names no `catalogue_size`")
+    count, partition, offset, wrong = evidence.row(_OUT_OF_RANGE)
+    bound = settings.min_effective_share
+    if count:
+        return failed(
+            None,
+            bound,
+            f"{count:,} impressions have a propensity that is no probability above 0, the first"
+            f" {wrong!r} in the row of partition {partition}, offset {offset}. {_ADVICE}",
+        )
     sums = _sums(evidence, 1 / settings.catalogue_size)
     if sums is None:
         return nothing("no impression has a propensity")
     found = estimate(sums)
-    share, bound = found.effective / found.rounds, settings.min_effective_share
+    share = found.effective / found.rounds
     if found.refused is not None:
         return failed(share, bound, f"{found.refused}. {_ADVICE}")
     what = _what(found, share)

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from streameval.offline.checks.evidence import Evidence, readable
-from streameval.offline.checks.result import CheckSettings, Result
-from streameval.offline.checks.table import CHECKS
+import duckdb
+
+from streameval.core.errors import InputError
+from streameval.offline.checks.evidence import Evidence, UnreadableError, readable
+from streameval.offline.checks.result import CheckSettings, Found, Result
+from streameval.offline.checks.table import CHECKS, Check
 from streameval.offline.specification import Specification
 
 
@@ -17,14 +20,17 @@ def run(
     specification: Specification,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Result]:
-    """Run each check that is not off, in the order of the table. Raises `UnreachableError`."""
+    """Run each check that is not off, in the order of the table.
+
+    One that cannot be run has failed, and the others go on. Raises `UnreadableError` and
+    `UnreachableError` for the outcome files, which all of them read.
+    """
     for check in CHECKS:
         settings: CheckSettings = getattr(specification, check.name)
         if settings.severity == "off":
             continue
         begin = clock()
-        with readable():
-            found = check.run(evidence, settings)
+        found = _found(check, evidence, settings)
         yield Result(
             check.name,
             found.passed,
@@ -34,6 +40,17 @@ def run(
             found.message,
             clock() - begin,
         )
+
+
+def _found(check: Check, evidence: Evidence, settings: CheckSettings) -> Found:
+    try:
+        with readable():
+            return check.run(evidence, settings)
+    except UnreadableError:
+        raise
+    except (InputError, duckdb.Error) as error:
+        said = str(error).splitlines()[0]
+        return Found(passed=False, value=None, threshold=None, message=f"cannot be run: {said}")
 
 
 def failed(results: Sequence[Result]) -> bool:

@@ -7,7 +7,9 @@ so users count from the start of the experiment and not of a period that slides.
 
 from __future__ import annotations
 
-from pydantic import Field
+import math
+
+from pydantic import Field, field_validator
 
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import (
@@ -30,6 +32,16 @@ class Settings(CheckSettings, Experiment):
         description="Weight of each variant as configured, e.g. {A: 1, B: 1}; null: not checked.",
     )
     alpha: float = Field(ALPHA, gt=0, lt=1, description="Chance of a false alarm, over all looks.")
+
+    @field_validator("split")
+    @classmethod
+    def _weighed(cls, split: dict[str, float] | None) -> dict[str, float] | None:
+        if split is not None and len(split) < 2:
+            raise ValueError("name two variants or more, e.g. {A: 1, B: 1}")
+        for variant, weight in (split or {}).items():
+            if not 0 < weight < math.inf:
+                raise ValueError(f"the weight of {variant!r} is a finite number above 0")
+        return split
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
