@@ -110,6 +110,14 @@ def test_help_loads_neither_servers_clients_nor_numpy():
     assert done.stdout.decode().splitlines()[-1] == "[]"
 
 
+def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
+    """pyarrow imports it with its datasets: most of a second, for tables that nobody makes."""
+    pytest.importorskip("pandas")
+    code = "import sys, streameval.offline.command; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_no_command_shows_help_and_is_an_error():
     done = streameval()
     assert done.returncode == 2

@@ -33,16 +33,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet
 from pyarrow import fs
 
 from streameval.core.errors import RefusedError
 from streameval.core.outcome import Outcome, Span
 from streameval.offline.places import Place, listed, opened, reaching, require_bucket, shown
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
@@ -138,30 +140,35 @@ def pseudonyms(key: bytes) -> Callable[[str], str]:
     return name
 
 
-def dataset(root: str) -> pa.dataset.Dataset:
+def dataset(root: str) -> Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
     Raises `InputError` for a URI of no file system, `UnreachableError`.
     """
+    # Not with this module: it imports pandas where that is installed, for most of a second.
+    from pyarrow import dataset as datasets
+
     with reaching(root, "outcomes: "):
         place = opened(root)
         names = visible(place)
         if not names:
             require_bucket(place)
-        return pa.dataset.dataset(
+        return datasets.dataset(
             names,
             SCHEMA.append(pa.field("dt", pa.string())).append(pa.field("hour", pa.string())),
             format="parquet",
             filesystem=place.files,
-            partitioning=pa.dataset.partitioning(
+            partitioning=datasets.partitioning(
                 pa.schema([("dt", pa.string()), ("hour", pa.string())]), flavor="hive"
             ),
             partition_base_dir=place.path,
         )
 
 
-def dataset_of(names: Sequence[str]) -> pa.dataset.Dataset:
+def dataset_of(names: Sequence[str]) -> Dataset:
     """All rows of outcome files, wherever each of them is. Raises `UnreachableError`."""
+    from pyarrow import dataset as datasets
+
     found: list[tuple[fs.FileSystem, list[str]]] = []
     for name in names:
         with reaching(name):
@@ -169,9 +176,9 @@ def dataset_of(names: Sequence[str]) -> pa.dataset.Dataset:
         if not found or found[-1][0] != place.files:
             found.append((place.files, []))
         found[-1][1].append(place.path)
-    return pa.dataset.dataset(
+    return datasets.dataset(
         [
-            pa.dataset.dataset(paths, SCHEMA, format="parquet", filesystem=files)
+            datasets.dataset(paths, SCHEMA, format="parquet", filesystem=files)
             for files, paths in found
         ]
     )
