@@ -7,7 +7,9 @@ cannot be reached. An error is one line on stderr that says what to do.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a full or broken disk says."""
 
 app = typer.Typer(
     name="streameval",
@@ -62,23 +66,38 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 def main() -> None:
     """Run the command line; ends the process with the documented exit code."""
     try:
-        code = app(standalone_mode=False)
-    except StreamevalError as error:
-        _fail(str(error), error.exit_code)
-    except typer.TyperException as error:
-        _fail(f"{_usage_message(error)} (streameval --help shows how)", InputError.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", INTERRUPTED)
+        code = _run()
+        sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`): that is how they say enough.
         sys.stderr.close()
         sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"streameval: {' '.join(message.split())}\n")
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        code = _failed(f"the output cannot be written: {error.strerror}", 1)
+        # What is still to be written would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _run() -> int:
+    """Run a command; the line that says what went wrong, and the exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except StreamevalError as error:
+        return _failed(str(error), error.exit_code)
+    except typer.TyperException as error:
+        said = f"{_usage_message(error)} (streameval --help shows how)"
+        return _failed(said, InputError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(message: str, code: int) -> int:
+    sys.stderr.write(f"streameval: {' '.join(message.split())}\n")
+    return code
 
 
 def _usage_message(error: typer.TyperException) -> str:
@@ -93,8 +112,12 @@ def _settings(config: Path | None) -> Settings:
 
 
 def _print_json(document: Mapping[str, Any]) -> None:
-    json.dump(document, sys.stdout, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    # All of it before any is written: half a document is worse than none.
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InputError("a figure is not a finite number: look for one in the input") from error
+    sys.stdout.write(f"{text}\n")
 
 
 def _version(wanted: bool) -> None:

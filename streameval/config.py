@@ -57,7 +57,9 @@ def _in_environment(key: str) -> bool:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

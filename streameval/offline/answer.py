@@ -33,8 +33,16 @@ Segment: TypeAlias = tuple[str, ...]
 """Values of the dimensions of `--by`, in their order."""
 
 
+def counted(count: int, thing: str) -> str:
+    """So many of a thing: `1 rating`, `2,000 ratings`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 class Note(NamedTuple):
-    """Something to know beside the figures: `key` and `value` for programs, `text` for people."""
+    """Something to know beside the figures: `key` and `value` for programs, `text` for people.
+
+    An empty `text` is nothing that people need to know.
+    """
 
     key: str
     value: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,10 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
     from streameval.tables import progress_bar
 
     given = request.given
+    _require_finite(given)
+    for option, name in (("run", given.run), ("qrels", given.qrels)):
+        if name is not None and Path(name).is_dir():
+            raise InputError(f"--{option} {name}: is a folder: give the file")
     with progress_bar(given.all_files(), size) as advance:
         found = answer(given, request.metrics, advance)
     if request.report is not None:
@@ -56,6 +61,14 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
         print_json(found.document())
     else:
         print_answer(found, with_intervals=request.intervals)
+
+
+def _require_finite(given: Given) -> None:
+    """Raise `InputError` for a parameter that is NaN or infinite."""
+    for option in ("half_life", "neutral", "threshold"):
+        value = getattr(given, option)
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"--{option.replace('_', '-')} {value}: give a finite number")
 
 
 def ties_of(text: str | None) -> Ties | None:
@@ -74,6 +87,8 @@ def scale_of(text: str) -> tuple[float, float]:
         raise InputError(
             f"--scale {text}: the lowest and the highest rating, such as 1:5"
         ) from error
+    if not all(map(math.isfinite, scale)):
+        raise InputError(f"--scale {text}: give finite numbers, such as 1:5")
     if not scale[0] < scale[1]:
         raise InputError(f"--scale {text}: the lowest rating is below the highest")
     return scale

@@ -8,6 +8,7 @@ clusters of users.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -89,8 +90,7 @@ class Asked:
         entry = METRICS.get(found["metric"]) if found else None
         if found is None or entry is None:
             raise InputError(
-                f"{name}: no such figure: a name of the catalogue (streameval evaluate --list),"
-                " with a cut where it has one, such as ndcg@10"
+                f"{name}: no such figure{_meant(name)} (streameval evaluate --list has all)"
             )
         return cls(name, entry, _cut(name, entry, found["cut"]))
 
@@ -110,6 +110,18 @@ class Asked:
         return isinstance(self.entry, Metric) or (
             isinstance(self.entry, UnitMetric) and self.entry.own
         )
+
+
+def _meant(name: str) -> str:
+    """The figure that a misspelt name is closest to, with its cut."""
+    metric, at, cut = name.lower().partition("@")
+    close = difflib.get_close_matches(metric, METRICS, n=1)
+    if not close:
+        return ": a name of the catalogue, with a cut where it has one, such as ndcg@10"
+    takes = METRICS[close[0]].cut
+    if takes == "required" and not _PLACE.fullmatch(cut):
+        at, cut = "@", "10"
+    return f"; did you mean {close[0]}{at + cut if takes != 'none' else ''}?"
 
 
 def _cut(name: str, entry: Entry, cut: str | None) -> int:
@@ -156,8 +168,13 @@ class Evaluation:
         """Score a batch and add its sums."""
         if not len(batch.clusters):
             return
-        x, y = batch.sums(list(self.columns))
-        self._add_sums(batch, nano(x), y)
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                x, y = batch.sums(list(self.columns))
+                units = nano(x)
+        except FloatingPointError as error:
+            raise InputError("gains or ratings are too large to be added up") from error
+        self._add_sums(batch, units, y)
         if self.per_list:
             self._add_lists(batch, x, y)
         tied, scored = batch.tied

@@ -23,6 +23,7 @@ from streameval.core.errors import InputError, StreamevalError, UnreachableError
 from streameval.core.limits import CLUSTERS
 from streameval.offline import places
 from streameval.offline.batches import ROWS, Advance, Batch, Ints
+from streameval.offline.outcome_columns import require_rows, require_types
 from streameval.offline.outcomes import PENDING
 
 DIMENSIONS: Final = ("variant", "surface")
@@ -113,6 +114,7 @@ def record_batches(
         for name in columns:
             if name not in known:
                 raise InputError(f"{places.shown(path)}: no column {name}: not an outcome file")
+        require_types(places.shown(path), file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             wanted = [*columns]
             if where_null is not None and where_null not in columns:
@@ -121,7 +123,9 @@ def record_batches(
                 table = file.read_row_group(group, columns=wanted, use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(path, error) from error
-            yield from table.to_batches(max_chunksize=ROWS)
+            for record in table.to_batches(max_chunksize=ROWS):
+                require_rows(places.shown(path), record)
+                yield record
             advance(size // file.num_row_groups)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from streameval import __version__
 from streameval.core.errors import InputError
 from streameval.offline import places
-from streameval.offline.answer import Answer, Figure
+from streameval.offline.answer import Answer, Figure, counted
 from streameval.offline.charts import list_charts, outcome_charts
 from streameval.offline.curves import curves
 from streameval.offline.markup import UNDEFINED, bounds, numbers, shown, table
@@ -43,7 +43,7 @@ def write_report(
     if source is not None and source.outcomes:
         # The last one has a table below it, which would leave a hole beside it further up.
         charts[-1:-1] = outcome_charts(curves(source.files, answer.by), answer.by)
-    about = f"{lists:,} ranked lists from " if source is not None else ""
+    about = f"{counted(lists, 'ranked list')} from " if source is not None else ""
     page = _page(answer, about + _names(files), [text for text in charts if text], results)
     try:
         path.write_text(page, encoding="utf-8")
@@ -93,7 +93,7 @@ def _figures(answer: Answer) -> str:
 
 
 def _notes(answer: Answer) -> str:
-    return "".join(f"<p>{escape(note.text)}</p>\n" for note in answer.notes)
+    return "".join(f"<p>{escape(note.text)}</p>\n" for note in answer.notes if note.text)
 
 
 def _rows(segment: Sequence[str], figures: Mapping[str, Figure]) -> list[str]:
@@ -134,8 +134,10 @@ def _read_checks(path: Path) -> list[Mapping[str, Any]]:
     try:
         results = list(json.loads(path.read_text(encoding="utf-8"))["checks"])
         sound = all(result["name"] and result["passed"] in _VERDICTS for result in results)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"--checks {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"--checks {path}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError):
+        sound = False
     if not sound:
         raise InputError(f"--checks {path}: not the results of `streameval check --json`")
     return results

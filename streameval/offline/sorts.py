@@ -14,7 +14,7 @@ from streameval.core.metrics.entry import Entry, Sort
 from streameval.core.metrics.half_life import half_life_utility
 from streameval.offline.answer import Answer, merged
 from streameval.offline.batches import Advance
-from streameval.offline.evaluate import DEFAULT, Asked, evaluated
+from streameval.offline.evaluate import DEFAULT, METRICS, Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.item_means import item_figures
 from streameval.offline.neighbour_tables import neighbour_figures
@@ -57,8 +57,23 @@ def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
     """The figures of these names, or without any the default of the first sort with files."""
     if not names:
         chosen = [work for work in SORTS.values() if work.default and work.present(given)]
+        if not chosen:
+            _require_companions(given)
         names = chosen[0].default if chosen else DEFAULT
     return [Asked.parse(name) for name in names]
+
+
+def _require_companions(given: Given) -> None:
+    """Raise `InputError` for a file that says nothing without another, naming that."""
+    for option in ("neighbours", "predictions", "exact"):
+        if _has(given, option):
+            (inputs,) = {work.inputs for work in SORTS.values() if option in work.uses}
+            raise InputError(f"--{option} alone has no figure: give {inputs}")
+    for name, needed in _PARAMETERS.items():
+        for option in needed:
+            if _has(given, option):
+                inputs = inputs_of(METRICS[name])
+                raise InputError(f"--{option} alone has no figure: {name} needs {inputs}")
 
 
 def inputs_of(entry: Entry) -> str:

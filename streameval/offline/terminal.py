@@ -14,22 +14,27 @@ from streameval.core.metrics.entry import Entry
 from streameval.offline.answer import Answer, Figure
 
 UNDEFINED: Final = "-"
+_UNCUT: Final = 100_000
+"""Columns for programs: a file or a pipe has no edge."""
 
 
 def print_answer(answer: Answer, *, with_intervals: bool) -> None:
     """Print the figures, those of each segment below those of all, notes, then each list's."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in (*answer.by, "figure"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in ("value", *(("low", "high") if with_intervals else ()), "n"):
         table.add_column(name, justify="right")
     _add(table, ["all"] * len(answer.by), answer.figures, with_intervals)
     for segment, figures in answer.segments.items():
         _add(table, [escape(value) or UNDEFINED for value in segment], figures, with_intervals)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNCUT
     console.print(table)
     for note in answer.notes:
-        console.print(escape(note.text), soft_wrap=True)
+        if note.text:
+            console.print(escape(note.text), soft_wrap=True)
     if answer.lists is not None:
         console.print(_lists(answer.lists))
 
@@ -45,10 +50,11 @@ def _add(
 
 
 def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
-    table = Table("list", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("list", overflow="fold")
     names = dict.fromkeys(figure for scores in lists.values() for figure in scores)
     for figure in names:
-        table.add_column(figure, justify="right")
+        table.add_column(figure, justify="right", overflow="fold", min_width=len("0.0000"))
     for name in sorted(lists):
         table.add_row(escape(name), *(_shown(lists[name].get(figure)) for figure in names))
     return table

@@ -46,9 +46,13 @@ class Shown:
 
 def unit_vector(features: Mapping[str, float]) -> Vector:
     """Return features, not all of them 0, brought to length 1."""
-    length = math.sqrt(math.fsum(value * value for value in features.values()))
-    assert length > 0, "an item without features has no direction to compare"
-    return {name: value / length for name, value in features.items()}
+    largest = max(map(abs, features.values()), default=0.0)
+    assert 0 < largest < math.inf, "an item without features has no direction to compare"
+    # Squares of what is very large or small would overflow or vanish; powers of 2 round nothing.
+    scale = math.frexp(largest)[1]
+    scaled = {name: math.ldexp(value, -scale) for name, value in features.items()}
+    length = math.sqrt(math.fsum(value * value for value in scaled.values()))
+    return {name: value / length for name, value in scaled.items()}
 
 
 def _distance(vectors: Sequence[Vector]) -> float:

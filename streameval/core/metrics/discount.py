@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.limits import MAX_RANK
+from streameval.core.errors import InputError
+from streameval.core.limits import MAX_GAIN, MAX_RANK
 from streameval.core.metrics.lists import Lists, Scores, add_columns
 
 
@@ -55,7 +56,13 @@ def binary(gains: Scores) -> Scores:
 
 
 def exponential(gains: Scores) -> Scores:
-    """Return 2^gain - 1, one distinct gain at a time."""
+    """Return 2^gain - 1, one distinct gain at a time; `InputError` above `MAX_GAIN`."""
+    largest = gains.max(initial=0.0)
+    if not largest <= MAX_GAIN:
+        raise InputError(
+            f"a gain of {largest:g}: exponential gains (2^gain - 1) are of {MAX_GAIN:g} at most;"
+            " ask for ndcg or dcg, whose gains are linear"
+        )
     distinct, where = np.unique(gains, return_inverse=True)
     powers = np.array([2.0 ** float(gain) - 1.0 for gain in distinct])
     transformed: npt.NDArray[np.float64] = powers[where.reshape(gains.shape)]

@@ -1,0 +1,53 @@
+"""What columns of outcome files must be for a figure: their types, no gaps, lists of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streameval.core.errors import InputError
+from streameval.offline.outcomes import SCHEMA
+
+NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
+"""Columns without which a row says nothing; items in lists may lack a score."""
+
+
+def require_types(path: str, schema: Any, columns: Sequence[str]) -> None:
+    """Raise `InputError` for a column of another type than outcome files have."""
+    for name in columns:
+        found, meant = schema.field(name).type, SCHEMA.field(name).type
+        if not _same(found, meant):
+            raise InputError(f"{path}: column {name} is {found}, and {meant} in outcome files")
+
+
+def _same(found: Any, meant: Any) -> bool:
+    if pa.types.is_list(meant) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        return bool(found.value_type == meant.value_type)
+    return bool(found == meant)
+
+
+def require_rows(path: str, record: Any) -> None:
+    """Raise `InputError` for a row without a value, or with lists of unequal lengths.
+
+    `record` is an Arrow batch of columns that have passed `require_types`.
+    """
+    first, lengths = "", None
+    for name in record.schema.names:
+        column = record.column(name)
+        if name in NEVER_NULL and column.null_count:
+            raise InputError(f"{path}: column {name} has rows without a value")
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+            continue
+        values = column.flatten()
+        if name != "scores" and values.null_count:
+            raise InputError(f"{path}: column {name} has lists with a gap")
+        if name == "gains" and pc.all(pc.is_finite(values)).as_py() is False:
+            raise InputError(f"{path}: column gains has values that are no finite numbers")
+        found = pc.list_value_length(column).cast(pa.int64())
+        if lengths is None:
+            first, lengths = name, found
+        elif not found.equals(lengths):
+            raise InputError(f"{path}: columns {first} and {name} have lists of unequal lengths")
