@@ -242,7 +242,7 @@ def test_lists_that_only_labels_know_can_be_left_out(tmp_path: Path) -> None:
 def test_ranks_with_gaps_and_repeated_items_follow_the_streams_rule(tmp_path: Path) -> None:
     slates, labels = tmp_path / "s.csv", tmp_path / "l.csv"
     # Ranks become 1, 3, 4, 7: an equal rank moves down, gaps stay, the second b is a duplicate.
-    slates.write_text("list,item,rank\nu,a,0\nu,b,3\nu,c,3\nu,b,5\nu,d,7\n")
+    slates.write_text("list,item,rank\nu,a,1\nu,b,3\nu,c,3\nu,b,5\nu,d,7\n")
     labels.write_text("list,item\nu,b\nu,c\nu,d\n")
     found = run(str(slates), "--labels", str(labels), "--metrics", "map", "--per-list")
     assert found["lists"]["u"]["map"] == pytest.approx((1 / 3 + 2 / 4 + 3 / 7) / 3, abs=1e-12)

@@ -666,7 +666,7 @@ def test_lists_with_equal_scores_are_counted(ties: str, count: int, tmp_path: Pa
     ]
     files = [
         written(tmp_path / "s.parquet", rows),
-        *("--labels", written(tmp_path / "l.csv", [{"list": "l9", "item": "b"}])),
+        *("--labels", written(tmp_path / "l.csv", [{"list": "l3", "item": "i0"}])),
         *("--ties", ties),
     ]
     assert run(*files)["notes"] == {"ties": {"lists": count, "of": 3, "rule": ties}}
@@ -731,7 +731,7 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "rmse: needs --ratings": [slates, "--metrics", "rmse"],
         "no column prediction": ["--ratings", written(tmp_path / "n.csv", bare)],
         "predicted twice": ["--ratings", rated, "--predictions", twice],
-        "a finite rating": ["--ratings", broken],
+        "rating: nan is no finite number": ["--ratings", broken],
         "nrmse: needs --scale": ["--ratings", rated, "--metrics", "nrmse"],
         "lowest rating is below": ["--ratings", rated, "--scale", "5:1"],
         "such as 1:5": ["--ratings", rated, "--scale", "5"],

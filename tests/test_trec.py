@@ -30,7 +30,7 @@ CURVE = tuple(f"iprec_at_recall_{level:.2f}" for level in LEVELS)
 def values(run, qrels, *, complete):
     """What we say, by list (and "all") and trec_eval's name of the figure."""
     tables = Tables([str(run)], [str(qrels)], "trec", ties="trec", complete=complete)
-    batches = list(read_tables(tables, lambda _: None))
+    batches = list(read_tables(tables, lambda _: None, []))
     found = evaluate(batches, list(OURS.values()), per_list=True).document()
     answer = {name: {a: row[b] for a, b in OURS.items()} for name, row in found["lists"].items()}
     curves = {}

@@ -31,7 +31,7 @@ DIMENSIONS: Final = ("variant", "surface")
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """The files to read: of a folder the Parquet files below it, in order of name.
+    """The files to read, each once: of a folder the Parquet files below it, in order of name.
 
     A URI is a file if it ends in `.parquet`, else a folder. Spans that no checkpoint has confirmed
     yet (`_pending`) are left out. Raises `InputError`, `UnreachableError`.
@@ -51,7 +51,12 @@ def files_of(paths: Sequence[str]) -> list[str]:
         if not below:
             raise InputError(f"{path}: no Parquet file below this folder")
         found += below
-    return found
+    return list({_same(file): file for file in reversed(found)}.values())[::-1]
+
+
+def _same(file: str) -> str:
+    """What two names of one file have in common: none is read twice."""
+    return file if places.is_uri(file) else str(Path(file).resolve())
 
 
 def _files_of_uri(uri: str) -> list[str]:
@@ -73,7 +78,7 @@ def _files_of_uri(uri: str) -> list[str]:
 
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
-    if not places.shown(path).endswith(".parquet"):
+    if not places.shown(path).lower().endswith(".parquet"):
         return False
     file, _ = _opened(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)

@@ -78,7 +78,7 @@ def _users(connection: Any, count: int) -> Iterator[UnitBatch[Reach]]:
             GROUP BY neighbours.user
         )
         SELECT user, coalesce(own.items, 0), coalesce(reached.items, 0)
-        FROM (SELECT user FROM own UNION SELECT user FROM neighbours WHERE user NOTNULL)
+        FROM (SELECT user FROM own UNION SELECT user FROM neighbours)
         LEFT JOIN own USING (user) LEFT JOIN reached USING (user)
     """)
     while rows := connection.fetchmany(ROWS):

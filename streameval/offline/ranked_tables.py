@@ -11,6 +11,9 @@ with `input`, the order of the file.
 
 from __future__ import annotations
 
+import gzip
+import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +36,16 @@ from streameval.offline.table_files import (
     USER_NAMES,
     columns_of,
     connected,
+    label,
     load,
     named,
     number,
     optional,
-    quoted,
+    rank,
     size,
     text,
 )
+from streameval.offline.table_scans import quoted
 
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.
@@ -71,6 +76,9 @@ class Tables:
     complete: bool = True
 
 
+_UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in both files?"
+
+
 def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
     """How many lists equal scores left to the rule, where scores put any in order at all."""
     if not scored:
@@ -86,8 +94,12 @@ def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
     return [Note("ties", {"lists": tied, "of": scored, "rule": rule}, text)]
 
 
-def read_tables(tables: Tables, advance: Advance) -> Iterator[Batch]:
-    """The lists of both tables, with their names. Raises `InputError`."""
+def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator[Batch]:
+    """The lists of both tables, with their names. Raises `InputError`.
+
+    At their end `notes` says where the two have nothing in common.
+    """
+    labelled = met = False
     with connected(*tables.shown, *tables.labels) as connection:
         if tables.kind == "trec":
             _load_trec(connection, tables, advance)
@@ -96,15 +108,21 @@ def read_tables(tables: Tables, advance: Advance) -> Iterator[Batch]:
             load_labels(connection, tables.labels, advance)
         connection.execute(_query(tables))
         while rows := connection.fetchmany(ROWS):
-            yield _batch(rows, tables.by)
+            labelled = labelled or any(row[0] for row in rows)
+            met = met or any(row[1] for row in rows)
+            yield _batch([row[2:] for row in rows], tables.by)
+    if not labelled:
+        notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
+    elif not met:
+        notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
 
 
 def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
     """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line."""
     known = columns_of(connection, files)
     lists = named(files, known, LIST_NAMES)
-    rank, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
-    if rank is None and score is None:
+    place, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
+    if place is None and score is None:
         raise InputError(
             f"{', '.join(files)}: no column {' or '.join((*RANK_NAMES, *SCORE_NAMES))}: a list"
             " needs an order"
@@ -112,23 +130,39 @@ def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance
     columns = {
         "list": text(lists),
         "item": text(named(files, known, ITEM_NAMES)),
-        "rank": f"{quoted(rank)}::BIGINT" if rank else "NULL::BIGINT",
-        "score": number(score) if score else "NULL::DOUBLE",
         "user": text(named(files, known, (*USER_NAMES, lists))),
-        **{f"by {name}": text(named(files, known, (name,))) for name in by},
+        **{f"by {name}": label(named(files, known, (name,))) for name in by},
     }
+    if place is not None:
+        columns["rank"] = rank(place)
+    if score is not None:
+        columns["score"] = number(score)
     load(connection, "shown", files, columns)
+    for name, sort in (("rank", "BIGINT"), ("score", "DOUBLE")):
+        connection.execute(f"ALTER TABLE shown ADD COLUMN IF NOT EXISTS {name} {sort}")
+    check_one_segment(connection, "shown", files, by)
     advance(size(files))
+
+
+def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Sequence[str]) -> None:
+    """Raise `InputError` for a list with several values of a dimension."""
+    for name in by:
+        value = f"coalesce({quoted('by ' + name)}, '')"
+        wrong = connection.execute(
+            f"SELECT list FROM {table} GROUP BY list HAVING min({value}) <> max({value})"  # noqa: S608  # names are quoted
+            " ORDER BY list LIMIT 1"
+        ).fetchall()
+        for (found,) in wrong:
+            raise InputError(f"{', '.join(files)}: list {found} has several values of {name}")
 
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
     """Read labels into the table `labels`: list, item, gain, line."""
     known = columns_of(connection, files)
-    gain = optional(known, GAIN_NAMES)
     columns = {
         "list": text(named(files, known, LIST_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),
-        "gain": number(gain) if gain else "1.0::DOUBLE",
+        "gain": number(optional(known, GAIN_NAMES)),
     }
     load(connection, "labels", files, columns)
     advance(size(files))
@@ -156,8 +190,9 @@ def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
 def _trec(path: str, fields: int, value: int, advance: Advance) -> Iterator[Any]:
     """The lines of a TREC file as tables of list, item, value and line."""
     rows: list[tuple[str, str, float, int]] = []
+    opened = gzip.open if path.lower().endswith(".gz") else open
     try:
-        with Path(path).open(encoding="utf-8", errors="strict") as lines:
+        with opened(path, "rt", encoding="utf-8-sig", errors="strict") as lines:
             for number, line in enumerate(lines, start=1):
                 words = line.split()
                 if not words:
@@ -165,15 +200,25 @@ def _trec(path: str, fields: int, value: int, advance: Advance) -> Iterator[Any]
                 # As in trec_eval, what follows the last field is a comment.
                 if len(words) < fields:
                     raise InputError(f"{path}:{number}: {fields} fields expected: {line.strip()}")
-                rows.append((words[0], words[2], float(words[value]), number))
+                rows.append((words[0], words[2], _finite(path, number, words[value]), number))
                 if len(rows) == LINES:
                     yield _arrow(rows)
                     rows.clear()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}") from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(f"{path}: {error}: a TREC file is UTF-8, plain or .gz") from error
     advance(Path(path).stat().st_size)
     if rows:
         yield _arrow(rows)
+
+
+def _finite(path: str, line: int, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{path}:{line}: {word} is no finite number")
+    return value
 
 
 def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
@@ -223,10 +268,12 @@ def _query(tables: Tables) -> str:
         WITH {ordered(tables.ties, judged)}, judged AS (
             SELECT list, item, max(gain) AS gain FROM labels {only_shown} GROUP BY ALL
         ), both_sides AS (
-            SELECT * EXCLUDE (gain), coalesce(gain, 0.0) AS gain
+            SELECT * EXCLUDE (gain), coalesce(gain, 0.0) AS gain,
+                gain NOTNULL AS labelled
             FROM ranked FULL JOIN judged USING (list, item)
         )
-        SELECT list, coalesce(any_value(user), list) AS user, count(rank) AS length,
+        SELECT bool_or(rank NOTNULL) AND bool_or(labelled), bool_or(rank NOTNULL AND labelled),
+            list, coalesce(any_value(user), list) AS user, count(rank) AS length,
             bool_or(by_score), bool_or(equal),
             list(coalesce(rank, 0) ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),
             list(gain ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),

@@ -22,16 +22,19 @@ from streameval.offline.inputs import files_of
 from streameval.offline.table_files import (
     ITEM_NAMES,
     USER_NAMES,
+    Column,
     columns_of,
     connected,
+    label,
     load,
     named,
     number,
     optional,
-    quoted,
     size,
     text,
+    time,
 )
+from streameval.offline.table_scans import quoted
 from streameval.offline.units import BY, UnitBatch, batch_of, dimensions, grouped
 
 RATING_NAMES: Final = ("rating", "actual", "label")
@@ -88,20 +91,22 @@ def _load_ratings(
 ) -> int:
     """Make the table `latest`, a row a pair; answers how many ratings were replaced by others."""
     known = columns_of(connection, files)
-    time = optional(known, TIME_NAMES)
+    moment = optional(known, TIME_NAMES)
     columns = _keys(files, known) | {
         "rating": number(named(files, known, RATING_NAMES)),
-        "moment": quoted(time) if time else "NULL",
-        **{BY + name: _dimension(name) for name in by},
+        **{BY + name: label(name) for name in by},
     }
+    if moment is not None:
+        columns["moment"] = time(moment)
     if with_predictions:
         columns["prediction"] = number(_prediction(files, known))
     load(connection, "rated", files, columns)
     advance(size(files))
     _check(connection, "rated", files, "rating")
+    order = "moment DESC NULLS LAST, " if moment is not None else ""
     connection.execute(f"""
         CREATE TABLE latest AS SELECT * FROM rated QUALIFY row_number() OVER
-            (PARTITION BY user, item{dimensions(by)} ORDER BY moment DESC NULLS LAST, line DESC) = 1
+            (PARTITION BY user, item{dimensions(by)} ORDER BY {order}line DESC) = 1
     """)  # noqa: S608  # names are quoted
     return _count(connection, "rated") - _count(connection, "latest")
 
@@ -122,7 +127,7 @@ def _join(
     known = columns_of(connection, files)
     here = [name for name in by if name not in in_ratings]
     columns = _keys(files, known) | {"prediction": number(_prediction(files, known))}
-    columns |= {BY + named(files, known, (name,)): _dimension(name) for name in here}
+    columns |= {BY + named(files, known, (name,)): label(name) for name in here}
     load(connection, "predicted", files, columns)
     advance(size(files))
     twice = connection.execute(
@@ -140,15 +145,11 @@ def _join(
     )
 
 
-def _keys(files: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+def _keys(files: Sequence[str], known: Sequence[str]) -> dict[str, Column]:
     return {
         "user": text(named(files, known, USER_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),
     }
-
-
-def _dimension(name: str) -> str:
-    return f"coalesce({text(name)}, '')"
 
 
 def _prediction(files: Sequence[str], known: Sequence[str]) -> str:

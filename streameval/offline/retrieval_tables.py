@@ -14,20 +14,21 @@ from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.inputs import files_of
-from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
+from streameval.offline.ranked_tables import check_one_segment, load_shown, ordered, tie_notes
 from streameval.offline.table_files import (
     LIST_NAMES,
     SCORE_NAMES,
     USER_NAMES,
     columns_of,
     connected,
+    label,
     load,
     named,
     number,
-    quoted,
     size,
     text,
 )
+from streameval.offline.table_scans import quoted
 from streameval.offline.units import BY, UnitBatch, batch_of, dimensions
 
 POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
@@ -81,10 +82,12 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
             "list": text(lists),
             "user": text(named(files, known, (*USER_NAMES, lists))),
             "score": number(named(files, known, SCORE_NAMES)),
-            "positive": f"{quoted(named(files, known, POSITIVE_NAMES))}::DOUBLE > 0",
+            "gain": number(named(files, known, POSITIVE_NAMES)),
         }
-        columns |= {BY + name: text(named(files, known, (name,))) for name in given.by}
-        load(connection, "sampled", files, columns)
+        columns |= {BY + name: label(named(files, known, (name,))) for name in given.by}
+        load(connection, "given", files, columns)
+        check_one_segment(connection, "given", files, given.by)
+        connection.execute("CREATE VIEW sampled AS SELECT *, gain > 0 AS positive FROM given")
         advance(size(files))
         fewest, most = _check_samples(connection, files)
         batches = _samples(connection, given.by)

@@ -29,6 +29,7 @@ from streameval.offline.table_files import (
     USER_NAMES,
     columns_of,
     connected,
+    label,
     load,
     named,
     number,
@@ -164,14 +165,14 @@ def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
         value = optional(known, ("value", "weight"))
         columns = {
             "item": text(named(files, known, ITEM_NAMES)),
-            "feature": text(named(files, known, FEATURE_NAMES)),
-            "value": number(value) if value else "1.0::DOUBLE",
+            "feature": label(named(files, known, FEATURE_NAMES)),
+            "value": number(value),
         }
         load(connection, "features", files, columns)
         found: dict[str, dict[str, float]] = defaultdict(dict)
         rows = connection.execute(
             "SELECT item, feature, max(value) FROM features"
-            " WHERE item NOTNULL AND feature NOTNULL AND value <> 0 GROUP BY ALL ORDER BY ALL"
+            " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
         )
         for item, feature, most in rows.fetchall():
             found[item][feature] = most
@@ -198,7 +199,7 @@ def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
     """Read the items of a catalogue into a table: item, line."""
     files = files_of(paths)
     item = text(named(files, columns_of(connection, files), ITEM_NAMES))
-    load(connection, table, files, {"item": item}, rest=f"WHERE {item} NOTNULL")
+    load(connection, table, files, {"item": item})
 
 
 def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
@@ -208,5 +209,5 @@ def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
     user = text(named(files, known, USER_NAMES))
     item = text(named(files, known, ITEM_NAMES))
     columns = {"user": user, "item": item}
-    load(connection, table, files, columns, rest=f"WHERE {user} NOTNULL AND {item} NOTNULL")
+    load(connection, table, files, columns)
     return size(files)

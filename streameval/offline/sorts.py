@@ -130,7 +130,7 @@ def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
         for figure in asked
     ]
     found = evaluated(chosen.read(advance), asked, given.by, per_list=given.per_list)
-    return found.answer(*tie_notes(found.tied, found.scored, chosen.ties))
+    return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes)
 
 
 _LISTS = "outcome files, slates with --labels, or --run and --qrels"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from streameval.core.errors import InputError
+from streameval.offline.answer import Note
 from streameval.offline.batches import Advance, Batch
 from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes
 from streameval.offline.places import is_uri, shown
@@ -17,13 +18,15 @@ from streameval.offline.table_files import require_disk
 class Source:
     """Files and how to read them; `outcomes` says that they are outcome files.
 
-    `ties` is the rule for equal scores, where scores decide an order.
+    `ties` is the rule for equal scores, where scores decide an order. `notes` is what reading found
+    that a reader should know: complete when all is read.
     """
 
     files: Sequence[str]
     read: Callable[[Advance], Iterator[Batch]]
     outcomes: bool
     ties: Ties = "input"
+    notes: list[Note] = field(default_factory=list)
 
 
 def source(
@@ -73,7 +76,13 @@ def source(
 
 def _of_tables(tables: Tables) -> Source:
     require_disk([*tables.shown, *tables.labels])
-    files = files_of([*tables.shown, *tables.labels])
+    shown, labels = files_of(tables.shown), files_of(tables.labels)
+    tables = replace(tables, shown=shown, labels=labels)
+    notes: list[Note] = []
     return Source(
-        files, lambda advance: read_tables(tables, advance), outcomes=False, ties=tables.ties
+        [*shown, *labels],
+        lambda advance: read_tables(tables, advance, notes),
+        outcomes=False,
+        ties=tables.ties,
+        notes=notes,
     )

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import duckdb
 
 from streameval.core.errors import InputError
 from streameval.offline import places
+from streameval.offline.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 
 MEMORY: Final = "512MB"
 
@@ -25,6 +26,30 @@ RANK_NAMES: Final = ("rank", "position")
 SCORE_NAMES: Final = ("score", "prediction")
 GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
 """What a column may be called: the first that a table has counts."""
+
+Sort: TypeAlias = Literal["id", "label", "number", "rank", "time"]
+
+_TYPES: Final[dict[Sort, str]] = {
+    "id": "VARCHAR",
+    "label": "VARCHAR",
+    "number": "DOUBLE",
+    "rank": "BIGINT",
+    "time": "DECIMAL(38, 9)",
+}
+_NEEDED: Final[dict[Sort, str]] = {
+    "id": "id, but a float: write ids as text or integers",
+    "label": "text",
+    "number": "finite number",
+    "rank": "whole number from 1 on",
+    "time": "number or date",
+}
+
+
+class Column(NamedTuple):
+    """A column to read: its name in the files (None: 1 in every row), and what its cells are."""
+
+    source: str | None
+    sort: Sort
 
 
 @contextmanager
@@ -48,21 +73,33 @@ def size(files: Sequence[str]) -> int:
     return sum(Path(file).stat().st_size for file in files)
 
 
-def load(
-    connection: Any, name: str, files: Sequence[str], columns: Mapping[str, str], *, rest: str = ""
-) -> None:
-    """Read files into a table `name` of `columns` (SQL by name) and `line`, their order."""
-    chosen = ", ".join(f"{value} AS {quoted(column)}" for column, value in columns.items())
-    connection.execute(
-        f"CREATE TABLE {name} AS SELECT {chosen}, row_number() OVER () AS line"  # noqa: S608  # names are quoted
-        f" FROM {table_function(files)} {rest}"
-    )
+def load(connection: Any, name: str, files: Sequence[str], columns: Mapping[str, Column]) -> None:
+    """Read files into a table `name` of `columns` and `line`, the order of the rows.
+
+    Raises `InputError` at a cell that is not what its column needs.
+    """
+    types = ", ".join(f"{quoted(name)} {_TYPES[column.sort]}" for name, column in columns.items())
+    connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
+    require_disk(files)
+    for file in files:
+        table = table_file(connection, file)
+        for column in columns.values():
+            if column.source is not None:
+                table.require(column.source, is_id=column.sort == "id")
+        lists = columns["list"].source if "list" in columns else None
+        chosen = ", ".join(_sql(table, column, lists) for column in columns.values())
+        with reading(file):
+            connection.execute(
+                f"INSERT INTO {name} SELECT {chosen}, line + (SELECT count(*) FROM {name})"  # noqa: S608  # names are quoted
+                f" FROM (SELECT *, row_number() OVER () AS line FROM {table.scan})"
+            )
 
 
 def columns_of(connection: Any, files: Sequence[str]) -> list[str]:
-    """The names of the columns of a table."""
-    found = connection.execute(f"DESCRIBE SELECT * FROM {table_function(files)}").fetchall()  # noqa: S608
-    return [row[0] for row in found]
+    """The names of the columns that any of the files has, in order."""
+    require_disk(files)
+    known = (table_file(connection, file).types for file in files)
+    return list(dict.fromkeys(name for types in known for name in types))
 
 
 def require_disk(files: Sequence[str]) -> None:
@@ -74,18 +111,36 @@ def require_disk(files: Sequence[str]) -> None:
             )
 
 
-def table_function(files: Sequence[str]) -> str:
-    """The SQL that reads files of one sort, told by the end of their names."""
-    require_disk(files)
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    plain = files[0].removesuffix(".gz").removesuffix(".zst")
-    if plain.endswith(".parquet"):
-        return f"read_parquet([{names}])"
-    if plain.endswith((".csv", ".tsv")):
-        return f"read_csv([{names}])"
-    if plain.endswith((".jsonl", ".ndjson", ".json")):
-        return f"read_json([{names}])"
-    raise InputError(f"{files[0]}: a table is a .parquet, .csv, .tsv or .jsonl file")
+def _sql(table: TableFile, column: Column, lists: str | None) -> str:
+    """A column's value as its sort has it; a cell that is none ends the query with an error."""
+    if column.source is None:
+        return "1.0"
+    value = table.value(column.source)
+    written = f"({value})::VARCHAR"
+    number = f"TRY_CAST({value} AS DOUBLE)"
+    whose = f" || coalesce(', list ' || {table.value(lists)}, '')" if lists else ""
+    where = f"'{MARK}' || {literal(places.shown(table.file))} || ': row ' || line{whose}"
+    where += f" || {literal(f': column {column.source}: ')}"
+    wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.sort]}')})"
+    if column.sort == "id":
+        absent = f"error({where} || 'is empty')"
+        whole = f"{value} IS NULL OR {written} = ''"
+        floats = f" WHEN {table.is_float(column.source)} THEN {wrong}" if table.json else ""
+        return f"CASE WHEN {whole} THEN {absent}{floats} ELSE {written} END"
+    if column.sort == "label":
+        return f"coalesce({written}, '')"
+    if column.sort == "rank":
+        # Beyond 2^53 doubles are not whole numbers one by one; NaN sorts above all.
+        sound, taken = f"{number} BETWEEN 1 AND {2**53} AND {number} = floor({number})", number
+    elif column.sort == "time":
+        decimal = f"TRY_CAST({written} AS {_TYPES['time']})"
+        taken = f"coalesce({decimal}, epoch_us(TRY_CAST({written} AS TIMESTAMP)))"
+        sound = f"{taken} NOTNULL"
+    else:
+        truth = f"CASE lower({written}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END"
+        taken = f"coalesce({number}, {truth})"
+        sound = f"isfinite({taken})"
+    return f"CASE WHEN {value} IS NULL THEN NULL WHEN {sound} THEN {taken} ELSE {wrong} END"
 
 
 def named(files: Sequence[str], known: Sequence[str], names: Sequence[str]) -> str:
@@ -103,16 +158,26 @@ def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def text(column: str) -> str:
-    """The SQL of a column read as text, as ids are."""
-    return f"{quoted(column)}::VARCHAR"
+def text(column: str) -> Column:
+    """A column of ids: text as it is written, and no cell empty."""
+    return Column(column, "id")
 
 
-def number(column: str) -> str:
-    """The SQL of a column read as a number."""
-    return f"{quoted(column)}::DOUBLE"
+def label(column: str) -> Column:
+    """A column of text such as one of `--by`: an empty cell is ""."""
+    return Column(column, "label")
 
 
-def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever it holds."""
-    return '"' + name.replace('"', '""') + '"'
+def number(column: str | None) -> Column:
+    """A column of finite numbers, or of 1 where a table has none; a cell may be empty."""
+    return Column(column, "number")
+
+
+def rank(column: str) -> Column:
+    """A column of whole numbers from 1 on; a cell may be empty."""
+    return Column(column, "rank")
+
+
+def time(column: str) -> Column:
+    """A column of numbers or dates that order rows; a cell may be empty."""
+    return Column(column, "time")

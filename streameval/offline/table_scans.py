@@ -1,0 +1,170 @@
+"""How DuckDB reads one file of a table: the SQL of the scan, and its columns.
+
+CSV and JSON Lines are read without guesses at types: an id is the text that was written. A name is
+one file, whatever characters it holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from streameval.core.errors import InputError
+
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_DELIMITERS: Final = (",", ";", "\t", "|")
+_JSON: Final = frozenset({".jsonl", ".ndjson", ".json"})
+MARK: Final = "streameval: "
+"""What our own messages begin with where DuckDB raises them."""
+
+_FIELDS: Final = re.compile(
+    r"CSV Error on Line: (\d+)\n.*Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL
+)
+_LINE: Final = re.compile(
+    r"CSV Error on Line: (\d+)\n.*?^((?:Value|Maximum|Invalid|Expected)[^\n]*)",
+    re.DOTALL | re.MULTILINE,
+)
+# The first line of a CSV file ends within this many bytes.
+_HEADER_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file: the SQL that scans it, and its columns' types by name; `json`: its cells are JSON."""
+
+    file: str
+    scan: str
+    types: Mapping[str, str]
+    json: bool = False
+
+    def value(self, column: str) -> str:
+        """The SQL of a cell, of JSON without the quotes of a string."""
+        return f"({quoted(column)} ->> '$')" if self.json else quoted(column)
+
+    def is_float(self, column: str) -> str:
+        """The SQL that tells a number with a fraction or an exponent, of JSON."""
+        # Integers beyond 64 bits count as doubles, but keep their digits.
+        return (
+            f"json_type({quoted(column)}) = 'DOUBLE'"
+            f" AND NOT regexp_full_match({self.value(column)}, '-?[0-9]+')"
+        )
+
+    def require(self, column: str, *, is_id: bool) -> None:
+        """Raise `InputError` without a column, or for ids that are floats."""
+        if column not in self.types:
+            raise InputError(f"{self.file}: no column {column} (it has {', '.join(self.types)})")
+        if is_id and self.types[column] in {"FLOAT", "DOUBLE"}:
+            raise InputError(
+                f"{self.file}: column {column}: ids are floats; write them as text or integers"
+            )
+
+
+def table_file(connection: Any, file: str) -> TableFile:
+    """Find out how to read a file, by the end of its name. Raises `InputError`."""
+    path = Path(file)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    kind = suffixes[-2 if packed else -1] if len(suffixes) > bool(packed) else ""
+    if kind not in {".parquet", ".csv", ".tsv"} | _JSON or (packed and kind == ".parquet"):
+        raise InputError(
+            f"{file}: a table is a .parquet, .csv, .tsv or .jsonl file (all but the first may be"
+            " .gz or .zst)"
+        )
+    if not path.stat().st_size:
+        raise InputError(f"{file}: is empty")
+    with reading(file):
+        return _table_file(connection, file, kind, packed)
+
+
+@contextmanager
+def reading(file: str) -> Iterator[None]:
+    """What DuckDB says of a file, as `InputError` in one line."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error)
+        _, _, ours = text.partition(MARK)
+        if found := _FIELDS.search(text):
+            line, expected, fields = found.groups()
+            raise InputError(
+                f"{file}: line {line}: {fields} fields, but the first line names {expected} columns"
+            ) from error
+        if found := _LINE.search(text):
+            raise InputError(f"{file}: line {found[1]}: {found[2]}") from error
+        raise InputError(
+            ours.partition("\n")[0] or f"{file}: {text.partition(': ')[2].splitlines()[0]}"
+        ) from error
+
+
+def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> TableFile:
+    # Brackets keep a character that would be a pattern.
+    name = literal(re.sub(r"[\[*?]", r"[\g<0>]", file))
+    if kind == ".parquet":
+        scan = f"read_parquet([{name}])"
+        return TableFile(file, scan, _described(connection, scan))
+    options = f"compression = '{packed or 'none'}'"
+    if kind in _JSON:
+        guess = f"read_json([{name}], {options}, sample_size = -1, maximum_depth = 1)"
+        names = list(_described(connection, guess))
+        scan = f"read_json([{name}], {options}, columns = {_struct(names, 'JSON')})"
+        return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True)
+    delimiter, names = _header(file, packed, "\t" if kind == ".tsv" else None)
+    scan = (
+        f"read_csv([{name}], {options}, auto_detect = false, header = true,"
+        f""" delim = '{delimiter}', quote = '"', escape = '"',"""
+        f" columns = {_struct(names, 'VARCHAR')})"
+    )
+    return TableFile(file, scan, dict.fromkeys(names, "VARCHAR"))
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL takes it, whatever it holds."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _described(connection: Any, scan: str) -> dict[str, str]:
+    found = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608  # quoted
+    return {row[0]: row[1] for row in found}
+
+
+def _struct(names: list[str], kind: str) -> str:
+    return "{" + ", ".join(f"{literal(name)}: '{kind}'" for name in names) + "}"
+
+
+def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, list[str]]:
+    """The delimiter and the column names of a CSV file, by its first line."""
+    try:
+        with pa.input_stream(file, compression=packed) as stream:
+            start = stream.read(_HEADER_BYTES)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
+    try:
+        first = re.split(rb"[\r\n]", start, maxsplit=1)[0].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: line 1: {error}: a table is UTF-8") from error
+    if not start:
+        raise InputError(f"{file}: is empty")
+    if not first.strip():
+        raise InputError(f"{file}: line 1: the first line of a table names its columns")
+    delimiter = delimiter or max(_DELIMITERS, key=first.count)
+    fields = next(csv.reader([first], delimiter=delimiter))
+    names = [name or f"column{number}" for number, name in enumerate(fields)]
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InputError(f"{file}: line 1: two columns are named {name}")
+        seen.add(name.lower())
+    return delimiter, names

@@ -1,0 +1,284 @@
+"""Files as people have them: `streameval evaluate` reads what is written, or says what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError
+from streameval.core.outcome import Outcome
+from streameval.offline.outcomes import table
+
+SLATES = "list,item,rank\nu1,a,1\nu1,b,2\nu2,b,1\n"
+LABELS = "list,item\nu1,b\nu2,b\n"
+RUN = "q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n"
+QRELS = "q1 0 d2 1\n"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are of files here."""
+    monkeypatch.chdir(tmp_path)
+    write(**{"s.csv": SLATES, "l.csv": LABELS, "run": RUN, "qrels": QRELS})
+
+
+def write(**files: str) -> None:
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8", newline="")
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(invoke(*arguments, "--json"))
+    return answer
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
+    assert error.value.exit_code == 2
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def mrr(*arguments: str) -> float | None:
+    found: float | None = run(*arguments, "--metrics", "mrr")["figures"]["mrr"]["value"]
+    return found
+
+
+IDS = [
+    "007",
+    "9B2E0A4C-11AA-4F0E-8A57-0D4B1C9C7E11",
+    "1234567890123456789012345",
+    "1e5",
+    "true",
+    "2024-01-01",
+    "NULL",
+]
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("labels", ["csv", "jsonl", "parquet"])
+def test_an_id_is_the_text_that_is_written(name: str, labels: str) -> None:
+    write(**{"i.csv": f"list,item,rank\n{name},x,1\n{name},{name},2\n"})
+    row = {"list": name, "item": name}
+    if labels == "parquet":
+        pq.write_table(pa.Table.from_pylist([row]), "i.parquet")
+    else:
+        write(**{"i.jsonl": json.dumps(row), "il.csv": f"list,item\n{name},{name}\n"})
+    file = {"csv": "il.csv"}.get(labels, f"i.{labels}")
+    found = run("i.csv", "--labels", file, "--metrics", "mrr", "--per-list")
+    assert found["lists"] == {name: {"mrr": 0.5}}
+    assert "notes" not in found
+
+
+@pytest.mark.parametrize("number", ["7", "1234567890123456789012345"])
+def test_a_number_in_json_is_an_id_by_its_digits(number: str) -> None:
+    write(**{"n.csv": f"list,item,rank\nu,{number},1\n"})
+    write(**{"n.jsonl": f'{{"list": "u", "item": {number}}}\n{{"list": "v", "item": "x"}}\n'})
+    assert run("n.csv", "--labels", "n.jsonl", "--metrics", "mrr", "--per-list")["lists"] == {
+        "u": {"mrr": 1.0},
+        "v": {"mrr": 0.0},
+    }
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_ids_may_stop_to_look_like_numbers_late(kind: str) -> None:
+    ids = [*map(str, range(30_000)), "late"]
+    if kind == "csv":
+        text = "list,item,rank\n" + "".join(f"{name},a,1\n" for name in ids)
+    else:
+        text = "".join(
+            f'{{"list": {name if name != "late" else json.dumps(name)}, "item": "a", "rank": 1}}\n'
+            for name in ids
+        )
+    write(**{f"t.{kind}": text, "tl.csv": "list,item\nlate,a\n17,a\n"})
+    found = run(f"t.{kind}", "--labels", "tl.csv", "--metrics", "hit_rate@1")["figures"]
+    assert found["hit_rate@1"] | {"low": 0, "high": 0} == {
+        "value": pytest.approx(2 / 30_001, abs=1e-9),
+        "low": 0,
+        "high": 0,
+        "n": 30_001,
+    }
+
+
+@pytest.mark.parametrize("name", ["s[1].csv", "s*.csv", "s?.csv", "s'.csv", "S.CSV", "s.Csv.GZ"])
+def test_a_name_is_one_file_whatever_it_holds(name: str) -> None:
+    write(**{"s1.csv": "list,item,rank\nwrong,a,1\n"})
+    Path(name).write_bytes(
+        gzip.compress(SLATES.encode()) if name.endswith("GZ") else SLATES.encode()
+    )
+    assert list(run(name, "--labels", "l.csv", "--per-list")["lists"]) == ["u1", "u2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SLATES.replace("\n", "\r\n"),
+        "\ufeff" + SLATES,
+        SLATES.replace(",", ";"),
+        SLATES.replace("u1", '"u1"') + "\n\n",
+        SLATES.removesuffix("\n"),
+    ],
+)
+def test_csv_may_be_written_in_other_ways(text: str) -> None:
+    write(**{"w.csv": text})
+    assert mrr("w.csv", "--labels", "l.csv") == 0.75
+
+
+def test_files_of_several_formats_are_one_table() -> None:
+    pq.write_table(pa.table({"rank": [1], "item": ["c"], "list": ["u3"]}), "p.parquet")
+    write(**{"m.jsonl": '{"list": "u3", "item": "c"}\n'})
+    assert mrr("s.csv", "p.parquet", "--labels", "l.csv", "--labels", "m.jsonl") == pytest.approx(
+        (0.5 + 1 + 1) / 3
+    )
+    write(**{"n.csv": "list,item,score\nu4,a,1\n"})
+    assert "s.csv: no column score (it has list, item, rank)" in refused(
+        "s.csv", "n.csv", "--labels", "l.csv"
+    )
+
+
+CELLS = {
+    "row 2, list u1: column rank: 0 is no whole number from 1": "list,item,rank\nu1,a,1\nu1,b,0\n",
+    "column rank: 1.5 is no whole": "list,item,rank\nu1,a,1.5\n",
+    "column rank: nan is no whole": "list,item,rank\nu1,a,nan\n",
+    "column rank: first is no whole": "list,item,rank\nu1,a,first\n",
+    "column score: nan is no finite number": "list,item,score\nu1,a,nan\n",
+    "column score: -inf is no finite": "list,item,score\nu1,a,-inf\n",
+    "row 1: column list: is empty": "list,item,rank\n,a,1\n",
+    "list u1: column item: is empty": "list,item,rank\nu1,,1\n",
+    "column user: is empty": "list,user,item,rank\nr,,a,1\n",
+    "line 3: 4 fields, but the first line names 3 columns": "list,item,rank\nu1,a,1\nu1,b,2,3\n",
+    "line 3: Value with unterminated quote": 'list,item,rank\nu1,a,1\nu1,"b,2\n',
+    "two columns are named item": "list,item,item,rank\nu1,a,a,1\n",
+    "x.csv: is empty": "",
+}
+
+
+@pytest.mark.parametrize("said", CELLS)
+def test_what_is_wrong_with_a_table_is_said_with_its_place(said: str) -> None:
+    write(**{"x.csv": CELLS[said]})
+    told = refused("x.csv", "--labels", "l.csv")
+    assert told.startswith("x.csv: ")
+    assert said in told
+
+
+def test_a_broken_file_is_named() -> None:
+    write(**{"x.jsonl": '{"list": "u1", "item": "b"}\n{"list": "u1", \n', "x.parquet": "PAR1"})
+    assert refused("s.csv", "--labels", "x.jsonl").startswith("x.jsonl: Malformed JSON")
+    assert refused("s.csv", "--labels", "x.parquet").startswith("x.parquet: ")
+    write(**{"x.csv.gz": SLATES})
+    assert refused("x.csv.gz", "--labels", "l.csv").startswith("x.csv.gz: ")
+
+
+def test_an_outcome_file_that_is_given_twice_is_read_once() -> None:
+    outcome = Outcome(
+        offset=0,
+        user="u",
+        request="r",
+        variant=None,
+        surface=None,
+        time=1_700_000_000_000,
+        items=["a"],
+        positions=[1],
+        ranks=[1],
+        shown=[1_700_000_000_000],
+        scores=[None],
+        propensities=[None],
+        gains=[1.0],
+        feedback=[],
+    )
+    Path("o").mkdir()
+    pq.write_table(table(0, [outcome]), "o/o.parquet")
+    found = run("o/o.parquet", "o", "./o/o.parquet", "--metrics", "hit_rate@1")
+    assert found["figures"]["hit_rate@1"]["n"] == 1
+
+
+@pytest.mark.parametrize("gain", ["nan", "inf", "much"])
+def test_a_gain_is_a_finite_number(gain: str) -> None:
+    write(**{"g.csv": f"list,item,gain\nu1,a,{gain}\n", "g": f"q1 0 d1 {gain}\n"})
+    assert f"column gain: {gain} is no finite number" in refused("s.csv", "--labels", "g.csv")
+    assert f"g:1: {gain} is no finite number" in refused("--run", "run", "--qrels", "g")
+
+
+def test_float_ids_are_refused() -> None:
+    pq.write_table(pa.table({"list": [1.0], "item": ["a"]}), "f.parquet")
+    write(**{"f.jsonl": '{"list": 1.5, "item": "a"}\n'})
+    assert "column list: ids are floats; write them as text or integers" in refused(
+        "s.csv", "--labels", "f.parquet"
+    )
+    assert "column list: 1.5 is no id, but a float" in refused("s.csv", "--labels", "f.jsonl")
+
+
+def test_an_empty_id_is_refused_in_every_table() -> None:
+    write(
+        **{
+            "ui.csv": "user,item\nu1,\n",
+            "un.csv": "user,neighbour\n,u1\n",
+            "ok.csv": "user,item\nu1,a\n",
+            "e.csv": "list,item,rank\nu1,,1\n",
+            "sm.csv": "list,item,score,positive\n,a,1,1\n",
+            "r.csv": "user,item,rating,prediction\n,a,1,1\n",
+        }
+    )
+    coverage = ["--metrics", "neighbour_coverage"]
+    for said, arguments in {
+        "e.csv: row 1, list u1: column item: is empty": ["s.csv", "--exact", "e.csv"],
+        "sm.csv: row 1: column list: is empty": ["--sampled", "sm.csv"],
+        "un.csv: row 1: column user: is empty": [
+            *("--neighbours", "un.csv", "--train", "ok.csv", *coverage)
+        ],
+        "ui.csv: row 1: column item: is empty": [
+            *("s.csv", "--train", "ui.csv", "--metrics", "novelty_self_information@5")
+        ],
+        "r.csv: row 1: column user: is empty": ["--ratings", "r.csv"],
+    }.items():
+        assert said in refused(*arguments)
+
+
+def test_a_list_lies_in_one_segment() -> None:
+    write(**{"v.csv": "list,item,rank,v\nu1,a,1,x\nu1,b,2,y\n"})
+    assert "v.csv: list u1 has several values of v" in refused(
+        *("v.csv", "--labels", "l.csv", "--by", "v")
+    )
+
+
+def test_trec_files_may_begin_with_a_mark_or_be_compressed() -> None:
+    write(marked="\ufeff" + RUN)
+    Path("qrels.gz").write_bytes(gzip.compress(QRELS.encode()))
+    assert mrr("--run", "marked", "--qrels", "qrels.gz") == 0.5
+    shutil.copy("run", "run.gz")
+    assert "run.gz: Not a gzipped file" in refused("--run", "run.gz", "--qrels", "qrels")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("list,item\nU1,b\n", "lists"), ("list,item\nu1,B\n", "items")]
+)
+def test_tables_with_nothing_in_common_are_told(text: str, value: str) -> None:
+    write(**{"o.csv": text})
+    assert run("s.csv", "--labels", "o.csv")["notes"] == {"unmatched": value}
+    assert "are ids written alike in both files?" in " ".join(
+        invoke("s.csv", "--labels", "o.csv").split()
+    )
+
+
+def test_latest_ratings_count_by_numbers_and_dates() -> None:
+    for early, late in [("9", "10"), ("2024-01-09", "2024-01-10T00:00:00Z")]:
+        write(**{"t.csv": f"user,item,rating,prediction,ts\nu,i,1,1,{late}\nu,i,5,1,{early}\n"})
+        assert run("--ratings", "t.csv", "--metrics", "mae")["figures"]["mae"]["value"] == 0.0
+    write(**{"t.csv": "user,item,rating,prediction,ts\nu,i,1,1,soon\n"})
+    assert "column ts: soon is no number or date" in refused("--ratings", "t.csv")
