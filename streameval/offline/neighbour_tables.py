@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.core.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
-from streameval.offline.answer import Answer, Note
+from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
@@ -40,7 +40,7 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
         _load_neighbours(connection, given.neighbours, advance)
         batches = _users(connection, count)
         evaluation = evaluated(batches, asked, (), per_list=given.per_list)
-    return evaluation.answer(Note("catalogue", count, f"Catalogue of {count:,} items."))
+    return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))
 
 
 def _items(connection: Any, catalogue: Sequence[str]) -> int:

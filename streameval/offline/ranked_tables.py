@@ -91,7 +91,7 @@ def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
         f"{tied:,} of {scored:,} lists that are in order of score have equal scores;"
         f" --ties {rule}: {words[rule]}."
     )
-    return [Note("ties", {"lists": tied, "of": scored, "rule": rule}, text)]
+    return [Note("ties", {"lists": tied, "of": scored, "rule": rule}, text if tied else "")]
 
 
 def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator[Batch]:

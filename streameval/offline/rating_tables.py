@@ -14,7 +14,7 @@ import numpy as np
 
 from streameval.core.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.offline.answer import Answer, Note
+from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
@@ -71,11 +71,11 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
     without = _count(connection, "both_sides") - _count(connection, "pairs")
     notes = [
-        Note("ratings_replaced", again, f"Left out, as rated again: {again:,} ratings."),
+        Note("ratings_replaced", again, f"Left out, as rated again: {counted(again, 'rating')}."),
         Note(
             "ratings_without_prediction",
             without,
-            f"Left out, as they have no prediction: {without:,} ratings.",
+            f"Left out, without a prediction: {counted(without, 'rating')}.",
         ),
     ]
     return [note for note in notes if note.value]

@@ -19,7 +19,7 @@ from streameval.core.errors import InputError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.offline import places
-from streameval.offline.answer import Answer, Note
+from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
@@ -100,7 +100,7 @@ def _load_events(
     if not rejected:
         return []
     return [
-        Note("rejected", rejected, f"Left out, as they are no valid event: {rejected:,} lines.")
+        Note("rejected", rejected, f"Left out, as no valid event: {counted(rejected, 'line')}.")
     ]
 
 

@@ -6,6 +6,7 @@ held in memory: it follows the number of items, not that of lists.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from streameval.core.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
-from streameval.offline.answer import Answer, Figure, Note, Segment
+from streameval.offline.answer import Answer, Figure, Note, Segment, counted
 from streameval.offline.batches import Advance
 from streameval.offline.evaluate import Asked, check_segments, evaluated
 from streameval.offline.given import Given
@@ -103,7 +104,7 @@ def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> 
         lists={} if given.per_list else None,
         entries=[figure.entry for figure in asked],
         notes=[
-            Note("catalogue", len(catalogue), f"Catalogue of {len(catalogue):,} items."),
+            Note("catalogue", len(catalogue), f"Catalogue of {counted(len(catalogue), 'item')}."),
             *tie_notes(tied, scored, given.ties or "input"),
         ],
     )
@@ -175,7 +176,11 @@ def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
             " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
         )
         for item, feature, most in rows.fetchall():
+            if not math.isfinite(most):
+                raise InputError(f"{', '.join(paths)}: {feature} of {item} is no finite number")
             found[item][feature] = most
+    if not found:
+        raise InputError(f"{', '.join(paths)}: no item has a feature with a value other than 0")
     return {item: unit_vector(features) for item, features in found.items()}
 
 
