@@ -11,7 +11,8 @@ import cramjam
 import pytest
 import servers
 
-from streameval import __version__
+from streameval import __version__, cli
+from streameval.core.errors import InputError
 from streameval.core.events import REASONS
 from streameval.core.limits import MAX_EVENT_BYTES
 from streameval.stream.store import Commit, Store
@@ -116,6 +117,27 @@ def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     code = "import sys, streameval.offline.command; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["schema"], ["evaluate", "--list", "--json"]])
+def test_a_full_disk_is_one_line(arguments):
+    """What stands in the buffer until the end is as lost as what was refused at once."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "streameval.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    line = "streameval: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr.decode()) == (1, line)
+
+
+def test_nothing_of_a_document_is_printed_where_a_figure_of_it_is_not_finite(capsys):
+    with pytest.raises(InputError, match="not a finite number"):
+        cli._print_json({"figures": {"good": 1.0, "bad": float("nan")}})
+    assert capsys.readouterr().out == ""
 
 
 def test_no_command_shows_help_and_is_an_error():

@@ -6,7 +6,6 @@ held in memory: it follows the number of items, not that of lists.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -176,8 +175,6 @@ def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
             " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
         )
         for item, feature, most in rows.fetchall():
-            if not math.isfinite(most):
-                raise InputError(f"{', '.join(paths)}: {feature} of {item} is no finite number")
             found[item][feature] = most
     if not found:
         raise InputError(f"{', '.join(paths)}: no item has a feature with a value other than 0")

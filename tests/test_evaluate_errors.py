@@ -1,0 +1,151 @@
+"""`streameval evaluate` on wrong input: one line that names what is wrong, and no warning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_metric_regression import experiment
+from typer.testing import CliRunner
+
+from streameval.cli import app
+from streameval.core.errors import InputError
+from streameval.offline.outcomes import SCHEMA, table
+
+TABLES = {
+    "slates.csv": "list,item,rank\nu1,a,1\nu1,b,2\n",
+    "labels.csv": "list,item,gain\nu1,a,1\n",
+    "grades.csv": "list,item,gain\nu1,a,2000\n",
+    "huge.csv": "list,item,gain\nu1,a,1e308\nu1,b,1e308\n",
+    "ratings.csv": "user,item,rating,prediction\nu1,a,4,3\nu2,a,2,2\nu2,a,3,2\n",
+    "zeros.csv": "item,feature,value\na,x,0\nb,x,0\n",
+    "nan.csv": "item,feature,value\na,x,nan\nb,x,1\n",
+    "tiny.csv": "item,feature,value\na,x,1e-300\nb,x,1e300\n",
+    "neighbours.csv": "user,neighbour\nu1,u2\n",
+    "bad.json": "[1",
+    "other.json": '{"checks": [{"passed": true}]}',
+    "run.txt": "q1 Q0 a 1 2.0 x\n",
+}
+LISTS = ("slates.csv", "--labels", "labels.csv")
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all tables, which is the working folder."""
+    for name, text in TABLES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluated(*arguments: str) -> str:
+    return CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ratings", "ratings.csv", "--threshold", "nan"), "--threshold nan: give a finite"),
+        (("--ratings", "ratings.csv", "--scale", "1:inf"), "--scale 1:inf: give finite numbers"),
+        ((*LISTS, "--half-life", "inf"), "--half-life inf: give a finite number"),
+        ((*LISTS, "--neutral", "nan"), "--neutral nan: give a finite number"),
+        ((*LISTS, "--metrics", "ndgc@5"), "ndgc@5: no such figure; did you mean ndcg@5?"),
+        ((*LISTS, "--metrics", "Precison"), "Precison: no such figure; did you mean precision@10?"),
+        ((*LISTS, "--metrics", "zzz"), "zzz: no such figure: a name of the catalogue"),
+        ((*LISTS, "--report", "r.html", "--checks", "bad.json"), "--checks bad.json: not the res"),
+        ((*LISTS, "--report", "r.html", "--checks", "other.json"), "--checks other.json: not the"),
+        ((*LISTS, "--report", "r.html", "--checks", "none.json"), "--checks none.json: No such"),
+        (("--run", "folder", "--qrels", "run.txt"), "--run folder: is a folder: give the file"),
+        (("--run", "run.txt", "--qrels", "folder"), "--qrels folder: is a folder: give the file"),
+        (("--neighbours", "neighbours.csv"), "--neighbours alone has no figure: give "),
+        (("--predictions", "ratings.csv"), "--predictions alone has no figure: give --ratings"),
+        (("--features", "tiny.csv"), "--features alone has no figure: novelty needs outcome"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_wrong_options_are_one_line(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        evaluated(*arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric", "message"),
+    [
+        ("grades.csv", "ndcg_exp@10", "a gain of 2000: exponential gains"),
+        ("grades.csv", "dcg_exp", "a gain of 2000: exponential gains"),
+        ("huge.csv", "dcg", "gains or ratings are too large to be added up"),
+        ("huge.csv", "half_life", "gains or ratings are too large to be added up"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_gains_too_large_for_a_figure_are_one_line(labels: str, metric: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluated("slates.csv", "--labels", labels, "--metrics", metric)
+
+
+@pytest.mark.usefixtures("tables")
+def test_features_need_values_that_are_finite_and_not_all_0() -> None:
+    for name, message in (
+        ("zeros.csv", "no item has a feature"),
+        ("nan.csv", "is no finite number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluated("slates.csv", "--metrics", "diversity", "--features", name)
+    arguments = ("slates.csv", "--metrics", "diversity", "--features", "tiny.csv", "--json")
+    # However long, both point the same way.
+    assert json.loads(evaluated(*arguments))["figures"]["diversity"]["value"] == 0.0
+
+
+def outcome_file(path: Path, **changed: Any) -> str:
+    """Rows of which the third has changed values; a pyarrow type changes a column's type."""
+    rows = table(0, experiment(1, {"A": 0.3}, users=5)).to_pylist()
+    types = {name: value for name, value in changed.items() if isinstance(value, pa.DataType)}
+    rows[2].update({name: value for name, value in changed.items() if name not in types})
+    for row in rows:
+        row.update(dict.fromkeys(types, None))
+    schema = pa.schema([(each.name, types.get(each.name, each.type)) for each in SCHEMA])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ranks": pa.string()}, "column ranks is string, and list<item: int16> in outcome files"),
+        ({"gains": pa.list_(pa.int64())}, "column gains is list<element: int64>, and list<item: "),
+        ({"user": pa.int64()}, "column user is int64, and string in outcome files"),
+        ({"user": None}, "column user has rows without a value"),
+        ({"gains": None}, "column gains has rows without a value"),
+        ({"gains": [1.0, None, 0.0]}, "column gains has lists with a gap"),
+        ({"gains": [1.0]}, "columns ranks and gains have lists of unequal lengths"),
+        ({"gains": [float("inf"), 0.0, 0.0]}, "column gains has values that are no finite numb"),
+    ],
+)
+def test_damaged_outcome_files_are_one_line(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    path = outcome_file(tmp_path / "outcomes.parquet", **changed)
+    with pytest.raises(InputError) as caught:
+        evaluated(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.usefixtures("tables")
+def test_long_names_are_whole_where_no_terminal_reads_them(tmp_path: Path) -> None:
+    name = "n" * 200
+    (tmp_path / "slates.csv").write_text(f"list,item,score\n{name},a,2\n{name},b,1\n")
+    shown = evaluated(*LISTS, "--per-list")
+    assert name in shown
+    assert "equal scores" not in shown
+
+
+@pytest.mark.usefixtures("tables")
+def test_one_rating_is_a_rating() -> None:
+    assert "Left out, as rated again: 1 rating.\n" in evaluated("--ratings", "ratings.csv")
