@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -122,7 +123,7 @@ def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
 @pytest.mark.parametrize("arguments", [["--help"], ["schema"], ["evaluate", "--list", "--json"]])
 def test_a_full_disk_is_one_line(arguments):
     """What stands in the buffer until the end is as lost as what was refused at once."""
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "streameval.cli", *arguments],
             stdout=full,
