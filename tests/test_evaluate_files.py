@@ -263,6 +263,8 @@ def test_trec_files_may_begin_with_a_mark_or_be_compressed() -> None:
     assert mrr("--run", "marked", "--qrels", "qrels.gz") == 0.5
     shutil.copy("run", "run.gz")
     assert "run.gz: Not a gzipped file" in refused("--run", "run.gz", "--qrels", "qrels")
+    write(empty="\n")
+    assert refused("--run", "run", "--qrels", "empty") == "empty: is empty"
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_ratings_without_a_prediction_are_left_out_and_counted(tmp_path: Path) -
     found = run(*files, "--metrics", "mae")
     assert found["figures"]["mae"]["value"] == 0.5
     assert found["notes"] == {"ratings_without_prediction": 2}
-    assert "no prediction: 2 ratings" in invoke(*files)
+    assert "without a prediction: 2 ratings" in invoke(*files)
 
 
 def test_the_terminal_shows_what_the_json_has(tmp_path: Path) -> None:

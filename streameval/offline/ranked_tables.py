@@ -190,6 +190,7 @@ def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
 def _trec(path: str, fields: int, value: int, advance: Advance) -> Iterator[Any]:
     """The lines of a TREC file as tables of list, item, value and line."""
     rows: list[tuple[str, str, float, int]] = []
+    found = False
     opened = gzip.open if path.lower().endswith(".gz") else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", errors="strict") as lines:
@@ -197,6 +198,7 @@ def _trec(path: str, fields: int, value: int, advance: Advance) -> Iterator[Any]
                 words = line.split()
                 if not words:
                     continue
+                found = True
                 # As in trec_eval, what follows the last field is a comment.
                 if len(words) < fields:
                     raise InputError(f"{path}:{number}: {fields} fields expected: {line.strip()}")
@@ -206,6 +208,8 @@ def _trec(path: str, fields: int, value: int, advance: Advance) -> Iterator[Any]
                     rows.clear()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: {error}: a TREC file is UTF-8, plain or .gz") from error
+    if not found:
+        raise InputError(f"{path}: is empty")
     advance(Path(path).stat().st_size)
     if rows:
         yield _arrow(rows)
