@@ -164,6 +164,7 @@ CELLS = {
     "column user: is empty": "list,user,item,rank\nr,,a,1\n",
     "line 3: 4 fields, but the first line names 3 columns": "list,item,rank\nu1,a,1\nu1,b,2,3\n",
     "line 3: Value with unterminated quote": 'list,item,rank\nu1,a,1\nu1,"b,2\n',
+    "lines end in several ways": "list,item,rank\nu1,a,1\r\nu1,b,2\n",
     "two columns are named item": "list,item,item,rank\nu1,a,a,1\n",
     "x.csv: is empty": "",
 }

@@ -99,6 +99,10 @@ def reading(file: str) -> Iterator[None]:
             ) from error
         if found := _LINE.search(text):
             raise InputError(f"{file}: line {found[1]}: {found[2]}") from error
+        if "state machine reached an invalid state" in text:
+            raise InputError(
+                f"{file}: no sound CSV: lines end in several ways, or a quote is out of place"
+            ) from error
         raise InputError(
             ours.partition("\n")[0] or f"{file}: {text.partition(': ')[2].splitlines()[0]}"
         ) from error
