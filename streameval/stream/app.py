@@ -219,7 +219,7 @@ class Frame:
         self.described_at = time.monotonic()
 
     async def collect(self) -> None:
-        """Collect cyclic garbage, of which a worker makes next to none (0.1 s at 400,000 slates)."""
+        """Collect cyclic garbage: next to none comes (0.1 s at 400,000 open slates)."""
         gc.collect()
 
     async def lead(self) -> None:
