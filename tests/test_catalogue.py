@@ -8,6 +8,7 @@ import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
+from evaluating import CONVENTIONS, GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score, roc_auc_score
@@ -19,7 +20,6 @@ from streameval.core.metrics.curve import LEVELS, interpolated
 from streameval.core.metrics.f1_mean import harmonic_mean
 from streameval.core.metrics.half_life import half_life_utility
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "ranking_golden.json"
 METRICS = {
     entry.name: entry
     for entry in CATALOGUE
@@ -289,40 +289,20 @@ def test_scikit_learn_gives_the_same_auc_and_ndcg(case):
 
 # --- Other tools, asked before
 
-THEIRS = {
-    "precision": "precision",
-    "recall": "recall",
-    "f1": "f1_user",
-    "ndcg_linear": "ndcg",
-    "ndcg_exp": "ndcg_exp",
-    "ndcg_binary": "ndcg_binary",
-    "ndcg_binary_fullk": "ndcg_binary_full",
-    "dcg_linear": "dcg",
-    "dcg_exp": "dcg_exp",
-    "dcg_binary": "dcg_binary",
-    "ap": "map",
-    "ap_min_Rk": "map_capped",
-    "ap_div_k": "map_over_k",
-    "rr": "mrr",
-    "hit": "hit_rate",
-    "r_precision": "r_precision",
-    "auc_slate": "auc",
-}
-
 
 def test_200_lists_have_the_values_of_six_tools_in_every_convention():
     if not GOLDEN.exists():
         pytest.skip("the golden values stand beside the repository, not in it")
     golden = json.loads(GOLDEN.read_text())
     lists = lists_of(*((case["ranked"], case["qrels"], None) for case in golden["cases"]))
-    compared = dict.fromkeys(THEIRS, 0)
+    compared = dict.fromkeys(CONVENTIONS, 0)
     cache = {}
     for number, case in enumerate(golden["cases"]):
         for figure, by_tool in case["values"].items():
             name, _, k = figure.partition("@")
             cut = int(k or UNCUT)
             if (name, cut) not in cache:
-                cache[name, cut] = METRICS[THEIRS[name]].score(lists, cut)
+                cache[name, cut] = METRICS[CONVENTIONS[name]].score(lists, cut)
             for tool, value in by_tool.items():
                 # gdeval prints five decimals.
                 rounded = name == "ndcg_exp" and tool == "ir_measures"

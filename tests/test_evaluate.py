@@ -7,16 +7,13 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 
-from streameval.cli import app
-from streameval.core.errors import InputError
 from streameval.core.figures import ratio_stderr
 from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
@@ -28,26 +25,6 @@ from streameval.offline.outcomes import table
 from streameval.offline.sources import source
 
 TREC = Path(__file__).parents[2] / "shared" / "data" / "trec_eval"
-GOLDEN = TREC.parents[1] / "golden" / "ranking_golden.json"
-CONVENTIONS = {
-    "precision": "precision",
-    "recall": "recall",
-    "f1": "f1_user",
-    "ndcg_linear": "ndcg",
-    "ndcg_exp": "ndcg_exp",
-    "ndcg_binary": "ndcg_binary",
-    "ndcg_binary_fullk": "ndcg_binary_full",
-    "dcg_linear": "dcg",
-    "dcg_exp": "dcg_exp",
-    "dcg_binary": "dcg_binary",
-    "ap": "map",
-    "ap_min_Rk": "map_capped",
-    "ap_div_k": "map_over_k",
-    "rr": "mrr",
-    "hit": "hit_rate",
-    "r_precision": "r_precision",
-    "auc_slate": "auc",
-}
 
 
 def outcome(number: int, chance: random.Random) -> Outcome:
@@ -82,19 +59,6 @@ def write(path: Path, rows: Sequence[Outcome], row_group: int) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table(0, rows), path, row_group_size=row_group)
     return str(path)
-
-
-def run(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["evaluate", *arguments, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
-
-
-def refused(*arguments: str) -> str:
-    with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
-    return str(error.value)
 
 
 def test_outcome_files_give_the_streams_own_scores_to_the_bit(
@@ -324,7 +288,7 @@ def test_the_catalogue_names_formula_and_source() -> None:
     rows = {row["name"]: row for row in run("--list")["catalogue"]}
     assert {metric.name for metric in RANKING} <= set(rows)
     assert all(row["formula"] and row["source"] for row in rows.values())
-    text = CliRunner().invoke(app, ["evaluate", "--list"]).output
+    text = invoke("--list")
     assert "ndcg@k" in text
     assert rows["ndcg"]["formula"] in text
 

@@ -6,15 +6,12 @@ import gzip
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from evaluating import invoke, refused, run
 
-from streameval.cli import app
-from streameval.core.errors import InputError
 from streameval.core.outcome import Outcome
 from streameval.offline.outcomes import table
 
@@ -34,25 +31,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write(**files: str) -> None:
     for name, text in files.items():
         Path(name).write_text(text, encoding="utf-8", newline="")
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def run(*arguments: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(invoke(*arguments, "--json"))
-    return answer
-
-
-def refused(*arguments: str) -> str:
-    with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
-    assert error.value.exit_code == 2
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def mrr(*arguments: str) -> float | None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from evaluating import invoke, refused, run
 from sklearn.metrics import (
     mean_absolute_error,
     mean_squared_error,
@@ -20,10 +21,7 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 from sklearn.metrics.pairwise import cosine_similarity
-from typer.testing import CliRunner
 
-from streameval.cli import app
-from streameval.core.errors import InputError
 from streameval.core.metrics import CATALOGUE
 from streameval.core.outcome import Outcome
 from streameval.offline import item_means, units
@@ -44,23 +42,6 @@ def written(path: Path, rows: Rows) -> str:
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def run(*arguments: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(invoke(*arguments, "--json"))
-    return answer
-
-
-def refused(*arguments: str) -> str:
-    with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)
-    return str(error.value)
 
 
 def values(found: dict[str, Any]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import gc
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
@@ -52,36 +53,20 @@ def test_a_showing_that_turns_out_older_gives_its_feedback_to_the_one_between():
 def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_open():
     """One user, say `anonymous`, can have all the traffic: its open slates are many."""
     attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
-    scans = 0
-    nearest = attribution._nearest
-
-    def counted(*arguments):
-        nonlocal scans
-        scans += 1
-        return nearest(*arguments)
-
-    attribution._nearest = counted
+    attribution._nearest = Mock(wraps=attribution._nearest)
     attribution.apply([show(0, "first", request="r"), *(click(1, f"i{n}") for n in range(10))])
     for n in range(20):
         attribution.apply([show(2, "first", request=f"r{n}")])
         attribution.resolve()
         attribution.dirty.clear()
     assert attribution.waiting == 10
-    assert scans == 10
+    assert attribution._nearest.call_count == 10
 
 
 def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user():
     """The same for the first match: of very many slates with the item, the newest decide."""
     attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
-    looks = 0
-    shown = attribution._shown
-
-    def counted(*arguments):
-        nonlocal looks
-        looks += 1
-        return shown(*arguments)
-
-    attribution._shown = counted
+    attribution._shown = Mock(wraps=attribution._shown)
     slates = 10 * MANY_SLATES
     for n in range(slates):
         attribution.apply([show(n, "item", request=f"r{n}")])
@@ -90,7 +75,7 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     attribution.apply([click(n, "item") for n in range(slates - 50, slates)])
     attribution.resolve()
     assert attribution.waiting == 0
-    assert looks <= 2 * 50 * 50
+    assert attribution._shown.call_count <= 2 * 50 * 50
 
 
 def test_a_state_that_is_dropped_is_gone():

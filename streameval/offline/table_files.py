@@ -5,6 +5,7 @@ DuckDB reads them; it works in bounded memory and sets aside on disk what does n
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,17 +56,19 @@ class Column(NamedTuple):
 @contextmanager
 def connected(*files: str) -> Iterator[Any]:
     """A DuckDB of one's own for as long as it takes; its errors become `InputError` of `files`."""
-    with tempfile.TemporaryDirectory(prefix="streameval-") as folder:
-        connection = duckdb.connect(
+    # Not a TemporaryDirectory: an iteration that an error ends stays in a cycle with it, and the
+    # collector would find the folder before the connection that uses it.
+    folder = tempfile.mkdtemp(prefix="streameval-")
+    try:
+        with duckdb.connect(
             config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
-        )
-        try:
+        ) as connection:
             yield connection
-        except duckdb.Error as error:
-            names = ", ".join(map(places.shown, files))
-            raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
-        finally:
-            connection.close()
+    except duckdb.Error as error:
+        names = ", ".join(map(places.shown, files))
+        raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def size(files: Sequence[str]) -> int:
