@@ -120,6 +120,7 @@ def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ())
     attribution = partition.attribution
     assert not attribution.dirty, "flush first"
     assert not attribution.whole.times, "flush first"
+    partition.update_windows()
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)
     for info, data in _new_chunks(partition, stem):
@@ -335,6 +336,7 @@ def restore(
     for user, item, request, ts, kind, retract, value, expired in stored.pending:
         attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, value, expired))
     partition.flush()
+    partition.update_windows()
     attribution.close_exactly()
     attribution.given_up.clear()  # their outcomes were taken before the checkpoint
     _restore_counters(partition, stored)

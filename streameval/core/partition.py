@@ -6,7 +6,8 @@ The data's way through the core:
 2. `flush` has it attribute, judges the slates that changed (`verdict`), scores them (`metrics`) and
    books the difference to what was booked before: rows for the `windows`, deltas for the users'
    counters. Then it gives up what can no longer change.
-3. `sums` reads the windows at a time T; `figures` turns sums into rows.
+3. `update_windows` hands the rows of several flushes to the windows; `sums` reads them at a time
+   T; `figures` turns sums into rows.
 4. `checkpoint` and `restore` are in `checkpoint`.
 
 Everything is a function of the log: where a batch or a flush ends changes no figure.
@@ -34,6 +35,7 @@ UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
 """User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
 
 SMALLEST_RENUMBERING = 4096
+MOST_BOOKED = 20_000  # rows that wait for the windows
 
 Added = tuple[int, int]
 """What a flush added and what it took back (both not negative)."""
@@ -79,6 +81,8 @@ class Partition:
         self.unsaved_panes: list[tuple[int, int]] = []
         self.chunks: list[Any] = []
         self.changes = SegmentChanges({}, {})
+        self._booked = Rows()
+        self._flushed: int | None = None
         self._renumber_at = SMALLEST_RENUMBERING
 
     # ---------------------------------------------------------------- reading
@@ -110,6 +114,7 @@ class Partition:
         """The windows at T = max(watermark, `reading_time`, every T before); flush first."""
         if self.watermark is None:
             return {}
+        self.update_windows()
         self.read_at(max(self.watermark, reading_time or 0))
         return sums_of(self.windows, self.cells, self.attribution.segments.values)
 
@@ -159,21 +164,42 @@ class Partition:
         """Attribute and book what came in since; answers what to add to the users' counters."""
         self.attribution.resolve()
         rows = self._book()
-        self._spread(rows)
+        self._booked.extend(rows)
         self.changes = self._changes(rows)
         deltas = self._deltas()
         self.attribution.close()
+        self._flushed = self.watermark
         if self.watermark is not None:
-            self.read_at(self.watermark)
-            for index, state in enumerate(self.windows):
-                settled = state.settle(self.watermark)
-                if self.journal:
-                    self.unsaved_panes += [(index, number) for number in settled]
-        if len(self.cells) > self._renumber_at:
+            self.reading_time = max(self.watermark, self.reading_time or 0)
+        crowded = len(self.cells) > self._renumber_at
+        if crowded or len(self._booked) > MOST_BOOKED:
+            self.update_windows()
+        if crowded:
             self.cells = renumber(self.windows, self.cells)
             self.attribution.number_cells(self.cells.of)
             self._renumber_at = max(SMALLEST_RENUMBERING, 2 * len(self.cells))
         return deltas
+
+    def update_windows(self) -> None:
+        """Hand what was booked to the windows, and settle the panes that can no longer change.
+
+        A flush leaves this undone until there is much: rows of many flushes cost little more
+        than those of one. Whoever reads the windows calls it first. What was applied since the
+        last flush is not booked, so it is that watermark by which panes settle.
+        """
+        if self._flushed is None:
+            return
+        rows, self._booked = self._booked, Rows()
+        if len(rows):
+            columns = rows.columns(self.cells)
+            for state in self.windows:
+                state.fit(len(self.cells), len(self.attribution.segments.values))
+                state.add(columns)
+        self.read_at(self._flushed)
+        for index, state in enumerate(self.windows):
+            settled = state.settle(self._flushed)
+            if self.journal:
+                self.unsaved_panes += [(index, number) for number in settled]
 
     def _deltas(self) -> list[UserDelta]:
         """What to add to the counters of the users touched since; they are untouched then."""
@@ -207,12 +233,6 @@ class Partition:
         for state in self.windows:
             state.fit(len(self.cells), len(self.attribution.segments.values))
             state.read_at(self.reading_time)
-
-    def _spread(self, rows: Rows) -> None:
-        columns = rows.columns(self.cells)
-        for state in self.windows:
-            state.fit(len(self.cells), len(self.attribution.segments.values))
-            state.add(columns)
 
     def _book(self) -> Rows:
         """Book the difference between each dirty slate and what is booked of it."""
@@ -350,7 +370,7 @@ class Partition:
         """One row of scores for each ranking; column 0 counts the slate."""
         scores = self.scorer.score([ranking for ranking, _ in rankings])
         signs = np.array([sign for _, sign in rankings], np.int64)[:, np.newaxis]
-        rows.score_values = np.concatenate((signs, signs * scores), axis=1)
+        rows.score_values.append(np.concatenate((signs, signs * scores), axis=1))
 
 
 def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:

@@ -15,7 +15,7 @@ Rules of this file (W size, S slide, H = A + L, T the reading time, wm the water
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
@@ -128,7 +128,7 @@ class Columns(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """What one flush changes, before it is spread over panes: parallel lists with the time."""
+    """What flushes change, before it is spread over panes: parallel lists with the time."""
 
     times: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
@@ -140,7 +140,15 @@ class Rows:
     positives: list[int] = field(default_factory=list)
     score_times: list[int] = field(default_factory=list)
     score_cells: list[int] = field(default_factory=list)
-    score_values: Ints = field(default_factory=lambda: np.empty((0, 1), np.int64))
+    score_values: list[Ints] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.times) + len(self.positive_times) + len(self.score_times)
+
+    def extend(self, more: Rows) -> None:
+        """Append the rows of another flush."""
+        for column in fields(self):
+            getattr(self, column.name).extend(getattr(more, column.name))
 
     def columns(self, cells: Cells) -> Columns:
         """The same as arrays; scores are kept by the cluster of their cell."""
@@ -155,7 +163,7 @@ class Rows:
             np.array(self.positive_times, np.int64),
             Positives(*(np.array(column, np.int32) for column in positives)),
             np.array(self.score_times, np.int64),
-            Scores(keys, self.score_values),
+            Scores(keys, np.concatenate(self.score_values)),
         )
 
 
@@ -215,7 +223,7 @@ def _sums(panes: list[list[tuple[Any, ...]]]) -> list[Summed]:
     keys = np.repeat(np.arange(len(panes)) * width, sizes) + keys
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    starts = [run.start for run in _runs(keys)]
+    starts = _starts(keys)
     sums = [np.add.reduceat(column[order], starts) for column in columns]
     keep = np.any([np.any(np.atleast_2d(found.T), axis=0) for found in sums], axis=0)
     keys = keys[starts][keep]
@@ -268,7 +276,10 @@ class Totals:
 
     def add_scores(self, rows: Scores, sign: int) -> None:
         """Add (or take back) rows of scores."""
-        np.add.at(self.scores, rows.keys, sign * rows.values)
+        # `add.at` is several times faster where index and values have one dimension.
+        width = self.scores.shape[1]
+        index = rows.keys[:, np.newaxis].astype(np.int64) * width + np.arange(width)
+        np.add.at(self.scores.reshape(-1), index.ravel(), (sign * rows.values).ravel())
 
     def add_panes(self, panes: Sequence[Pane], sign: int) -> None:
         """Add (or take back) whole panes."""
@@ -333,7 +344,7 @@ class WindowState:
         self.matured.totals.fit(cells, segments)
 
     def add(self, rows: Columns) -> None:
-        """Spread the rows of a flush over the panes and the sums that hold them.
+        """Spread rows over the panes and the sums that hold them.
 
         Rows of panes settled already are left out: that happens only while a checkpoint is
         restored, whose settled panes were written whole.
@@ -446,8 +457,15 @@ def _picked(rows: R, chosen: Any) -> R:
     return type(rows)(*(column[chosen] for column in rows))
 
 
+def _starts(ordered: Ints) -> npt.NDArray[np.intp]:
+    """Where the stretches of equal values begin."""
+    fresh = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    return np.flatnonzero(fresh)
+
+
 def _runs(ordered: Ints) -> list[slice]:
     """The stretches of equal values."""
-    changes: list[int] = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
-    edges = [0, *changes, len(ordered)] if len(ordered) else []
-    return [slice(start, end) for start, end in pairwise(edges)]
+    return [
+        slice(start, end) for start, end in pairwise([*_starts(ordered).tolist(), len(ordered)])
+    ]
