@@ -47,6 +47,10 @@ MAX_MEMOISED_RANKS: Final = 200_000
 
 # --- Figures ------------------------------------------------------------------------------------
 MAX_SEGMENTS: Final = 10_000
+# Segments of one run of `evaluate`: 6 KB each and figure. `--by user` is a mistake, no question.
+MAX_EVALUATED_SEGMENTS: Final = 1_000
+# A score that `evaluate` adds up, such as a user's squared errors: beyond it is a unit gone wrong.
+MAX_SCORE: Final = 10**17
 MAX_POSITIVES: Final = 50
 MAX_WINDOWS: Final = 20
 # The label of everything beyond such a bound.

@@ -19,16 +19,14 @@ import numpy as np
 
 from streameval.core.errors import InputError
 from streameval.core.figures import ratio_stderr
-from streameval.core.limits import CLUSTERS, NANO
-from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric, nano
+from streameval.core.limits import CLUSTERS, MAX_EVALUATED_SEGMENTS, NANO
+from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
+from streameval.offline import exact_sums
 from streameval.offline.answer import Answer, Figure, Figures, Note, Segment
 from streameval.offline.batches import Floats, Ints
 from streameval.offline.intervals import Arm, interval
-
-MAX_SEGMENTS: Final = 1_000
-"""Segments of one run: 4 KB each and figure. `--by user` is a mistake, not a question."""
 
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 """What is computed of ranked lists where nothing is asked for: the stream's metrics."""
@@ -145,10 +143,11 @@ def _cut(name: str, entry: Entry, cut: str | None) -> int:
 class Evaluation:
     """Sums of the figures `asked` for, over all and by the values of the dimensions `by`.
 
-    `columns` are the sums they need, numbered. `segments` holds Σx in nano-units and Σy, int64
-    (CLUSTERS, columns) each: of lists the scores and the number of lists that have one. `lists`
-    holds each list's scores if `per_list`, and grows with the file then. `tied` counts the
-    lists with equal scores, `scored` those that were put in order by score at all.
+    `columns` are the sums they need, numbered. `segments` holds Σx in nano-units (`exact_sums`,
+    (2, CLUSTERS, columns)) and Σy, int64 (CLUSTERS, columns): of lists the scores and the number of
+    lists that have one. `lists` holds each list's scores if `per_list`, and grows with the file
+    then. `tied` counts the lists with equal scores, `scored` those that were put in order by score
+    at all.
     """
 
     asked: Sequence[Asked]
@@ -171,36 +170,36 @@ class Evaluation:
         try:
             with np.errstate(over="raise", invalid="raise"):
                 x, y = batch.sums(list(self.columns))
-                units = nano(x)
+                self._add_sums(batch, x, y)
         except FloatingPointError as error:
             raise InputError("gains or ratings are too large to be added up") from error
-        self._add_sums(batch, units, y)
         if self.per_list:
             self._add_lists(batch, x, y)
         tied, scored = batch.tied
         self.tied += tied
         self.scored += scored
 
-    def _add_sums(self, batch: Units, units: Ints, counts: Ints) -> None:
+    def _add_sums(self, batch: Units, scores: Floats, counts: Ints) -> None:
         """Add up rows of the same segment and cluster, which sorting puts side by side."""
         keys = batch.segments * CLUSTERS + batch.clusters
         order = np.argsort(keys, kind="stable")
         found = keys[order]
         starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
-        sums = np.add.reduceat(units[order], starts, axis=0)
+        sums = exact_sums.sums_of(scores[order], starts)
         numbers_of = np.add.reduceat(counts[order], starts, axis=0)
         numbers, clusters = np.divmod(found[starts], CLUSTERS)
         for number in np.unique(numbers):
             rows = numbers == number
-            self.add_sums(batch.names[number], clusters[rows], sums[rows], numbers_of[rows])
+            self.add_sums(batch.names[number], clusters[rows], sums[:, rows], numbers_of[rows])
 
     def add_sums(self, name: Segment, clusters: Ints, sums: Ints, counts: Ints) -> None:
-        """Add what a segment has in `clusters` (n,), all different; sums and counts (n, columns).
+        """Add what a segment has in `clusters` (n,), all different.
 
-        So sums of several scans become those of one. Raises `InputError` beyond `MAX_SEGMENTS`.
+        `sums` (2, n, columns), `counts` (n, columns). So sums of several scans become those of
+        one. Raises `InputError` beyond `MAX_EVALUATED_SEGMENTS`.
         """
         x, y = self._segment(name)
-        x[clusters] += sums
+        exact_sums.add(x, clusters, sums)
         y[clusters] += counts
 
     def _segment(self, name: Segment) -> tuple[Ints, Ints]:
@@ -208,7 +207,7 @@ class Evaluation:
         if known is None:
             check_segments(len(self.segments) + 1, self.by)
             shape = (CLUSTERS, len(self.columns))
-            known = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+            known = exact_sums.zeros(*shape), np.zeros(shape, np.int64)
             self.segments[name] = known
         return known
 
@@ -230,12 +229,13 @@ class Evaluation:
         """The figures by name, of one segment or of all lists."""
         chosen = [self.segments[segment]] if segment is not None else list(self.segments.values())
         shape = (CLUSTERS, len(self.columns))
-        x = sum((sums for sums, _ in chosen), start=np.zeros(shape, np.int64))
+        x = sum((sums for sums, _ in chosen), start=exact_sums.zeros(*shape))
         y = sum((counts for _, counts in chosen), start=np.zeros(shape, np.int64))
         found = {}
         for asked in self.asked:
             parts = [
-                _figure(x[:, n], y[:, n]) for n in map(self.columns.__getitem__, asked.columns())
+                _figure(exact_sums.integers(x[..., n]), y[:, n])
+                for n in map(self.columns.__getitem__, asked.columns())
             ]
             found[asked.name] = _finished(asked.entry, parts)
         return found
@@ -285,10 +285,10 @@ def evaluated(
 
 def check_segments(count: int, by: Sequence[str]) -> None:
     """Raise `InputError` for more segments than a run may have."""
-    if count > MAX_SEGMENTS:
+    if count > MAX_EVALUATED_SEGMENTS:
         raise InputError(
-            f"--by {','.join(by)}: more than {MAX_SEGMENTS:,} segments: split by something with"
-            " fewer values"
+            f"--by {','.join(by)}: more than {MAX_EVALUATED_SEGMENTS:,} segments: split by"
+            " something with fewer values"
         )
 
 
@@ -298,15 +298,14 @@ def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
     return Figure(value, bounds.low, bounds.high, n)
 
 
-def _figure(x: Ints, y: Ints) -> Figure:
+def _figure(x: Sequence[int], y: Ints) -> Figure:
     """Σx/Σy of clusters, x in nano-units."""
     n = int(y.sum())
     if n == 0:
         return Figure(None, None, None, 0)
-    # Squared errors on a wide scale may sum to more than an int64 holds.
-    total = sum(x.tolist())
-    value = total / (n * NANO)
-    stderr = ratio_stderr(x if abs(total) < 2**63 else x.astype(np.float64), y)
+    value = sum(x) / (n * NANO)
+    fits = sum(map(abs, x)) < 2**63
+    stderr = ratio_stderr(np.array(x, np.int64 if fits else np.float64), y)
     if stderr is None:
         return Figure(value, None, None, n)
     return bounded(value, stderr / NANO, int(np.count_nonzero(y)), n)

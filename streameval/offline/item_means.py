@@ -74,7 +74,7 @@ class Means:
         values = metric.of_items(total.sum(axis=1) / NANO, count.sum(axis=1))
         drawn = metric.of_items(total @ _WEIGHTS / NANO, count @ _WEIGHTS)
         there = ~np.isnan(drawn)
-        self.total += int(nano(values).sum())
+        self.total += sum(nano(values).tolist())
         self.items += len(values)
         self.replicate_total += np.where(there, drawn, 0.0).sum(axis=0)
         self.replicate_items += there.sum(axis=0)

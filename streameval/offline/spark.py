@@ -26,6 +26,7 @@ from streameval.core.limits import CLUSTERS
 from streameval.offline.batches import ROWS
 from streameval.offline.evaluate import DEFAULT, LIST_METRICS, Asked, Evaluation
 from streameval.offline.inputs import batch_of
+from streameval.offline.outcome_columns import require_rows
 
 _TYPES: Final = {
     "user": "string",
@@ -41,7 +42,7 @@ _SUMS: Final = pa.schema(
         ("refusal", pa.string()),
     ]
 )
-"""What a partition answers: a row a segment, (CLUSTERS, columns) flat; or why it cannot."""
+"""What a partition answers: a row a segment, its arrays in `Evaluation` flat; or why it cannot."""
 _SUMS_SQL: Final = "segment array<string>, sums array<bigint>, counts array<bigint>, refusal string"
 
 
@@ -79,7 +80,8 @@ def evaluate(
     for row in chosen.mapInArrow(scan, _SUMS_SQL).toArrow().to_pylist():
         if row["refusal"] is not None:
             raise InputError(row["refusal"])
-        sums, counts = (np.array(row[name], np.int64).reshape(shape) for name in ("sums", "counts"))
+        sums = np.array(row["sums"], np.int64).reshape(2, *shape)
+        counts = np.array(row["counts"], np.int64).reshape(shape)
         evaluation.add_sums(tuple(row["segment"]), clusters, sums, counts)
     return evaluation
 
@@ -92,7 +94,9 @@ def _scan(
     try:
         for record in records:
             for start in range(0, len(record), ROWS):
-                evaluation.add(batch_of(_narrow(record.slice(start, ROWS)), by))
+                rows_here = _narrow(record.slice(start, ROWS))
+                require_rows("the DataFrame", rows_here)
+                evaluation.add(batch_of(rows_here, by))
     except InputError as error:
         rows: list[dict[str, Any]] = [{"refusal": str(error)}]
     else:

@@ -120,9 +120,11 @@ def add_columns(terms: Scores) -> Scores:
 def nano(scores: Scores) -> npt.NDArray[np.int64]:
     """Return scores, none of them NaN, in integer nano-units: their sums are exact, in any order.
 
-    A score that does not fit (DCG with exponential gains has no bound) raises `InputError`.
+    A score that does not fit (an error of ratings has no bound) raises `InputError`.
     """
     units = np.rint(scores * NANO)
     if units.size and not np.abs(units).max() < 2**63:
-        raise InputError("a score is beyond 9.2e9: gains are too large to be summed exactly")
+        raise InputError(
+            "a score is beyond 9.2e9: gains or errors are too large to be summed exactly"
+        )
     return units.astype(np.int64)
