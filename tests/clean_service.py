@@ -1,7 +1,8 @@
 """A clean service for the tests of checks: a seeded stream, its outcome files and snapshots.
 
 The files are written by the service's own writers from the stream through the core: two
-partitions, two variants of equal quality, scores that are the truth, propensities that are.
+partitions and one with rejected records only, two variants of equal quality, scores that are the
+truth, propensities that are.
 """
 
 import random
@@ -30,6 +31,7 @@ DEFINITION = Definition(
     windows=(Window("1h", 60 * MINUTE, MINUTE), Window("4h", 240 * MINUTE, 10 * MINUTE)),
 )
 PARTITIONS = 2
+REJECTED = 3  # records of one partition more, which has no others
 SPECIFICATION = {
     "sample_ratio": {"split": {"A": 1, "B": 1}},
     "metric_regression": {"control": "A"},
@@ -126,12 +128,11 @@ class Service:
         root.mkdir(exist_ok=True)
         self.folder = OutcomeFolder(str(self.outcomes), {"group": "g", "topic": "t"}, {})
         self.folder.check()
-        self.logs = {number: [] for number in range(PARTITIONS)}
-        self.states = [
-            Partition(definition, journal=True, keep_outcomes=True) for _ in range(PARTITIONS)
-        ]
+        self.logs = {number: [] for number in range(PARTITIONS + 1)}
+        self.states = [Partition(definition, journal=True, keep_outcomes=True) for _ in self.logs]
+        self.states[PARTITIONS].reject("malformed", REJECTED)
         self.users = {}
-        self.saved = [0] * PARTITIONS
+        self.saved = [0] * len(self.states)
 
     def take(self, events):
         for event in events:
@@ -160,7 +161,7 @@ class Service:
             change(self.users)
         folder = self.root / name
         folder.mkdir()
-        parts = [self._part(number) for number in range(PARTITIONS)]
+        parts = [self._part(number) for number in self.logs]
         manifest = {
             "format": snapshots.FORMAT,
             "fingerprint": self.definition.fingerprint(),
@@ -215,7 +216,7 @@ class Service:
         return recorded
 
     def now(self):
-        return max(state.watermark for state in self.states)
+        return max(state.watermark or 0 for state in self.states)
 
 
 def clean(root, events=None, *, change=None, halves=True):
@@ -241,8 +242,8 @@ def results(service, given=None, **changes):
         "recorded": service.log(),
         "period": spec.period,
     } | changes
-    evidence = gather(str(service.outcomes), service.definition, service.now(), **arguments)
-    return {result.name: result for result in runner.run(evidence, spec)}
+    with gather(str(service.outcomes), service.definition, service.now(), **arguments) as evidence:
+        return {result.name: result for result in runner.run(evidence, spec)}
 
 
 def failures(found):

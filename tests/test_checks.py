@@ -236,8 +236,8 @@ def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(tmp_path
 
 def test_old_files_fail_the_freshness_and_nothing_else(service):
     spec = specification.Specification.model_validate(SPECIFICATION)
-    evidence = gather(str(service.outcomes), DEFINITION, service.now() + 60 * MINUTE)
-    found = {result.name: result for result in runner.run(evidence, spec)}
+    with gather(str(service.outcomes), DEFINITION, service.now() + 60 * MINUTE) as evidence:
+        found = {result.name: result for result in runner.run(evidence, spec)}
     assert failures(found) == {"freshness"}
     assert "has been final for" in found["freshness"].message
 

@@ -23,7 +23,8 @@ from streameval.cli import app
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import Span
-from streameval.offline import places
+from streameval.offline import places, specification
+from streameval.offline.checks import runner
 from streameval.offline.checks.evidence import gather
 from streameval.offline.outcomes import OutcomeFolder, dataset
 
@@ -295,10 +296,12 @@ def test_the_windows_are_recomputed_from_a_store(bucket, moved):
 def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
     folder.publish("p0-0-9-aa")
-    evidence = gather(bucket.uri(path), Definition(), TIME)
-    folder.clean(0, 0, None)
-    with pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error:
-        evidence.rows("SELECT max(ms) FROM slates")
+    with (
+        pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error,
+        gather(bucket.uri(path), Definition(), TIME) as evidence,
+    ):
+        folder.clean(0, 0, None)
+        list(runner.run(evidence, specification.load(None)))
     one_line(error)
 
 

@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
 import numpy as np
 
 from streameval.core.definition import Definition
@@ -32,6 +31,7 @@ from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import VIEW, readable
 from streameval.offline.outcomes import dataset
 from streameval.offline.snapshots import MANIFEST, attach, newest_attached
+from streameval.offline.table_files import connected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +73,9 @@ def last_daily(root: Path) -> dict[str, Any] | None:
 def daily_rates(definition: Definition, files: pa.dataset.Dataset, day: str) -> dict[str, Any]:
     """Users with an impression on a day (`2026-01-31`), and the rates of each kind of positive.
 
-    A rate over no user is None. Raises `UnreachableError`.
+    A rate over no user is None. Raises `InputError`, `UnreachableError`.
     """
-    with readable(), duckdb.connect() as connection:
+    with connected("outcomes") as connection, readable():
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", files)
         rows = connection.execute(_query(definition), [day]).fetchall()

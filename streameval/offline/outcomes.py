@@ -140,15 +140,16 @@ def pseudonyms(key: bytes) -> Callable[[str], str]:
     return name
 
 
-def dataset(root: str) -> Dataset:
+def dataset(root: str, subject: str = "outcomes") -> Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
-    Raises `InputError` for a URI of no file system, `UnreachableError`.
+    `subject` begins the line of an error. Raises `InputError` for a URI of no file system,
+    `UnreachableError`.
     """
     # Not with this module: it imports pandas where that is installed, for most of a second.
     from pyarrow import dataset as datasets
 
-    with reaching(root, "outcomes: "):
+    with reaching(root, f"{subject}: "):
         place = opened(root)
         names = visible(place)
         if not names:

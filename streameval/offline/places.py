@@ -7,6 +7,7 @@ them. `file:///…` is the path that it names. Everything here blocks.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -66,9 +67,9 @@ def opened(name: str) -> Place:
     """The place of a path or URI. Raises `InputError`, `UnreachableError`."""
     if not is_uri(name):
         return Place(fs.LocalFileSystem(), str(Path(name).absolute()))
-    if urlsplit(name).scheme == "file":
-        name = f"file://{quote(unquote(name.removeprefix('file://').partition('?')[0]))}"
     try:
+        if urlsplit(name).scheme == "file":
+            name = f"file://{quote(unquote(name.removeprefix('file://').partition('?')[0]))}"
         files, path = fs.FileSystem.from_uri(name)
     except ValueError as error:
         raise InputError(
@@ -129,10 +130,17 @@ def said(error: BaseException, name: str) -> str:
 
 @contextlib.contextmanager
 def reaching(name: str, subject: str = "") -> Iterator[None]:
-    """What a file system raises, as our own; `subject` begins the line, such as the key."""
+    """What a file system raises, as our own; `subject` begins the line, such as the key.
+
+    Raises `InputError` for a name that no file can have, `UnreachableError` for all else.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(
+                f"{subject}{shown(name)} is too long for the name of a file"
+            ) from error
         raise UnreachableError(
             f"{subject}{shown(name)} cannot be used now ({said(error, name)})"
         ) from error

@@ -46,7 +46,7 @@ def check(
         raise InputError("--log: what is compared with the log is a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
     key = settings.pseudonymize
-    evidence = gather(
+    with gather(
         root,
         settings.definition(),
         now,
@@ -56,5 +56,5 @@ def check(
         recorded=of_files(logs, settings.max_clock_skew) if logs else of_kafka(settings, before),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
-    )
-    return run(evidence, specification)
+    ) as evidence:
+        yield from run(evidence, specification)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -24,8 +25,12 @@ from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
-from streameval.offline.places import is_uri, on_disk, shown
+from streameval.offline.places import is_uri, on_disk, reaching, shown
 from streameval.offline.snapshots import MANIFEST, manifest_of
+from streameval.offline.table_files import connected
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 VIEW: Final = (
     'partition, "offset", request, "user", coalesce(variant, \'\') AS variant,'
@@ -36,6 +41,8 @@ VIEW: Final = (
 
 _NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
+# Footers of files that are read at a time: a store answers each after tens of milliseconds.
+_AT_ONCE: Final = 8
 
 
 class UnreadableError(InputError):
@@ -74,10 +81,11 @@ class Snapshot:
         """The counters of the chosen users of a partition, by the name that the snapshot has."""
         columns = '"user", "offset", impressions, slates, positives, first_ts, last_ts'
         found = {}
-        with duckdb.connect() as connection:
+        path = str(self.path / "users.parquet")
+        with connected(path) as connection:
             rows = connection.execute(
                 f"SELECT {columns} FROM read_parquet(?) WHERE partition = ?",  # noqa: S608  # constants
-                [str(self.path / "users.parquet"), partition],
+                [path, partition],
             )
             while portion := rows.fetchmany(_ROWS):
                 for user, offset, impressions, slates, positives, first, last in portion:
@@ -138,9 +146,8 @@ class Evidence:
     users_expire: bool = False
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows that a query answers. Raises `InputError`, `UnreachableError` for a file."""
-        with readable():
-            return self.connection.execute(query, list(parameters)).fetchall()
+        """The rows that a query answers."""
+        return self.connection.execute(query, list(parameters)).fetchall()
 
     def row(self, query: str, *parameters: Any) -> tuple[Any, ...]:
         """The only row of an aggregate."""
@@ -148,6 +155,7 @@ class Evidence:
         return row
 
 
+@contextlib.contextmanager
 def gather(
     outcomes: str,
     definition: Definition,
@@ -159,62 +167,79 @@ def gather(
     recorded: Callable[[Snapshot, Snapshot | None], Recorded] | None = None,
     user: Callable[[str], str] | None = None,
     users_expire: bool = False,
-) -> Evidence:
-    """Open what checks look at.
+) -> Iterator[Evidence]:
+    """Open what checks look at, for as long as they do.
 
     `reference` is an earlier snapshot, or a folder or URI of outcome files to compare with.
     `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
     `snapshot` and an earlier one that was given. Raises `InputError`, `UnreachableError`.
     """
-    require_outcomes(outcomes)
-    source = dataset(outcomes)
-    require_columns(source)
-    connection = duckdb.connect()
-    connection.execute("SET enable_external_access = false")
-    connection.register("outcome_files", source)
-    connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM outcome_files")  # noqa: S608
-    earlier = None
-    if reference is not None and (Path(reference) / MANIFEST).exists():
-        earlier = read_snapshot(Path(reference))
-    with readable():
-        _split(connection, earlier, definition, reference, period)
+    source = outcome_files(outcomes, "outcomes", "the folder of the outcome files (dt=…)")
+    earlier = None if reference is None else _earlier(reference)
+    others = None
+    if reference is not None and earlier is None:
+        what = "a snapshot, or a folder of outcome files (dt=…)"
+        others = outcome_files(str(reference), "reference", what)
+        if not others.files:
+            raise InputError(f"{shown(str(reference))} holds neither a snapshot nor outcome files")
     later = None if snapshot is None else read_snapshot(snapshot)
     recording: Recorded = no_recording
     if later is not None and recorded is not None:
         recording = recorded(later, earlier)
-    return Evidence(
-        connection,
-        definition,
-        now,
-        has_reference=reference is not None,
-        snapshot=later,
-        recording=recording,
-        user=user,
-        users_expire=users_expire,
-    )
+    with connected("outcomes") as connection:
+        connection.execute("SET enable_external_access = false")
+        connection.register("outcome_files", source)
+        connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM outcome_files")  # noqa: S608
+        with readable():
+            _split(connection, earlier, definition, others, period)
+        yield Evidence(
+            connection,
+            definition,
+            now,
+            has_reference=reference is not None,
+            snapshot=later,
+            recording=recording,
+            user=user,
+            users_expire=users_expire,
+        )
 
 
-def require_outcomes(root: str) -> None:
-    """Raise `InputError` where a path names no folder."""
+def outcome_files(root: str, subject: str, wanted: str) -> Dataset:
+    """The outcome files below a folder or URI; `subject` begins each message.
+
+    Raises `InputError` for a path that is no folder, and for a file of another shape.
+    """
     name = on_disk(root)
-    if is_uri(name) or Path(name).is_dir():
-        return
-    what = "is a file" if Path(name).exists() else "there is no such folder"
-    raise InputError(f"outcomes: {name}: {what}: give the folder of the outcome files (dt=…)")
+    with reaching(name, f"{subject}: "):
+        if not is_uri(name) and not Path(name).is_dir():
+            what = "is a file" if Path(name).exists() else "there is no such folder"
+            raise InputError(f"{subject}: {name}: {what}: give {wanted}")
+    source = dataset(root, subject)
+    fragments = list(source.get_fragments())
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for fragment, known in zip(fragments, pool.map(_columns, fragments), strict=True):
+            for column in _NEEDED:
+                if column not in known:
+                    path = fragment.path
+                    raise InputError(f"{subject}: {path}: no column {column}: not an outcome file")
+    return source
 
 
-def require_columns(source: Any) -> None:
-    """Raise `InputError` for files of another shape, by the first of them."""
-    fragment = next(source.get_fragments(), None)
-    if fragment is None:
-        return
+def _columns(fragment: Any) -> Sequence[str]:
     try:
-        known = fragment.physical_schema.names
+        known: Sequence[str] = fragment.physical_schema.names
     except (pa.ArrowException, OSError):
-        return  # `readable` says what is wrong with a damaged file
-    for name in _NEEDED:
-        if name not in known:
-            raise InputError(f"outcomes: {fragment.path}: no column {name}: not an outcome file")
+        return _NEEDED  # `readable` says what is wrong with a damaged file
+    return known
+
+
+def _earlier(reference: Path | str) -> Snapshot | None:
+    """The snapshot that a reference is, if it is one."""
+    if is_uri(str(reference)):
+        return None
+    with reaching(str(reference), "reference: "):
+        is_snapshot = (Path(reference) / MANIFEST).exists()
+    return read_snapshot(Path(reference)) if is_snapshot else None
 
 
 @contextlib.contextmanager
@@ -252,7 +277,7 @@ def _split(
     connection: duckdb.DuckDBPyConnection,
     earlier: Snapshot | None,
     definition: Definition,
-    reference: Path | str | None,
+    others: Dataset | None,
     period: int | None,
 ) -> None:
     """Make the views `current` and `reference`."""
@@ -265,10 +290,7 @@ def _split(
         )
         known = f"ms < CASE partition {cases} ELSE 0 END" if cases else "false"
         connection.execute(f"CREATE VIEW reference AS SELECT * FROM slates WHERE {known}")  # noqa: S608
-    elif reference is not None:
-        others = dataset(str(reference))
-        if not others.files:
-            raise InputError(f"{shown(str(reference))} holds neither a snapshot nor outcome files")
+    elif others is not None:
         connection.register("reference_files", others)
         connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM reference_files")  # noqa: S608
     recent = ""

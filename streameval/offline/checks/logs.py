@@ -25,6 +25,7 @@ from streameval.core.errors import InputError
 from streameval.core.events import Event, decode_batch
 from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.offline.checks.result import duration
+from streameval.offline.places import reaching
 from streameval.offline.snapshots import MANIFEST
 from streameval.replay import lines_of
 from streameval.stream.columns import Columns
@@ -59,11 +60,20 @@ def of_files(
     """The logs that options name: files of JSON lines, a record a line.
 
     `texts` are PARTITION=FILE or PARTITION@OFFSET=FILE. A line's record timestamp is its event's
-    own, as in `replay`. Raises `InputError`, for an option at once and for a file when it is read.
+    own, as in `replay`. Raises `InputError`, for an option at once, for a partition that the
+    snapshot does not have when that is known, for a file when it is read.
     """
     named = [_named(text) for text in texts]
+    numbers = [number for number, _, _ in named]
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise InputError(f"--log: partition {number} is given twice: give one file, with all")
 
-    def recorded(_: Snapshot, earlier: Snapshot | None) -> Recorded:
+    def recorded(later: Snapshot, earlier: Snapshot | None) -> Recorded:
+        for number in numbers:
+            if number not in later.parts:
+                known = ", ".join(map(str, sorted(later.parts)))
+                raise InputError(f"--log {number}=…: the snapshot has the partitions {known}")
         logs = {
             number: Log(
                 begin,
@@ -84,8 +94,9 @@ def _named(text: str) -> tuple[int, int, str]:
             f"--log {text}: write PARTITION=FILE, or PARTITION@OFFSET=FILE where the file does not"
             " begin at offset 0"
         )
-    if not Path(found[3]).is_file():
-        raise InputError(f"--log {text}: cannot read {found[3]}: no such file")
+    with reaching(found[3], "--log: "):
+        if not Path(found[3]).is_file():
+            raise InputError(f"--log {text}: cannot read {found[3]}: no such file")
     return int(found[1]), int(found[2] or 0), found[3]
 
 

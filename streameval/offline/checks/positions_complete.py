@@ -26,6 +26,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         """SELECT variant, surface, sum(len(items)), sum(len(list_filter(positions,
             lambda p: p IS NULL))) FROM current WHERE request IS NOT NULL GROUP BY ALL"""
     )
+    rows = [row for row in rows if row[2]]
     items = sum(row[2] for row in rows)
     if not items:
         return nothing("there is no slate with a request")

@@ -36,7 +36,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
     specification = load(settings.checks)
     now = round(time.time() * 1000)
     key = settings.pseudonymize
-    evidence = gather(
+    with gather(
         settings.outcomes,
         settings.definition(),
         now,
@@ -47,8 +47,8 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         recorded=lambda later, _: of_kafka(settings, earlier_than(folder))(later, None),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
-    )
-    results = list(run(evidence, specification))
+    ) as evidence:
+        results = list(run(evidence, specification))
     attach(folder, RESULTS, document(results, now))
     return results
 
