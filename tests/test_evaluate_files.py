@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,10 @@ import pytest
 from evaluating import invoke, refused, run
 
 from streameval.core.outcome import Outcome
+from streameval.offline import table_files
+from streameval.offline.curves import curves
 from streameval.offline.outcomes import table
+from streameval.offline.table_scans import TableFile, table_file
 
 SLATES = "list,item,rank\nu1,a,1\nu1,b,2\nu2,b,1\n"
 LABELS = "list,item\nu1,b\nu2,b\n"
@@ -164,25 +168,31 @@ def test_a_broken_file_is_named() -> None:
     assert refused("x.csv.gz", "--labels", "l.csv").startswith("x.csv.gz: ")
 
 
-def test_an_outcome_file_that_is_given_twice_is_read_once() -> None:
-    outcome = Outcome(
-        offset=0,
-        user="u",
-        request="r",
-        variant=None,
-        surface=None,
-        time=1_700_000_000_000,
-        items=["a"],
-        positions=[1],
-        ranks=[1],
-        shown=[1_700_000_000_000],
-        scores=[None],
-        propensities=[None],
-        gains=[1.0],
-        feedback=[],
+def an_outcome(offset: int = 0, *, gain: float = 1.0, **other: Any) -> Outcome:
+    return Outcome(
+        **{
+            "offset": offset,
+            "user": f"u{offset}",
+            "request": f"r{offset}",
+            "variant": None,
+            "surface": None,
+            "time": 1_700_000_000_000 + offset,
+            "items": ["a"],
+            "positions": [1],
+            "ranks": [1],
+            "shown": [1_700_000_000_000],
+            "scores": [None],
+            "propensities": [None],
+            "gains": [gain],
+            "feedback": [],
+            **other,
+        }
     )
+
+
+def test_an_outcome_file_that_is_given_twice_is_read_once() -> None:
     Path("o").mkdir()
-    pq.write_table(table(0, [outcome]), "o/o.parquet")
+    pq.write_table(table(0, [an_outcome()]), "o/o.parquet")
     found = run("o/o.parquet", "o", "./o/o.parquet", "--metrics", "hit_rate@1")
     assert found["figures"]["hit_rate@1"]["n"] == 1
 
@@ -263,3 +273,71 @@ def test_latest_ratings_count_by_numbers_and_dates() -> None:
         assert run("--ratings", "t.csv", "--metrics", "mae")["figures"]["mae"]["value"] == 0.0
     write(**{"t.csv": "user,item,rating,prediction,ts\nu,i,1,1,soon\n"})
     assert "column ts: soon is no number or date" in refused("--ratings", "t.csv")
+
+
+@pytest.mark.parametrize("folder", ["item=7", "list=z", "rank=3", "user=w", "variant=A"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_the_name_of_a_folder_is_no_column(folder: str, kind: str) -> None:
+    rows = [{"list": "u1", "item": item, "rank": n} for n, item in enumerate("ab", start=1)]
+    Path(folder).mkdir()
+    name = f"{folder}/s.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), name)
+    elif kind == "jsonl":
+        write(**{name: "".join(json.dumps(row) + "\n" for row in rows)})
+    else:
+        write(**{name: "list,item,rank\nu1,a,1\nu1,b,2\n"})
+    answer = run(name, "--labels", "l.csv", "--metrics", "mrr", "--per-list")
+    assert answer["lists"] == {"u1": {"mrr": 0.5}, "u2": {"mrr": 0.0}}
+    assert "no column variant" in refused(name, "--labels", "l.csv", "--by", "variant")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("columns", [("line",), ("LINE", "line_")])
+def test_a_table_may_have_columns_named_line(kind: str, columns: tuple[str, ...]) -> None:
+    # Equal scores keep the order of the file, and of two ratings the later one counts.
+    slates = [{"list": "u1", "item": item, "score": 1.0} for item in "ba"]
+    ratings = [{"user": "u", "item": "i", "rating": r, "prediction": 1.0} for r in (1, 5)]
+    for name, found in (("t", slates), ("r", ratings)):
+        rows = [row | dict.fromkeys(columns, 9 - n) for n, row in enumerate(found)]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), f"{name}.parquet")
+        elif kind == "jsonl":
+            write(**{f"{name}.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+        else:
+            lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+            write(**{f"{name}.csv": "\n".join(lines)})
+    write(**{"u1.csv": "list,item\nu1,b\n"})
+    assert mrr(f"t.{kind}", "--labels", "u1.csv") == 1.0
+    errors = run("--ratings", f"r.{kind}", "--metrics", "mae")
+    assert errors["figures"]["mae"]["value"] == 4.0
+    assert len(run("--ratings", f"r.{kind}", "--by", columns[0])["segments"]) == 2
+
+
+def test_a_wrong_cell_is_named_by_its_row_beside_a_column_named_line() -> None:
+    write(**{"w.csv": "list,item,rank,line\nu1,a,1,7\nu1,b,x,8\n"})
+    assert "row 2" in refused("w.csv", "--labels", "l.csv")
+
+
+def test_the_report_draws_the_charts_of_its_own_files() -> None:
+    rows = [an_outcome(n, gain=1.0) for n in range(4)], [an_outcome(n, gain=0.0) for n in range(4)]
+    for name, found in zip(("g[1].parquet", "g1.parquet"), rows, strict=True):
+        pq.write_table(table(0, found), name)
+    assert curves(["g[1].parquet"], []).rank == [(1, 1.0)]
+
+
+def test_json_lines_are_looked_through_once_for_their_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+
+    def look(connection: Any, file: str) -> TableFile:
+        looked.append(file)
+        return table_file(connection, file)
+
+    monkeypatch.setattr(table_files, "table_file", look)
+    row = {"user": "u", "item": "i", "list": "u", "rank": 1, "rating": 3, "prediction": 3}
+    write(**{"j.jsonl": json.dumps(row) + "\n"})
+    invoke("--ratings", "j.jsonl")
+    invoke("j.jsonl", "--labels", "l.csv")
+    assert looked == ["j.jsonl", "j.jsonl", "l.csv"]

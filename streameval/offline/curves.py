@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from streameval.offline import places
 from streameval.offline.outcomes import dataset_of
 from streameval.offline.table_files import connected
+from streameval.offline.table_scans import parquet_scan
 
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
@@ -75,10 +76,7 @@ def _open(connection: Any, files: Sequence[str]) -> None:
     if any(map(places.is_uri, files)):
         connection.register("slates", dataset_of(files))
         return
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    connection.execute(
-        f"CREATE VIEW slates AS SELECT * FROM read_parquet([{names}])"  # noqa: S608  # quoted
-    )
+    connection.execute(f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}")  # noqa: S608  # quoted
 
 
 def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:

@@ -21,6 +21,7 @@ from streameval.offline.table_files import (
     connected,
     load,
     named,
+    opened,
     size,
     text,
 )
@@ -59,12 +60,13 @@ def _items(connection: Any, catalogue: Sequence[str]) -> int:
 
 def _load_neighbours(connection: Any, paths: Sequence[str], advance: Advance) -> None:
     files = files_of(paths)
-    known = columns_of(connection, files)
+    tables = opened(connection, files)
+    known = columns_of(tables)
     columns = {
         "user": text(named(files, known, USER_NAMES)),
         "neighbour": text(named(files, known, NEIGHBOUR_NAMES)),
     }
-    load(connection, "neighbours", files, columns)
+    load(connection, "neighbours", tables, columns)
     advance(size(files))
 
 

@@ -40,6 +40,7 @@ from streameval.offline.table_files import (
     load,
     named,
     number,
+    opened,
     optional,
     rank,
     size,
@@ -119,7 +120,8 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
 def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
     """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line."""
-    known = columns_of(connection, files)
+    tables = opened(connection, files)
+    known = columns_of(tables)
     lists = named(files, known, LIST_NAMES)
     place, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
     if place is None and score is None:
@@ -137,7 +139,7 @@ def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance
         columns["rank"] = rank(place)
     if score is not None:
         columns["score"] = number(score)
-    load(connection, "shown", files, columns)
+    load(connection, "shown", tables, columns)
     for name, sort in (("rank", "BIGINT"), ("score", "DOUBLE")):
         connection.execute(f"ALTER TABLE shown ADD COLUMN IF NOT EXISTS {name} {sort}")
     check_one_segment(connection, "shown", files, by)
@@ -158,13 +160,14 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
     """Read labels into the table `labels`: list, item, gain, line."""
-    known = columns_of(connection, files)
+    tables = opened(connection, files)
+    known = columns_of(tables)
     columns = {
         "list": text(named(files, known, LIST_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),
         "gain": number(optional(known, GAIN_NAMES)),
     }
-    load(connection, "labels", files, columns)
+    load(connection, "labels", tables, columns)
     advance(size(files))
 
 

@@ -29,12 +29,13 @@ from streameval.offline.table_files import (
     load,
     named,
     number,
+    opened,
     optional,
     size,
     text,
     time,
 )
-from streameval.offline.table_scans import quoted
+from streameval.offline.table_scans import TableFile
 from streameval.offline.units import BY, UnitBatch, batch_of, dimensions, grouped
 
 RATING_NAMES: Final = ("rating", "actual", "label")
@@ -58,16 +59,16 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     Answers what was left out. Raises `InputError`.
     """
     ratings, predictions = files_of(given.ratings), files_of(given.predictions)
-    known = columns_of(connection, ratings)
+    tables = opened(connection, ratings)
+    known = columns_of(tables)
     here = [name for name in given.by if name in known]
-    again = _load_ratings(connection, ratings, here, advance, with_predictions=not predictions)
+    again = _load_ratings(connection, tables, here, advance, with_predictions=not predictions)
     if predictions:
         _join(connection, predictions, given.by, here, advance)
     else:
         if missing := [name for name in given.by if name not in known]:
             named(ratings, known, missing)
         connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
-    _check(connection, "both_sides", predictions or ratings, "prediction", needed=False)
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
     without = _count(connection, "both_sides") - _count(connection, "pairs")
     notes = [
@@ -83,14 +84,14 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
 
 def _load_ratings(
     connection: Any,
-    files: Sequence[str],
+    tables: Sequence[TableFile],
     by: Sequence[str],
     advance: Advance,
     *,
     with_predictions: bool,
 ) -> int:
     """Make the table `latest`, a row a pair; answers how many ratings were replaced by others."""
-    known = columns_of(connection, files)
+    files, known = [table.file for table in tables], columns_of(tables)
     moment = optional(known, TIME_NAMES)
     columns = _keys(files, known) | {
         "rating": number(named(files, known, RATING_NAMES)),
@@ -100,9 +101,9 @@ def _load_ratings(
         columns["moment"] = time(moment)
     if with_predictions:
         columns["prediction"] = number(_prediction(files, known))
-    load(connection, "rated", files, columns)
+    load(connection, "rated", tables, columns)
     advance(size(files))
-    _check(connection, "rated", files, "rating")
+    _require_ratings(connection, files)
     order = "moment DESC NULLS LAST, " if moment is not None else ""
     connection.execute(f"""
         CREATE TABLE latest AS SELECT * FROM rated QUALIFY row_number() OVER
@@ -124,11 +125,12 @@ def _join(
     advance: Advance,
 ) -> None:
     """Put the predictions of a table of their own beside the ratings."""
-    known = columns_of(connection, files)
+    tables = opened(connection, files)
+    known = columns_of(tables)
     here = [name for name in by if name not in in_ratings]
     columns = _keys(files, known) | {"prediction": number(_prediction(files, known))}
     columns |= {BY + named(files, known, (name,)): label(name) for name in here}
-    load(connection, "predicted", files, columns)
+    load(connection, "predicted", tables, columns)
     advance(size(files))
     twice = connection.execute(
         f"SELECT user, item FROM predicted GROUP BY user, item{dimensions(here)}"  # noqa: S608  # names are quoted
@@ -162,22 +164,11 @@ def _prediction(files: Sequence[str], known: Sequence[str]) -> str:
     return found
 
 
-def _check(
-    connection: Any, table: str, files: Sequence[str], column: str, *, needed: bool = True
-) -> None:
-    """Refuse a pair without a user or item, or with a value that is no number."""
-    value = quoted(column)
-    absent = f"{value} IS NULL" if needed else "false"
-    wrong = connection.execute(f"""
-        SELECT user, item FROM {table} WHERE user IS NULL OR item IS NULL OR {absent}
-            OR NOT isfinite({value}) LIMIT 1
-    """).fetchall()  # noqa: S608  # names are ours
-    if wrong:
-        user, item = wrong[0]
-        raise InputError(
-            f"{', '.join(files)}: {user or 'no user'}, {item or 'no item'}: each row needs a user,"
-            f" an item and a finite {column}"
-        )
+def _require_ratings(connection: Any, files: Sequence[str]) -> None:
+    """Refuse a pair without a rating; other cells that say nothing are refused by `load`."""
+    wrong = connection.execute("SELECT user, item FROM rated WHERE rating IS NULL LIMIT 1")
+    for user, item in wrong.fetchall():
+        raise InputError(f"{', '.join(files)}: {user}, {item}: each row needs a rating")
 
 
 def _users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:

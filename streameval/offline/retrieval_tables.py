@@ -25,6 +25,7 @@ from streameval.offline.table_files import (
     load,
     named,
     number,
+    opened,
     size,
     text,
 )
@@ -76,7 +77,8 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
     """Leave-one-out among sampled negatives. Raises `InputError`."""
     with connected(*given.sampled) as connection:
         files = files_of(given.sampled)
-        known = columns_of(connection, files)
+        tables = opened(connection, files)
+        known = columns_of(tables)
         lists = named(files, known, LIST_NAMES)
         columns = {
             "list": text(lists),
@@ -85,7 +87,7 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
             "gain": number(named(files, known, POSITIVE_NAMES)),
         }
         columns |= {BY + name: label(named(files, known, (name,))) for name in given.by}
-        load(connection, "given", files, columns)
+        load(connection, "given", tables, columns)
         check_one_segment(connection, "given", files, given.by)
         connection.execute("CREATE VIEW sampled AS SELECT *, gain > 0 AS positive FROM given")
         advance(size(files))
@@ -102,12 +104,12 @@ def _check_samples(connection: Any, files: Sequence[str]) -> tuple[int, int]:
     where = ", ".join(files)
     wrong = connection.execute("""
         SELECT list, count(*) FILTER (positive) AS positives,
-            count(*) FILTER (score IS NULL OR NOT isfinite(score) OR positive IS NULL) AS unknown
+            count(*) FILTER (score IS NULL OR positive IS NULL) AS unknown
         FROM sampled GROUP BY list HAVING positives <> 1 OR unknown > 0 ORDER BY list LIMIT 1
     """).fetchall()
     for name, positives, unknown in wrong:
         if unknown:
-            raise InputError(f"{where}: {name}: each row needs a finite score and its label")
+            raise InputError(f"{where}: {name}: each row needs a score and its label")
         raise InputError(f"{where}: {name}: {positives} positives; a sample has exactly one")
     ((fewest, most),) = connection.execute(
         "SELECT min(count), max(count) FROM (SELECT count(*) - 1 AS count FROM sampled"

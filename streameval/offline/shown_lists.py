@@ -33,6 +33,7 @@ from streameval.offline.table_files import (
     load,
     named,
     number,
+    opened,
     optional,
     size,
     text,
@@ -161,14 +162,15 @@ def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
     """Each item's features, brought to length 1; an item whose values are all 0 has none."""
     with connected(*paths) as connection:
         files = files_of(paths)
-        known = columns_of(connection, files)
+        tables = opened(connection, files)
+        known = columns_of(tables)
         value = optional(known, ("value", "weight"))
         columns = {
             "item": text(named(files, known, ITEM_NAMES)),
             "feature": label(named(files, known, FEATURE_NAMES)),
             "value": number(value),
         }
-        load(connection, "features", files, columns)
+        load(connection, "features", tables, columns)
         found: dict[str, dict[str, float]] = defaultdict(dict)
         rows = connection.execute(
             "SELECT item, feature, max(value) FROM features"
@@ -200,16 +202,18 @@ def _catalogue(paths: Sequence[str]) -> set[str]:
 def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
     """Read the items of a catalogue into a table: item, line."""
     files = files_of(paths)
-    item = text(named(files, columns_of(connection, files), ITEM_NAMES))
-    load(connection, table, files, {"item": item})
+    tables = opened(connection, files)
+    item = text(named(files, columns_of(tables), ITEM_NAMES))
+    load(connection, table, tables, {"item": item})
 
 
 def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
     """Read who has what into a table: user, item, line. Answers the size of the files."""
     files = files_of(paths)
-    known = columns_of(connection, files)
+    tables = opened(connection, files)
+    known = columns_of(tables)
     user = text(named(files, known, USER_NAMES))
     item = text(named(files, known, ITEM_NAMES))
     columns = {"user": user, "item": item}
-    load(connection, table, files, columns)
+    load(connection, table, tables, columns)
     return size(files)

@@ -76,33 +76,37 @@ def size(files: Sequence[str]) -> int:
     return sum(Path(file).stat().st_size for file in files)
 
 
-def load(connection: Any, name: str, files: Sequence[str], columns: Mapping[str, Column]) -> None:
+def load(
+    connection: Any, name: str, tables: Sequence[TableFile], columns: Mapping[str, Column]
+) -> None:
     """Read files into a table `name` of `columns` and `line`, the order of the rows.
 
     Raises `InputError` at a cell that is not what its column needs.
     """
     types = ", ".join(f"{quoted(name)} {_TYPES[column.sort]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
-    require_disk(files)
-    for file in files:
-        table = table_file(connection, file)
+    for table in tables:
         for column in columns.values():
             if column.source is not None:
                 table.require(column.source, is_id=column.sort == "id")
         lists = columns["list"].source if "list" in columns else None
         chosen = ", ".join(_sql(table, column, lists) for column in columns.values())
-        with reading(file):
+        with reading(table.file):
             connection.execute(
-                f"INSERT INTO {name} SELECT {chosen}, line + (SELECT count(*) FROM {name})"  # noqa: S608  # names are quoted
-                f" FROM (SELECT *, row_number() OVER () AS line FROM {table.scan})"
+                f"INSERT INTO {name} SELECT {chosen}, {table.line} + (SELECT count(*) FROM {name})"  # noqa: S608  # names are quoted
+                f" FROM (SELECT *, row_number() OVER () AS {table.line} FROM {table.scan})"
             )
 
 
-def columns_of(connection: Any, files: Sequence[str]) -> list[str]:
-    """The names of the columns that any of the files has, in order."""
+def opened(connection: Any, files: Sequence[str]) -> list[TableFile]:
+    """Find out how to read files, once: of JSON that reads all of it. Raises `InputError`."""
     require_disk(files)
-    known = (table_file(connection, file).types for file in files)
-    return list(dict.fromkeys(name for types in known for name in types))
+    return [table_file(connection, file) for file in files]
+
+
+def columns_of(tables: Sequence[TableFile]) -> list[str]:
+    """The names of the columns that any of the files has, in order."""
+    return list(dict.fromkeys(name for table in tables for name in table.types))
 
 
 def require_disk(files: Sequence[str]) -> None:
@@ -122,7 +126,7 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     written = f"({value})::VARCHAR"
     number = f"TRY_CAST({value} AS DOUBLE)"
     whose = f" || coalesce(', list ' || {table.value(lists)}, '')" if lists else ""
-    where = f"'{MARK}' || {literal(places.shown(table.file))} || ': row ' || line{whose}"
+    where = f"'{MARK}' || {literal(places.shown(table.file))} || ': row ' || {table.line}{whose}"
     where += f" || {literal(f': column {column.source}: ')}"
     wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.sort]}')})"
     if column.sort == "id":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,15 @@ class TableFile:
     scan: str
     types: Mapping[str, str]
     json: bool = False
+
+    @property
+    def line(self) -> str:
+        """A name for the number of a row, which no column of the file has."""
+        taken = {name.lower() for name in self.types}
+        name = "line"
+        while name in taken:
+            name += "_"
+        return name
 
     def value(self, column: str) -> str:
         """The SQL of a cell, of JSON without the quotes of a string."""
@@ -109,24 +118,34 @@ def reading(file: str) -> Iterator[None]:
 
 
 def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> TableFile:
-    # Brackets keep a character that would be a pattern.
-    name = literal(re.sub(r"[\[*?]", r"[\g<0>]", file))
     if kind == ".parquet":
-        scan = f"read_parquet([{name}])"
+        scan = parquet_scan([file])
         return TableFile(file, scan, _described(connection, scan))
-    options = f"compression = '{packed or 'none'}'"
+    start = f"{_names([file])}, compression = '{packed or 'none'}'"
     if kind in _JSON:
-        guess = f"read_json([{name}], {options}, sample_size = -1, maximum_depth = 1)"
+        guess = f"read_json({start}, sample_size = -1, maximum_depth = 1)"
         names = list(_described(connection, guess))
-        scan = f"read_json([{name}], {options}, columns = {_struct(names, 'JSON')})"
+        scan = f"read_json({start}, columns = {_struct(names, 'JSON')})"
         return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True)
     delimiter, names = _header(file, packed, "\t" if kind == ".tsv" else None)
     scan = (
-        f"read_csv([{name}], {options}, auto_detect = false, header = true,"
+        f"read_csv({start}, auto_detect = false, header = true,"
         f""" delim = '{delimiter}', quote = '"', escape = '"',"""
         f" columns = {_struct(names, 'VARCHAR')})"
     )
     return TableFile(file, scan, dict.fromkeys(names, "VARCHAR"))
+
+
+def parquet_scan(files: Sequence[str]) -> str:
+    """The SQL that scans Parquet files, whatever their names hold."""
+    return f"read_parquet({_names(files)})"
+
+
+def _names(files: Sequence[str]) -> str:
+    """Names as the functions of DuckDB take them that read files."""
+    # Brackets keep a character that would be a pattern; a folder `item=7` is no column.
+    names = (literal(re.sub(r"[\[*?]", r"[\g<0>]", file)) for file in files)
+    return f"[{', '.join(names)}], hive_partitioning = false"
 
 
 def quoted(name: str) -> str:
