@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from streameval import yaml_file
 from streameval.core.errors import ConfigError
 from streameval.reference import reference
 from streameval.settings import PREFIX, SECRETS, Settings, WindowSettings
@@ -31,7 +30,7 @@ def load(path: Path | None) -> Settings:
     Raises ConfigError.
     """
     named = path or os.environ.get(f"{PREFIX}CONFIG")
-    given = _read(Path(named)) if named else {}
+    given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
     place = f"{named}: " if named else ""
     try:
@@ -52,38 +51,6 @@ def _in_environment(key: str) -> bool:
     return bool(os.environ.get(variable)) or (
         key in SECRETS and bool(os.environ.get(f"{variable}_FILE"))
     )
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}: line {line}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: write keys and values, like `ks: [5, 10]`")
-    return {str(key): value for key, value in document.items()}
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, for which a key that stands twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for index, (key, _) in enumerate(node.value):
-            if key.value in keys[:index]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands there twice", key.start_mark
-                )
-        return super().construct_mapping(node, deep=deep)
 
 
 def _problem(problem: Any) -> str:

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clean_service import (
@@ -91,7 +92,7 @@ def test_the_command_fails_with_exit_code_1_and_a_line_that_says_why(tmp_path):
         (["--log", "x.jsonl"], "write PARTITION=FILE"),
         (["--log", "0=nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--snapshot", "nowhere"], "nowhere is no snapshot"),
-        (["--reference", "nowhere"], "neither a snapshot nor outcome files"),
+        (["--reference", "nowhere"], "reference: nowhere: there is no such folder: give a snap"),
     ],
 )
 def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
@@ -101,6 +102,51 @@ def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
     assert ran.returncode == 2
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Files and folders that are not what the options of the command ask for."""
+    root = tmp_path_factory.mktemp("others")
+    (root / "log.jsonl").write_text("")
+    for name, columns in (("foreign", {"a": [1]}), ("mixed", {"user": ["u"], "items": [["i"]]})):
+        (root / name / "dt=2026-01-01").mkdir(parents=True)
+        pq.write_table(pa.table(columns), root / name / "dt=2026-01-01" / "z.parquet")
+    pq.write_table(table(0, []), root / "mixed" / "dt=2026-01-01" / "a.parquet")
+    (root / "snapshot").mkdir()
+    (root / "snapshot" / "manifest.json").write_text("[]")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--log 0=log.jsonl --log 0=log.jsonl", "--log: partition 0 is given twice"),
+        ("--log 99=log.jsonl", "--log 99=…: the snapshot has the partitions 0, 1, 2"),
+        ("--log 0=" + "a" * 300, "is too long for the name of a file"),
+        ("--reference log.jsonl", "reference: log.jsonl: is a file: give a snapshot, or a folder"),
+        ("--reference foreign", "reference: {}foreign/dt=2026-01-01/z.parquet: no column user"),
+        ("--reference " + "a" * 300, "is too long for the name of a file"),
+        ("--reference s3://[x", "s3://[x is no URI of a file system: "),
+        ("--reference snapshot", "snapshot is no snapshot, or not whole"),
+        ("--outcomes mixed", "outcomes: {}mixed/dt=2026-01-01/z.parquet: no column ranks"),
+        ("--outcomes " + "a" * 300, "is too long for the name of a file"),
+        ("--outcomes s3://[x", "s3://[x is no URI of a file system: "),
+        ("--snapshot snapshot", "snapshot is no snapshot, or not whole"),
+        ("--snapshot " + "a" * 300, "is no snapshot, or not whole"),
+    ],
+)
+def test_what_is_given_and_something_else_is_one_line(
+    service, others, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(others)
+    given = {"--outcomes": str(service.outcomes), "--snapshot": str(service.root / "later")}
+    words = arguments.split()
+    whole = [word for pair in given.items() if pair[0] not in words for word in pair]
+    error = CliRunner().invoke(app, ["check", *whole, *words]).exception
+    assert isinstance(error, InputError)
+    assert message.format(f"{others}/") in str(error)
+    assert "\n" not in str(error)
 
 
 def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path):
@@ -162,6 +208,8 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypat
         ("sample_rato: {}", "sample_rato: there is no such key; did you mean sample_ratio?"),
         ("drift: {max_distanse: 1}", "drift.max_distanse: there is no such key; did you mean max_"),
         ("- drift", "write keys and values"),
+        ("sample_ratio: {since: 2026-02-30T00:00:00Z}", "checks.yaml: line 1: '2026-02-30T00:"),
+        ("drift: {}\nperiod: 1h\ndrift: {}", "checks.yaml: line 3: the key 'drift' stands there"),
         (None, "cannot be read: No such file or directory"),
     ],
 )

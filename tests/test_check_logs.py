@@ -102,7 +102,17 @@ def candidates(tmp_path, monkeypatch):
         for offset in offsets:
             folder = tmp_path / f"at-{offset}"
             folder.mkdir()
-            document = {"fingerprint": fingerprint, "partitions": [part(offset, offset * MINUTE)]}
+            document = {
+                "format": 1,
+                "fingerprint": fingerprint,
+                "definition": {},
+                "pseudonymous": False,
+                "partitions": [part(offset, offset * MINUTE)],
+                "files": {
+                    name: {"sha256": "0"}
+                    for name in ("users.parquet", "open.parquet", "figures.json")
+                },
+            }
             (folder / "manifest.json").write_text(json.dumps(document))
             found.append(folder)
         return found

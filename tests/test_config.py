@@ -177,6 +177,7 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ("kafka_ca_file: /does/not/exist", "kafka_ca_file: there is no file '/does/not/exist'"),
         ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),
         ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
+        ("ks: [1]\nwindows: 2026-02-30", "line 2: '2026-02-30' is no date or number: day is out"),
         ("ks: [1", "line 1: "),
         ("- ks", "write keys and values, like `ks: [5, 10]`"),
         ("just words", "write keys and values, like `ks: [5, 10]`"),

@@ -79,8 +79,8 @@ def settings_of(service, **changes):
 
 
 def rates_of(service, day="2023-11-15"):
-    found = daily_rates(service.definition, dataset(str(service.outcomes)), day)
-    return {row.pop("feedback"): row for row in found["rates"]} | {"users": found["users"]}
+    users, rates = daily_rates(service.definition, dataset(str(service.outcomes)), day)
+    return {row.pop("feedback"): row for row in rates} | {"users": users}
 
 
 # --- figures --------------------------------------------------------------------------------------

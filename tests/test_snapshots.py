@@ -1,6 +1,7 @@
 """Snapshots: whole, each partition consistent, equal to the oracle; by command and by leader."""
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -15,11 +16,11 @@ from test_outcomes import expected, plain, with_ms
 from test_partition_properties import Counters, assert_same, assert_same_rows
 
 from streameval.core.checkpoint import checkpoint
-from streameval.core.errors import ConfigError, InputError, RefusedError
+from streameval.core.errors import ConfigError, InputError, RefusedError, UnusableStateError
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshots import manifest_of, snapshots, take, take_from, taken_at
+from streameval.offline.snapshots import manifest_of, retire, snapshots, take, take_from, taken_at
 from streameval.stream.scan import UserRow, UserScan, scan_users
 from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.store import Stored
@@ -164,6 +165,14 @@ def test_a_leader_that_was_replaced_throws_its_snapshot_away(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_snapshot_is_taken_of_a_damaged_checkpoint(tmp_path):
+    store = FakeStore(*hostile(SEED))
+    store.stored.chunks[next(iter(store.stored.chunks))] = b"?"
+    with pytest.raises(UnusableStateError, match="is damaged: restore Redis from a backup"):
+        snapshot(tmp_path, store=store)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command_needs_no_lease(tmp_path):
     definition, events = hostile(SEED)
     folder = snapshot(tmp_path, store=FakeStore(definition, events, token=8), token=0)
@@ -232,6 +241,37 @@ def test_each_user_is_exact_at_the_offset_beside_it(commits, consistent):
 # --- the leader's schedule -----------------------------------------------------------------------
 
 
+def test_two_may_retire_snapshots_at_a_time(tmp_path, monkeypatch):
+    for day in (10, 11, 12):
+        (tmp_path / f"202001{day}T000000Z-9").mkdir()
+    known = snapshots(tmp_path)
+    known[0].rmdir()
+    monkeypatch.setattr("streameval.offline.snapshots.snapshots", lambda _: known)
+    retire(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["20200112T000000Z-9"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ("[]", "is no snapshot, or not whole"),
+        ('{"files": {}}', "is no snapshot, or not whole"),
+        ('{"files": {"a": 1}, "format": 1}', "is no snapshot, or not whole"),
+        ('{"format": 9}', "has format 9, this version reads 1"),
+        (lambda whole: whole | {"files": {}}, "is not whole: no figures.json, open.parquet, users"),
+        (lambda whole: whole | {"partitions": [{}]}, "is no snapshot, or not whole"),
+    ],
+)
+def test_a_damaged_manifest_is_one_line(tmp_path, manifest, said):
+    path = snapshot(tmp_path) / "manifest.json"
+    if not isinstance(manifest, str):
+        manifest = json.dumps(manifest(json.loads(path.read_text())))
+    path.write_text(manifest)
+    with pytest.raises(InputError, match=said) as error:
+        manifest_of(path.parent)
+    assert "\n" not in str(error.value)
+
+
 class FakeProcess:
     code = None
 
@@ -277,6 +317,50 @@ def test_one_that_failed_is_not_tried_again_at_once(schedule):
     schedule._process.code = 3
     schedule.turn(4)
     assert schedule.begun == [4]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("checks.json", ""),
+        ("checks.json", '{"time": 1, "checks": [{"name": "drift"}]}'),
+        ("daily.json", '{"day": "2026-'),
+        ("daily.json", "[]"),
+        ("daily.json", '{"day": "2026-02-30", "fingerprint": "", "users": 1, "rates": []}'),
+    ],
+)
+def test_damaged_results_do_not_end_the_leader(tmp_path, caplog, name, content):
+    """They are said once in a while; of the rest what is there is shown."""
+    folder = tmp_path / "20200101T000000Z-3"
+    folder.mkdir()
+    one = {"name": "drift", "severity": "error", "passed": True, "value": 0.0, "seconds": 1.0}
+    day = {"day": "2026-01-31", "fingerprint": "", "users": 1, "rates": []}
+    (folder / "checks.json").write_text(json.dumps({"time": 1, "checks": [one]}))
+    (folder / "daily.json").write_text(json.dumps(day))
+    (folder / name).write_text(content)
+    made = SnapshotSchedule(some_settings(None, tmp_path, checks="x", outcomes="y"))
+    for _ in range(3):
+        assert (bool(made.results()), bool(made.daily())) == (
+            name != "checks.json",
+            name != "daily.json",
+        )
+    assert caplog.text.count("results beside the snapshots are not shown") == 1
+
+
+def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, caplog):
+    def away(_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("pathlib.Path.iterdir", away)
+    for _ in range(3):
+        schedule.turn(4)
+        schedule.turn(4)
+    schedule._settings.checks = schedule._settings.outcomes = "x"
+    for _ in range(3):
+        assert (schedule.results(), schedule.daily()) == ([], None)
+    assert schedule.begun == []
+    assert caplog.text.count("no snapshot: snapshots: ") == 1
+    assert caplog.text.count("Stale file handle") == 3
 
 
 def test_without_a_folder_there_is_no_schedule(monkeypatch):

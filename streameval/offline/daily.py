@@ -14,23 +14,22 @@ The first day of the files is never taken: they may begin in the middle of it.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 import numpy as np
 
 from streameval.core.definition import Definition
-from streameval.core.errors import ConfigError
+from streameval.core.errors import ConfigError, InputError
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import VIEW, readable
 from streameval.offline.outcomes import dataset
-from streameval.offline.snapshots import MANIFEST, attach, newest_attached
+from streameval.offline.snapshots import PartFacts, attach, facts_of, newest_attached
 from streameval.offline.table_files import connected
 
 if TYPE_CHECKING:
@@ -42,38 +41,61 @@ RESULT: Final = "daily.json"
 _DAY_MS: Final = 86_400_000
 
 
-def take_daily(settings: Settings, folder: Path) -> dict[str, Any] | None:
+class DailyRate(TypedDict):
+    """The rates of one kind of positive; a rate over no user is None."""
+
+    feedback: str
+    positive_rate: float | None
+    positive_rate_gorse_v05: float | None
+
+
+class Daily(TypedDict):
+    """The document `daily.json`."""
+
+    day: str
+    fingerprint: str
+    users: int
+    rates: list[DailyRate]
+
+
+def take_daily(settings: Settings, folder: Path) -> Daily | None:
     """Leave the figures of the last whole day in a snapshot's folder; None before there is one.
 
-    Raises ConfigError without `outcomes`, UnreachableError.
+    Raises ConfigError without `outcomes`, InputError, UnreachableError.
     """
     if settings.outcomes is None:
         raise ConfigError("outcomes: name the folder of outcome files, which the daily rate is of")
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest = facts_of(folder)
     definition = settings.definition()
     day = _last_whole(definition, manifest["partitions"])
     if day is None:
         return None
-    found = last_daily(folder.parent)
+    try:
+        found = last_daily(folder.parent)
+    except InputError:
+        found = None  # damaged: computed anew
     if found is None or (found["day"], found["fingerprint"]) != (day, manifest["fingerprint"]):
         files = dataset(settings.outcomes)
         if not _has_day_before(files, day):
             return None
-        found = {"day": day, "fingerprint": manifest["fingerprint"]}
-        found |= daily_rates(definition, files, day)
+        users, rates = daily_rates(definition, files, day)
+        fingerprint = manifest["fingerprint"]
+        found = Daily(day=day, fingerprint=fingerprint, users=users, rates=rates)
     attach(folder, RESULT, found)
     return found
 
 
-def last_daily(root: Path) -> dict[str, Any] | None:
-    """What the newest snapshot has that has any."""
-    return newest_attached(root, RESULT)
+def last_daily(root: Path) -> Daily | None:
+    """What the newest snapshot has that has any. Raises `InputError`, `UnreachableError`."""
+    return newest_attached(root, RESULT, Daily)
 
 
-def daily_rates(definition: Definition, files: pa.dataset.Dataset, day: str) -> dict[str, Any]:
+def daily_rates(
+    definition: Definition, files: pa.dataset.Dataset, day: str
+) -> tuple[int, list[DailyRate]]:
     """Users with an impression on a day (`2026-01-31`), and the rates of each kind of positive.
 
-    A rate over no user is None. Raises `InputError`, `UnreachableError`.
+    Raises `InputError`, `UnreachableError`.
     """
     with connected("outcomes") as connection, readable():
         connection.execute("SET enable_external_access = false")
@@ -82,10 +104,10 @@ def daily_rates(definition: Definition, files: pa.dataset.Dataset, day: str) -> 
     columns = np.array(rows, np.int64).reshape(len(rows), 2 + len(definition.kinds)).T
     users, reads, *positives = columns
     rates = [
-        {"feedback": kind} | _rates(Reads(reads, hits), users)
+        cast("DailyRate", {"feedback": kind, **_rates(Reads(reads, hits), users)})
         for kind, hits in zip(definition.kinds, positives, strict=True)
     ]
-    return {"users": int(users.sum()), "rates": rates}
+    return int(users.sum()), rates
 
 
 def _query(definition: Definition) -> str:
@@ -120,7 +142,7 @@ def _rates(reads: Reads, users: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str
     return found
 
 
-def _last_whole(definition: Definition, parts: Sequence[Mapping[str, Any]]) -> str | None:
+def _last_whole(definition: Definition, parts: Sequence[PartFacts]) -> str | None:
     """The last day to which no partition adds a row; None where nothing was counted yet."""
     watermarks = [part["watermark"] for part in parts if part["watermark"] is not None]
     if not watermarks:

@@ -18,6 +18,7 @@ its own away. Everything is read from Redis and a list of partitions from Kafka;
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,8 +28,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, TypeVar, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -41,6 +43,7 @@ from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.slates import NEVER, Particulars, Slate
 from streameval.offline.outcomes import SCHEMA, pseudonyms, table
+from streameval.offline.places import reaching
 from streameval.stream.scan import UserRow
 from streameval.stream.store import Store
 
@@ -52,6 +55,8 @@ MANIFEST: Final = "manifest.json"
 # The unfinished folder of a death goes after so long.
 UNFINISHED_SECONDS: Final = 24 * 3600.0
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z-\d+")
+_FILES: Final = frozenset({"users.parquet", "figures.json", "open.parquet"})
+T = TypeVar("T")
 
 USERS: Final = pa.schema(
     [
@@ -68,6 +73,39 @@ USERS: Final = pa.schema(
 """Columns of users.parquet; times in ms since the epoch."""
 
 UserName = Callable[[str], str]
+
+
+class PartFacts(TypedDict):
+    """What readers need of the manifest's facts of a partition."""
+
+    partition: int
+    watermark: int | None
+    checkpoint_offset: int | None
+    cluster_id: str | None
+    topic_id: str | None
+    users_begin: int
+    users_end: int
+
+
+class FileFacts(TypedDict):
+    """What readers need of the manifest's facts of a file."""
+
+    sha256: str
+
+
+class _Form(TypedDict):
+    format: int
+
+
+class Manifest(TypedDict):
+    """What readers need of a manifest."""
+
+    format: int
+    fingerprint: str
+    definition: dict[str, Any]
+    pseudonymous: bool
+    partitions: list[PartFacts]
+    files: dict[str, FileFacts]
 
 
 class _Part(NamedTuple):
@@ -139,15 +177,16 @@ async def take_from(
         raise UnreachableError(f"snapshots: {root} cannot be used now ({error})") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    _retire(root, settings.snapshot_keep)
+    retire(root, settings.snapshot_keep)
     return folder
 
 
 def snapshots(root: Path) -> list[Path]:
-    """The snapshots in a folder, oldest first."""
-    if not root.is_dir():
-        return []
-    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
+    """The snapshots in a folder, oldest first. Raises `UnreachableError`."""
+    with reaching(str(root), "snapshots: "):
+        if not root.is_dir():
+            return []
+        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))
 
 
@@ -178,30 +217,55 @@ def attach(snapshot: Path, name: str, document: Mapping[str, Any]) -> None:
         raise UnreachableError(f"snapshots: {snapshot} cannot be used now ({error})") from error
 
 
-def newest_attached(root: Path, name: str) -> dict[str, Any] | None:
-    """What is attached by this name to the newest snapshot that has it; None where none has."""
-    for path in reversed(snapshots(root)):
-        try:
-            found: dict[str, Any] = json.loads((path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        return found
+def newest_attached(root: Path, name: str, shape: type[T]) -> T | None:
+    """What is attached by this name to the newest snapshot that has it; None where none has.
+
+    Raises `InputError` where it is not of the shape (a TypedDict), `UnreachableError`.
+    """
+    for folder in reversed(snapshots(root)):
+        path = folder / name
+        with reaching(str(path), "snapshots: "):
+            try:
+                return _document(path, shape)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                raise InputError(f"snapshots: {path} is damaged, remove it ({error})") from error
     return None
 
 
-def manifest_of(snapshot: Path) -> dict[str, Any]:
+def manifest_of(snapshot: Path) -> Manifest:
     """The manifest, once the checksums of all files are found right; raises `InputError`."""
+    manifest = facts_of(snapshot)
+    files = manifest["files"]
     try:
-        manifest: dict[str, Any] = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
-        files: Mapping[str, Any] = manifest["files"]
         wrong = [name for name in files if _sha256(snapshot / name) != files[name]["sha256"]]
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
         raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
     if wrong:
         raise InputError(f"{snapshot}: {', '.join(wrong)} changed since the snapshot was taken")
-    if manifest["format"] != FORMAT:
-        raise InputError(f"{snapshot} has format {manifest['format']}, this version reads {FORMAT}")
     return manifest
+
+
+def facts_of(snapshot: Path) -> Manifest:
+    """The manifest, whatever became of the files that it names; raises `InputError`."""
+    try:
+        form = _document(snapshot / MANIFEST, _Form)["format"]
+        if form != FORMAT:
+            raise InputError(f"{snapshot} has format {form}, this version reads {FORMAT}")
+        manifest = _document(snapshot / MANIFEST, Manifest)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
+    if lacking := _FILES - manifest["files"].keys():
+        raise InputError(f"{snapshot} is not whole: no {', '.join(sorted(lacking))}")
+    return manifest
+
+
+def _document(path: Path, shape: type[T]) -> T:
+    """The JSON of a file, all of it. Raises OSError, and ValueError where it lacks the shape."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    msgspec.convert(document, shape)
+    return cast("T", document)
 
 
 # ------------------------------------------------------------------------------------- partitions
@@ -315,12 +379,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _retire(root: Path, keep: int) -> None:
-    """Remove the oldest snapshots beyond `keep`, and what dead ones began."""
-    for path in snapshots(root)[:-keep]:
-        gone = root / f"_{path.name}"  # no reader finds half of it
-        path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-    for path in root.glob("_*"):
-        if path.is_dir() and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+def retire(root: Path, keep: int) -> None:
+    """Remove the oldest snapshots beyond `keep`, and what dead ones began.
+
+    Another may do so at the same time. Raises `UnreachableError`.
+    """
+    with reaching(str(root), "snapshots: "):
+        for path in snapshots(root)[:-keep]:
+            gone = root / f"_{path.name}"  # no reader finds half of it
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        for path in root.glob("_*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_dir() and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
 
+from streameval import yaml_file
 from streameval.core.errors import ConfigError
 from streameval.durations import Duration
 from streameval.offline.checks.table import CHECKS
@@ -69,15 +69,9 @@ def load(path: Path | None) -> Specification:
     """The specification in a YAML file; without one, all defaults. Raises ConfigError."""
     if path is None:
         return Specification.model_validate({})
+    given = yaml_file.read(path, "drift: {severity: warning}")
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        said = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read: {said}") from None
-    if given is not None and not isinstance(given, dict):
-        raise ConfigError(f"{path}: write keys and values, like `drift: {{severity: warning}}`")
-    try:
-        return Specification.model_validate({} if given is None else given)
+        return Specification.model_validate(given)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))

@@ -22,8 +22,9 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.core.errors import StreamevalError
 from streameval.stream import logs
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from streameval.settings import Settings
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-# A snapshot that fails is tried again after so long, or after the interval if that is shorter.
+# What fails is tried again after so long, or after the interval if that is shorter.
 RETRY_SECONDS: Final = 60.0
 # Beside a worker that is busy.
 NICENESS: Final = 10
@@ -51,21 +53,34 @@ class SnapshotSchedule:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
         self._process: Process | None = None
-        self._left: tuple[list[CheckStatus], DailyStatus | None] | None = None
-        self._not_before = 0.0
+        self._left: tuple[list[CheckStatus], DailyStatus | None] = [], None
+        self._is_read = False
+        self._read_not_before = self._not_before = 0.0
 
     def turn(self, token: int | None) -> None:
-        """Look after a snapshot under way, or begin one; `token` None: this worker leads not."""
+        """Look after a snapshot under way, or begin one; `token` None: this worker leads not.
+
+        What goes wrong is only said: counting does not wait for snapshots.
+        """
         if self._process is not None:
             code = self._process.poll()
             if code is None:
                 return
             if code != 0:
                 log.warning("the snapshot failed (exit code %s)", code)
-                self._not_before = time.time() + min(RETRY_SECONDS, self._interval)
-            self._process = self._left = None
-        if token is not None and self._due(time.time()):
-            self._process = self._begin(token)
+                self._not_before = self._later()
+            self._process, self._is_read, self._read_not_before = None, False, 0.0
+        if token is None:
+            return
+        try:
+            if self._due(time.time()):
+                self._process = self._begin(token)
+        except (StreamevalError, OSError) as error:
+            log.warning("no snapshot: %s", error)
+            self._not_before = self._later()
+
+    def _later(self) -> float:
+        return time.time() + min(RETRY_SECONDS, self._interval)
 
     def _begin(self, token: int) -> Process:
         command = [sys.executable, "-m", __name__]
@@ -85,10 +100,23 @@ class SnapshotSchedule:
         return self._read()[1]
 
     def _read(self) -> tuple[list[CheckStatus], DailyStatus | None]:
-        """What processes left, of this worker or another; read again after each of ours."""
-        if self._left is None:
-            self._left = _last_results(self._settings), _last_daily(self._settings)
+        """What processes left, of this worker or another; read again after each of ours.
+
+        Where it cannot be read, what was known stays.
+        """
+        if not self._is_read and time.time() >= self._read_not_before:
+            checks, daily = self._left
+            self._is_read = True
+            self._left = self._tried(_last_results, checks), self._tried(_last_daily, daily)
         return self._left
+
+    def _tried(self, read: Callable[[Settings], T], known: T) -> T:
+        try:
+            return read(self._settings)
+        except (StreamevalError, ValueError) as error:
+            log.warning("results beside the snapshots are not shown: %s", error)
+            self._is_read, self._read_not_before = False, self._later()
+            return known
 
     @property
     def check_interval(self) -> float | None:

@@ -86,8 +86,8 @@ class _Side:
 
 
 def _offsets(snapshot: Snapshot, partition: int) -> tuple[int, int]:
-    part = snapshot.parts.get(partition, {})
-    return part.get("users_begin", 0), part.get("users_end", 0)
+    part = snapshot.parts.get(partition)
+    return (0, 0) if part is None else (part["users_begin"], part["users_end"])
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:

@@ -26,7 +26,7 @@ from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
 from streameval.offline.places import is_uri, on_disk, reaching, shown
-from streameval.offline.snapshots import MANIFEST, manifest_of
+from streameval.offline.snapshots import MANIFEST, PartFacts, manifest_of
 from streameval.offline.table_files import connected
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Snapshot:
     fingerprint: str
     definition: Mapping[str, Any]
     pseudonymous: bool
-    parts: dict[int, Mapping[str, Any]]
+    parts: dict[int, PartFacts]
     watermarks: dict[int, int]
     figures: dict[int, dict[str, Any]]
     combined: dict[str, Any]

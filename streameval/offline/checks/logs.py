@@ -13,12 +13,11 @@ later than its record.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from streameval.core.errors import InputError
@@ -26,7 +25,7 @@ from streameval.core.events import Event, decode_batch
 from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.offline.checks.result import duration
 from streameval.offline.places import reaching
-from streameval.offline.snapshots import MANIFEST
+from streameval.offline.snapshots import Manifest, PartFacts, facts_of
 from streameval.replay import lines_of
 from streameval.stream.columns import Columns
 from streameval.stream.reader import client_arguments
@@ -222,13 +221,12 @@ def _counted_whole(later: Snapshot, starts: Mapping[int, int]) -> bool:
     return True
 
 
-def _facts(path: Path) -> dict[str, Any] | None:
+def _facts(path: Path) -> Manifest | None:
     """The manifest of a candidate; checksums are compared only of the one that is chosen."""
     try:
-        found: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return facts_of(path)
+    except InputError:
         return None
-    return found
 
 
 def _context(settings: Settings) -> int:
@@ -239,16 +237,15 @@ def _context(settings: Settings) -> int:
 async def _begins(
     settings: Settings,
     topic: Rereading,
-    parts: Iterable[Mapping[str, Any]],
+    parts: Iterable[PartFacts],
     starts: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> Begins | None:
     """Where to begin in each partition; None where the log does not hold that any more."""
-    watermarks = {part["partition"]: part["watermark"] for part in parts}
     times = {
-        number: max(0, watermarks[number] - _context(settings))
-        for number in ends
-        if watermarks.get(number) is not None
+        part["partition"]: max(0, part["watermark"] - _context(settings))
+        for part in parts
+        if part["partition"] in ends and part["watermark"] is not None
     }
     skew = settings.max_clock_skew
     found = await topic.since({number: max(0, moment - skew) for number, moment in times.items()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from streameval.core.errors import ConfigError
 from streameval.offline.checks.evidence import gather
@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     from streameval.settings import Settings
 
 RESULTS: Final = "checks.json"
+
+
+class LastResult(TypedDict):
+    """What a leader needs of one result of `checks.json`."""
+
+    name: str
+    severity: str
+    passed: bool | None
+    value: float | None
+    seconds: float
+
+
+class LastResults(TypedDict):
+    """What a leader needs of `checks.json`; `time` in ms."""
+
+    time: int
+    checks: list[LastResult]
 
 
 def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
@@ -60,9 +77,12 @@ def reference_for(folder: Path, age: int) -> Path | None:
     return old[-1] if old else next(iter(before), None)
 
 
-def last_results(root: Path) -> dict[str, Any] | None:
-    """The document of the newest snapshot that was checked; None where none was."""
-    return newest_attached(root, RESULTS)
+def last_results(root: Path) -> LastResults | None:
+    """The document of the newest snapshot that was checked; None where none was.
+
+    Raises `InputError`, `UnreachableError`.
+    """
+    return newest_attached(root, RESULTS, LastResults)
 
 
 def failures(results: Sequence[Result]) -> list[Result]:

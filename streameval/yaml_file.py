@@ -1,0 +1,52 @@
+"""YAML files that people write: keys and values, each key once; each error is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from streameval.core.errors import ConfigError
+
+
+def read(path: Path, example: str) -> Mapping[str, Any]:
+    """The keys and values of a file; `example` shows how they are written. Raises ConfigError."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}: line {line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: write keys and values, like `{example}`")
+    return {str(key): value for key, value in document.items()}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, for which a key that stands twice is an error, as is a wrong date."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r} is no date or number: {error}", node.start_mark
+            ) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands there twice", key.start_mark
+                )
+        return super().construct_mapping(node, deep=deep)
