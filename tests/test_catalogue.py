@@ -185,7 +185,7 @@ def test_ranks_beyond_those_of_a_stream_are_scored_too():
 
 def test_a_score_too_large_for_an_exact_sum_is_refused():
     lists = Lists.of([((1,), (90.0,))])
-    with pytest.raises(InputError, match="gains are too large"):
+    with pytest.raises(InputError, match="gains or errors are too large"):
         nano(METRICS["dcg_exp"].score(lists, 10))
 
 

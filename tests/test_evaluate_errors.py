@@ -49,6 +49,15 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*LISTS, "--neutral", "nan"), "--neutral nan: give a finite number"),
         ((*LISTS, "--metrics", "ndgc@5"), "ndgc@5: no such figure; did you mean ndcg@5?"),
         ((*LISTS, "--metrics", "Precison"), "Precison: no such figure; did you mean precision@10?"),
+        ((*LISTS, "--metrics", "ndcg@k"), "ndcg@k: no such figure; did you mean ndcg@10?"),
+        ((*LISTS, "--metrics", "ndcg@"), "ndcg@: no such figure; did you mean ndcg@10?"),
+        ((*LISTS, "--metrics", "maq"), "maq: no such figure; did you mean map?"),
+        ((*LISTS, "--metrics", "auc@k"), "auc@k: no such figure; did you mean auc?"),
+        (
+            (*LISTS, "--metrics", "interpolated_precison@5"),
+            "did you mean interpolated_precision@0.3?",
+        ),
+        ((*LISTS, "--metrics", "map_blog@1000001"), "a cut is a whole number from 1 to 1,000,000,"),
         ((*LISTS, "--metrics", "zzz"), "zzz: no such figure: a name of the catalogue"),
         ((*LISTS, "--report", "r.html", "--checks", "bad.json"), "--checks bad.json: not the res"),
         ((*LISTS, "--report", "r.html", "--checks", "other.json"), "--checks other.json: not the"),
@@ -63,6 +72,27 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("tables")
 def test_wrong_options_are_one_line(arguments: tuple[str, ...], message: str) -> None:
     assert message in refused(*arguments)
+
+
+@pytest.mark.parametrize("rank", ["1000001", "3000000000", "1e15", "0", "1.5", "x"])
+def test_a_rank_that_nobody_reaches_is_named_with_its_place(tables: Path, rank: str) -> None:
+    (tables / "slates.csv").write_text(f"list,item,rank\nu1,a,1\nu1,b,{rank}\n")
+    said = refused(*LISTS, "--metrics", "ndcg,half_life,recall")
+    assert said == (
+        f"slates.csv: row 2, list u1: column rank: {rank} is no whole number from 1 to 1,000,000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("ndcg", 1 / 19.931570012018494), ("half_life@1000000", 0.0), ("map_blog@1000000", 1e-12)],
+)
+def test_the_deepest_rank_and_cut_cost_neither_time_nor_memory(
+    tables: Path, metric: str, value: float
+) -> None:
+    (tables / "slates.csv").write_text("list,item,rank\nu1,b,1\nu1,a,1000000\n")
+    found = run(*LISTS, "--metrics", metric)["figures"][metric]
+    assert found["value"] == pytest.approx(value, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +152,29 @@ def test_damaged_outcome_files_are_one_line(
 ) -> None:
     path = outcome_file(tmp_path / "outcomes.parquet", **changed)
     assert refused(path).startswith(f"{path}: {message}")
+
+
+def test_outcome_files_need_the_column_request_wherever_it_stands(tmp_path: Path) -> None:
+    """Impressions without a request are no list, whatever column stands before that."""
+    path = outcome_file(tmp_path / "o.parquet", request=None)
+    rows = pq.read_table(path)
+    others = [name for name in rows.column_names if name != "request"]
+    whole = run(path, "--metrics", "mrr")
+    for names in ([*others, "request"], ["feedback", "items", "request", *others]):
+        pq.write_table(rows.select(dict.fromkeys(names)), path)
+        assert run(path, "--metrics", "mrr") == whole
+    assert whole["figures"]["mrr"]["n"] == len(rows) - 1
+    pq.write_table(rows.drop_columns(["request"]), path)
+    for arguments in ((), ("--per-list",)):
+        assert refused(path, "--metrics", "mrr", *arguments).endswith(
+            "no column request: not an outcome file"
+        )
+
+
+def test_names_of_columns_and_figures_may_stand_apart(tmp_path: Path) -> None:
+    path = outcome_file(tmp_path / "o.parquet")
+    apart = run(path, "--metrics", "mrr, map ,", "--by", "variant, surface ")
+    assert apart == run(path, "--metrics", "mrr,map", "--by", "variant,surface")
 
 
 @pytest.mark.usefixtures("tables")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from streameval.cli import app
@@ -40,12 +41,15 @@ def slate(number: int, gains: list[float], *, score: float | None, items: list[s
     )
 
 
-def outcomes(folder: Path, score: float | None = 0.25, count: int = 200) -> str:
+def outcomes(
+    folder: Path, score: float | None = 0.25, count: int = 200, variant: str | None = None
+) -> str:
     """Of three items the second is always positive, and `common` stands first in each slate."""
     rows = [
         slate(number, [0.0, 1.0, 0.0], score=score, items=["common", f"i{number % 50}", "last"])
         for number in range(count)
     ]
+    rows[::2] = [replace(row, variant=variant or row.variant) for row in rows[::2]]
     folder.mkdir(exist_ok=True)
     path = folder / "outcomes.parquet"
     pq.write_table(table(0, rows), path)
@@ -86,6 +90,18 @@ def test_the_page_needs_no_network_and_no_script(tmp_path: Path) -> None:
         if name in {"href", "xlink:href", "src"}:
             assert value.startswith("#"), value
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in found.attributes
+
+
+@pytest.mark.parametrize("variant", ["$a_$", "_a", "$", "中文", r"\frac", "__other__"])
+def test_a_variant_may_have_any_name(
+    tmp_path: Path, variant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = outcomes(tmp_path, count=20, variant=variant)
+    page = report(tmp_path / "r.html", file, "--by", "variant", "--metrics", "mrr")
+    chart = page[page.index('aria-label="Over time"') :].partition("</svg>")[0]
+    for name in (variant, "&lt;A&gt;"):
+        assert f">{name}</text>" in chart
+    assert capsys.readouterr().err == ""
 
 
 def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ MAX_MEMOISED_RANKS: Final = 200_000
 MAX_SEGMENTS: Final = 10_000
 # Segments of one run of `evaluate`: 6 KB each and figure. `--by user` is a mistake, no question.
 MAX_EVALUATED_SEGMENTS: Final = 1_000
+# Ranks and cuts of `evaluate`: tables of discounts go as far, 8 MB each. Nobody ranks deeper.
+MAX_EVALUATED_RANK: Final = 1_000_000
 # A score that `evaluate` adds up, such as a user's squared errors: beyond it is a unit gone wrong.
 MAX_SCORE: Final = 10**17
 MAX_POSITIVES: Final = 50
@@ -97,5 +99,6 @@ assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
 assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
 assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"
 assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
+assert MAX_RANK <= MAX_EVALUATED_RANK, "what a stream ranks can be evaluated"
 assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

@@ -19,7 +19,7 @@ import numpy as np
 
 from streameval.core.errors import InputError
 from streameval.core.figures import ratio_stderr
-from streameval.core.limits import CLUSTERS, MAX_EVALUATED_SEGMENTS, NANO
+from streameval.core.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
@@ -32,7 +32,7 @@ DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 """What is computed of ranked lists where nothing is asked for: the stream's metrics."""
 
 _NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cut>[0-9.]+))?")
-_PLACE: Final = re.compile("[1-9][0-9]{0,8}")
+_PLACE: Final = re.compile("[1-9][0-9]{0,6}")
 _LEVEL: Final = re.compile(r"0(\.[0-9])?|1(\.0)?")
 
 METRICS: Final = {entry.name: entry for entry in CATALOGUE}
@@ -117,9 +117,10 @@ def _meant(name: str) -> str:
     if not close:
         return ": a name of the catalogue, with a cut where it has one, such as ndcg@10"
     takes = METRICS[close[0]].cut
-    if takes == "required" and not _PLACE.fullmatch(cut):
-        at, cut = "@", "10"
-    return f"; did you mean {close[0]}{at + cut if takes != 'none' else ''}?"
+    sound, usual = (_LEVEL, "0.3") if takes == "recall" else (_PLACE, "10")
+    if takes == "none" or (takes == "optional" and not at):
+        return f"; did you mean {close[0]}?"
+    return f"; did you mean {close[0]}@{cut if sound.fullmatch(cut) else usual}?"
 
 
 def _cut(name: str, entry: Entry, cut: str | None) -> int:
@@ -134,8 +135,11 @@ def _cut(name: str, entry: Entry, cut: str | None) -> int:
         return UNCUT
     if entry.cut == "none":
         raise InputError(f"{name}: {entry.name} has no cut")
-    if not _PLACE.fullmatch(cut):
-        raise InputError(f"{name}: a cut is a whole number from 1 on, such as {entry.name}@10")
+    if not _PLACE.fullmatch(cut) or int(cut) > MAX_EVALUATED_RANK:
+        raise InputError(
+            f"{name}: a cut is a whole number from 1 to {MAX_EVALUATED_RANK:,}, such as"
+            f" {entry.name}@10"
+        )
     return int(cut)
 
 

@@ -116,7 +116,7 @@ def record_batches(
     for path in files:
         file, size = _opened(path)
         known = file.schema_arrow.names
-        for name in columns:
+        for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
                 raise InputError(f"{places.shown(path)}: no column {name}: not an outcome file")
         require_types(places.shown(path), file.schema_arrow, columns)
@@ -159,9 +159,8 @@ def _unreadable(path: str, error: Exception) -> StreamevalError:
 
 def _has_null(file: Any, group: int, column: str) -> bool:
     metadata = file.metadata.row_group(group)
-    index = file.schema_arrow.names.index(column)
-    # Columns before it are not nested: names and leaves agree up to there.
-    statistics = metadata.column(index).statistics
+    leaves = map(metadata.column, range(metadata.num_columns))
+    statistics = next(leaf.statistics for leaf in leaves if leaf.path_in_schema == column)
     return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,6 +30,7 @@ _STYLES: Final = ("-", "--", ":", "-.")
 _SETTINGS: Final = {
     "svg.hashsalt": "streameval",
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "font.size": 9,
     "axes.edgecolor": GRID,
     "axes.labelcolor": INK,
@@ -60,7 +62,9 @@ def chart(
     Raises `InputError` where matplotlib is not installed.
     """
     matplotlib = _matplotlib()
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        # The page's font has the letters: matplotlib's own only measures them.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure = _figure(series, x=x, y=y, time=time, diagonal=diagonal)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
@@ -84,8 +88,9 @@ def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal
 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.add_subplot()
-    for number, (label, points) in enumerate(series.items()):
-        axes.plot(
+    handles = []
+    for number, points in enumerate(series.values()):
+        handles += axes.plot(
             _abscissas(points, time),
             [value for _, value in points],
             color=LINES[number % len(LINES)],
@@ -93,19 +98,29 @@ def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal
             marker="o",
             markersize=2.5,
             linewidth=1.4,
-            label=label or None,
         )
+    labels = [*series]
     if diagonal:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (1, 3)), label="y = x")
+        handles += axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (1, 3)))
+        labels.append("y = x")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(0, 1.08 * max([y for points in series.values() for _, y in points]) or 1)
     if time:
         axes.xaxis.axis_date("UTC")
         figure.autofmt_xdate(rotation=30)
-    if len(series) + diagonal > 1:
-        axes.legend()
+    _legend(axes, [(handle, label) for handle, label in zip(handles, labels, strict=True) if label])
     return figure
+
+
+def _legend(axes: Any, lines: Sequence[tuple[Any, str]]) -> None:
+    """Name the lines by their labels, whatever these hold."""
+    if len(axes.lines) < 2 or not lines:
+        return
+    # Of a label that begins with "_" matplotlib takes none into a legend.
+    legend = axes.legend([handle for handle, _ in lines], ["?"] * len(lines))
+    for text, (_, label) in zip(legend.get_texts(), lines, strict=True):
+        text.set_text(label)
 
 
 def _abscissas(points: Curve, time: bool) -> Sequence[Any]:

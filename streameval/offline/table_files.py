@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import duckdb
 
 from streameval.core.errors import InputError
+from streameval.core.limits import MAX_EVALUATED_RANK
 from streameval.offline import places
 from streameval.offline.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 
@@ -41,7 +42,7 @@ _NEEDED: Final[dict[Sort, str]] = {
     "id": "id, but a float: write ids as text or integers",
     "label": "text",
     "number": "finite number",
-    "rank": "whole number from 1 on",
+    "rank": f"whole number from 1 to {MAX_EVALUATED_RANK:,}",
     "time": "number or date",
 }
 
@@ -137,8 +138,8 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     if column.sort == "label":
         return f"coalesce({written}, '')"
     if column.sort == "rank":
-        # Beyond 2^53 doubles are not whole numbers one by one; NaN sorts above all.
-        sound, taken = f"{number} BETWEEN 1 AND {2**53} AND {number} = floor({number})", number
+        bounds = f"BETWEEN 1 AND {MAX_EVALUATED_RANK}"
+        sound, taken = f"{number} {bounds} AND {number} = floor({number})", number
     elif column.sort == "time":
         decimal = f"TRY_CAST({written} AS {_TYPES['time']})"
         taken = f"coalesce({decimal}, epoch_us(TRY_CAST({written} AS TIMESTAMP)))"
@@ -181,7 +182,7 @@ def number(column: str | None) -> Column:
 
 
 def rank(column: str) -> Column:
-    """A column of whole numbers from 1 on; a cell may be empty."""
+    """A column of whole numbers from 1 to `MAX_EVALUATED_RANK`; a cell may be empty."""
     return Column(column, "rank")
 
 

@@ -8,7 +8,6 @@ item on top of k = 2 gives (1 + 1/2) / 2 = 0.75.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -19,8 +18,9 @@ from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, ad
 @lru_cache(maxsize=32)
 def _worth(k: int) -> Scores:
     """Return, by rank from 0 to k, what a hit adds: 1/rank + … + 1/k."""
-    terms = [1.0 / place for place in range(1, k + 1)]
-    return np.array([0.0] + [math.fsum(terms[rank - 1 :]) for rank in range(1, k + 1)])
+    # From the smallest term on, one by one.
+    sums = np.cumsum(1.0 / np.arange(k, 0, -1))[::-1]
+    return np.concatenate(([0.0], sums))
 
 
 def score(lists: Lists, k: int) -> Scores:
