@@ -65,7 +65,7 @@ GRACE: Final = 0.5
 # looked at by their number, while they are in the processor's caches: tuples of ids are found to
 # need no collector by that, and later collections have nothing to do with them.
 COLLECT_SECONDS: Final = 5.0
-YOUNG_OBJECTS: Final = 10_000
+YOUNG_OBJECTS: Final = 1_000
 NEVER: Final = 2**31 - 1
 
 
