@@ -74,6 +74,43 @@ def test_wrong_options_are_one_line(arguments: tuple[str, ...], message: str) ->
     assert message in refused(*arguments)
 
 
+RATED = ("--ratings", "ratings.csv", "--metrics", "rmse")
+READ = ("--events", "events.jsonl", "--metrics", "positive_rate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (("slates.csv", *RATED), "slates.csv"),
+        (("slates.csv", "none", *RATED), "slates.csv and 1 more"),
+        ((*RATED, "--labels", "labels.csv"), "--labels"),
+        ((*RATED, "--run", "none"), "--run"),
+        ((*RATED, "--qrels", "none"), "--qrels"),
+        ((*RATED, "--ties", "trec"), "--ties"),
+        ((*RATED, "--no-complete"), "--no-complete"),
+        ((*RATED, "--half-life", "3"), "--half-life"),
+        ((*RATED, "--scale", "1:5"), "--scale"),
+        ((*LISTS, "--metrics", "mrr", "--neutral", "1"), "--neutral"),
+        ((*LISTS, "--metrics", "diversity", "--features", "tiny.csv"), "--labels"),
+        (("o.parquet", "--ties", "input"), "--ties"),
+        (("o.parquet", "--no-complete"), "--no-complete"),
+        (("o.parquet", *READ), "o.parquet"),
+        (("--neighbours", "neighbours.csv", "--train", "t", "--ratings", "r"), "--ratings"),
+    ],
+)
+def test_what_no_figure_uses_is_refused(
+    tables: Path, arguments: tuple[str, ...], unused: str
+) -> None:
+    outcome_file(tables / "o.parquet")
+    assert refused(*arguments) == f"{unused}: no figure that was asked for uses it"
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_some_figure_uses_is_taken() -> None:
+    names = ("--metrics", "rmse,half_life", "--half-life", "3", "--ties", "input", "--no-complete")
+    assert len(run(*LISTS, "--ratings", "ratings.csv", *names)["figures"]) == 2
+
+
 @pytest.mark.parametrize("rank", ["1000001", "3000000000", "1e15", "0", "1.5", "x"])
 def test_a_rank_that_nobody_reaches_is_named_with_its_place(tables: Path, rank: str) -> None:
     (tables / "slates.csv").write_text(f"list,item,rank\nu1,a,1\nu1,b,{rank}\n")

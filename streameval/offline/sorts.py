@@ -6,7 +6,7 @@ The one table that knows all sorts of `core.metrics.entry.Sort`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from streameval.core.errors import InputError
@@ -18,6 +18,7 @@ from streameval.offline.evaluate import DEFAULT, METRICS, Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.item_means import item_figures
 from streameval.offline.neighbour_tables import neighbour_figures
+from streameval.offline.places import shown
 from streameval.offline.ranked_tables import tie_notes
 from streameval.offline.rating_tables import rating_figures
 from streameval.offline.reads import read_figures
@@ -31,12 +32,12 @@ from streameval.offline.table_files import require_disk
 class Work:
     """How a sort is computed. `inputs`: what it is computed from, in words.
 
-    `present` tells whether that was given, `uses` are the options of its own that it reads.
+    `present` tells whether that was given, `uses` which of what was given it reads, by name.
     `default` is computed where no figure was asked for. `answer` computes figures of the sort.
     """
 
     inputs: str
-    uses: Sequence[str]
+    uses: Callable[[Given], Sequence[str]]
     present: Callable[[Given], bool]
     default: Sequence[str]
     answer: Callable[[Given, Sequence[Asked], Advance], Answer]
@@ -65,10 +66,9 @@ def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
 
 def _require_companions(given: Given) -> None:
     """Raise `InputError` for a file that says nothing without another, naming that."""
-    for option in ("neighbours", "predictions", "exact"):
+    for option, sort in _COMPANIONS.items():
         if _has(given, option):
-            (inputs,) = {work.inputs for work in SORTS.values() if option in work.uses}
-            raise InputError(f"--{option} alone has no figure: give {inputs}")
+            raise InputError(f"--{option} alone has no figure: give {SORTS[sort].inputs}")
     for name, needed in _PARAMETERS.items():
         for option in needed:
             if _has(given, option):
@@ -85,7 +85,7 @@ def inputs_of(entry: Entry) -> str:
 
 
 def _check(given: Given, asked: Sequence[Asked]) -> None:
-    """Refuse a figure whose files are missing, and a file that no figure uses."""
+    """Refuse a figure whose files are missing, and what was given that no figure uses."""
     require_disk(given.all_files()[len(given.files) :])
     used: set[str] = set()
     for figure in asked:
@@ -96,14 +96,24 @@ def _check(given: Given, asked: Sequence[Asked]) -> None:
         for option, what in _PARAMETERS.get(name, {}).items():
             if not _has(given, option):
                 raise InputError(f"{figure.name}: needs --{option}, {what}")
-        used |= {*SORTS[sort].uses, *_PARAMETERS.get(name, ())}
+        used |= {*SORTS[sort].uses(given), *_PARAMETERS.get(name, ()), *_OPTIONAL.get(name, ())}
     for option in sorted(_OPTIONS - used):
         if _has(given, option):
-            raise InputError(f"--{option}: no figure that was asked for uses it")
+            raise InputError(f"{_shown(given, option)}: no figure that was asked for uses it")
 
 
 def _has(given: Given, option: str) -> bool:
-    return getattr(given, option) not in (None, (), [])
+    """Whether an option was given a value of its own."""
+    value = getattr(given, option)
+    return value not in (None, (), []) and value != _DEFAULTS.get(option)
+
+
+def _shown(given: Given, option: str) -> str:
+    """An option as it was written."""
+    if option == "files":
+        more = len(given.files) - 1
+        return shown(given.files[0]) + (f" and {more} more" if more else "")
+    return "--no-complete" if option == "complete" else f"--{option.replace('_', '-')}"
 
 
 def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = False) -> Source:
@@ -133,6 +143,12 @@ def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
     return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes)
 
 
+def _read_by_lists(given: Given) -> Sequence[str]:
+    if given.labels or given.run or given.qrels:
+        return "files", "labels", "run", "qrels", "ties", "complete"
+    return ("files",)
+
+
 _LISTS = "outcome files, slates with --labels, or --run and --qrels"
 _SHOWN = "outcome files or slates"
 _RATINGS = "--ratings with a column prediction, or with --predictions"
@@ -140,51 +156,63 @@ _RATINGS = "--ratings with a column prediction, or with --predictions"
 SORTS: Final[dict[Sort, Work]] = {
     "lists": Work(
         _LISTS,
-        (),
+        _read_by_lists,
         lambda given: bool((given.files and not given.exact) or given.run or given.qrels),
         DEFAULT,
         _list_figures,
     ),
     "neighbours": Work(
         "--neighbours (user, neighbour), and --train or --ratings (user, item)",
-        ("neighbours", "train", "ratings", "catalogue"),
+        lambda given: ("neighbours", "train" if given.train else "ratings", "catalogue"),
         lambda given: bool(given.neighbours and (given.train or given.ratings)),
         ("neighbour_coverage",),
         neighbour_figures,
     ),
     "ratings": Work(
         _RATINGS,
-        ("ratings", "predictions"),
+        lambda _: ("ratings", "predictions"),
         lambda given: bool(given.ratings),
         ("rmse", "mae"),
         rating_figures,
     ),
     "rated_items": Work(
         _RATINGS,
-        ("ratings", "predictions"),
+        lambda _: ("ratings", "predictions"),
         lambda given: bool(given.ratings),
         (),
         item_figures,
     ),
-    "items": Work(_SHOWN, (), lambda given: bool(given.files), (), item_list_figures),
-    "coverage": Work(_SHOWN, (), lambda given: bool(given.files), (), coverage_figures),
+    "items": Work(
+        _SHOWN,
+        lambda _: ("files", "ties"),
+        lambda given: bool(given.files),
+        (),
+        item_list_figures,
+    ),
+    "coverage": Work(
+        _SHOWN,
+        lambda _: ("files", "ties"),
+        lambda given: bool(given.files),
+        (),
+        coverage_figures,
+    ),
     "index": Work(
         "an index's results, and --exact (list, item, rank or score)",
-        ("exact",),
+        lambda _: ("files", "exact", "ties"),
         lambda given: bool(given.files and given.exact),
         ("index_recall@10",),
         index_figures,
     ),
     "sampled": Work(
         "--sampled (list, item, score, positive)",
-        ("sampled",),
+        lambda _: ("sampled",),
         lambda given: bool(given.sampled),
         ("sampled_hit_rate@10", "sampled_ndcg@10"),
         sampled_figures,
     ),
     "reads": Work(
         "--events, or outcome files",
-        ("events",),
+        lambda given: ("events",) if given.events else ("files",),
         lambda given: bool(given.events or given.files),
         ("positive_rate",),
         read_figures,
@@ -208,8 +236,15 @@ _PARAMETERS: Final[dict[str, dict[str, str]]] = {
 }
 """Options that some figures of a sort need, and what they say."""
 
-_OPTIONS: Final = {
-    option
-    for uses in (*(work.uses for work in SORTS.values()), *_PARAMETERS.values())
-    for option in uses
+_OPTIONAL: Final = {"half_life": ("half_life", "neutral")}
+"""Options that some figures read where they are given."""
+
+_COMPANIONS: Final[dict[str, Sort]] = {
+    "neighbours": "neighbours",
+    "predictions": "ratings",
+    "exact": "index",
 }
+"""Files that say nothing without others, and whose figures those belong to."""
+
+_DEFAULTS: Final = {field.name: field.default for field in fields(Given)}
+_OPTIONS: Final = _DEFAULTS.keys() - {"definition", "by", "per_list"}
