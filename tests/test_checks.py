@@ -257,6 +257,13 @@ def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
     assert "no estimate" in found["off_policy"].message
 
 
+def test_a_catalogue_of_another_size_has_weights_of_another_mean_and_nothing_else_fails(service):
+    found = results(service, {"off_policy": {"catalogue_size": 2_000}})
+    assert failures(found) == {"off_policy"}
+    assert "the mean weight is 0.010 ± 0.000 and must be 1" in found["off_policy"].message
+    assert not failures(results(service, {"off_policy": {"catalogue_size": 22}}))
+
+
 # --- details --------------------------------------------------------------------------------------
 
 

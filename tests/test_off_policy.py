@@ -123,6 +123,7 @@ def test_a_policy_that_the_log_never_shows_is_refused():
 def test_propensities_that_are_not_those_of_the_policy_that_served_are_noticed():
     found = estimate(WeightSums.of(np.ones(1_000), np.full(1_000, 0.5), np.full(1_000, 0.25)))
     assert any("mean weight is 2.000" in warning for warning in found.warnings)
+    assert found.off_by == pytest.approx(1)
 
 
 def test_rounds_of_one_user_only_have_no_interval_and_are_refused():
@@ -196,6 +197,7 @@ def test_the_random_policy_from_the_log_of_bts_comes_with_its_warning():
     assert found.largest_weight == pytest.approx(178, abs=0.5)
     assert found.effective == pytest.approx(656, abs=0.5)
     assert found.refused is None
+    assert found.off_by == 0
     assert "effective sample size 656 of 10,000" in found.warnings[0]
     assert "69 rounds have a reward" in found.warnings[1]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from streameval.core.errors import InputError
 from streameval.core.limits import CLUSTERS
-from streameval.offline.intervals import LEVEL, Floats, Interval, Moments, interval
+from streameval.offline.intervals import LEVEL, Arm, Floats, Interval, Moments, interval
 from streameval.offline.sequences import empirical_bernstein
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
@@ -99,11 +99,13 @@ class OffPolicy:
 
     `ips` divides by the rounds and is unbiased; `snips` divides by the weights: slightly biased,
     usually closer, and it cannot leave the range of the rewards. Both are None when `refused` says
-    why. `warnings` are sentences for people. `effective` is (Σw)²/Σw².
+    why. `warnings` are sentences for people. `effective` is (Σw)²/Σw². `mean_weight` must be 1, but
+    for chance: `off_by` is its distance from 1 beyond `FAR` standard errors.
     """
 
     rounds: int
     mean_weight: float
+    off_by: float
     largest_weight: float
     effective: float
     ips: Interval | None
@@ -135,26 +137,27 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
         )
     elif ips is None or snips is None:
         refused = "all rounds fall into one cluster of users: no standard error, no estimate"
+    weights = Moments.of(sums.weights, sums.rounds).arm()
     return OffPolicy(
         rounds=rounds,
         mean_weight=total / rounds,
+        off_by=0.0 if weights is None else max(0.0, abs(weights.value - 1) - FAR * weights.stderr),
         largest_weight=sums.largest,
         effective=effective,
         ips=None if refused or ips is None else interval(ips, level),
         snips=None if refused or snips is None else interval(snips, level),
-        warnings=tuple(_warnings(sums, rounds, effective)),
+        warnings=tuple(_warnings(sums, rounds, effective, weights)),
         refused=refused,
     )
 
 
-def _warnings(sums: WeightSums, rounds: int, effective: float) -> list[str]:
+def _warnings(sums: WeightSums, rounds: int, effective: float, weights: Arm | None) -> list[str]:
     found = []
     if effective < FEW_EFFECTIVE * rounds:
         found.append(
             f"effective sample size {effective:,.0f} of {rounds:,}: the largest weight is "
             f"{sums.largest:.0f}, a few rounds carry the estimate; read it as a rough figure"
         )
-    weights = Moments.of(sums.weights, sums.rounds).arm()
     if weights is not None and abs(weights.value - 1) > max(FAR * weights.stderr, 1e-6):
         found.append(
             f"the mean weight is {weights.value:.3f} ± {weights.stderr:.3f} and must be 1: the "
