@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from streameval.core.errors import InputError
 from streameval.core.metrics import CATALOGUE, UNCUT
 from streameval.core.metrics.beyond_accuracy import Reach, Shown, coverage, unit_vector
 from streameval.core.metrics.daily_positive_rate import Reads
@@ -64,12 +63,6 @@ def test_errors_over_items_by_hand(name, value):
     totals = np.array([5.0, 9.0] if metric.squared else [3.0, 3.0])
     assert metric.of_items(totals, np.array([2.0, 1.0])).mean() == pytest.approx(value)
     assert math.isnan(metric.of_items(np.zeros(1), np.zeros(1))[0])
-
-
-def test_a_scale_without_a_range_is_refused():
-    flat = Ratings(RATINGS.starts, RATINGS.actual, RATINGS.predicted, RATINGS.lines, scale=(5, 5))
-    with pytest.raises(InputError, match="rating scale"):
-        figure("nmae", flat)
 
 
 def test_users_without_pairs_have_no_sums():

@@ -53,8 +53,8 @@ def evaluate(
 
     Needed are `user`, `request` (rows where it is null are no ranked list), `ranks` and `gains`,
     and for `auc` the logged `scores`. `by` takes any other column; null counts as "". Intervals
-    come with the figures. Raises `InputError` for a name or a column that is unknown, and for too
-    many segments.
+    come with the figures. Raises `InputError` for a name or a column that is unknown, for rows that
+    `streameval evaluate` refuses too, and for too many segments.
     """
     evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
     for asked in evaluation.asked:

@@ -1,7 +1,9 @@
-"""The catalogue of metrics: one metric is one file, with its whole meaning in it.
+"""The catalogue of metrics: a metric is a file, or a family is, with its whole meaning in it.
 
-`catalogue` orders them, `entry` says what each of them states, `lists` holds the shapes they
-share, `scorer` applies those of a window to the slates of a stream.
+Families share what they are computed from: `beyond_accuracy`, `daily_positive_rate`,
+`rating_errors`, `rating_thresholds`, `retrieval`. `catalogue` orders all of them, `entry` says what
+each of them states, `lists` holds the shapes that ranking metrics share, `scorer` applies those of
+a window to the slates of a stream.
 """
 
 from streameval.core.metrics.catalogue import CATALOGUE, RANKING, RATES

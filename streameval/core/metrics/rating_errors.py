@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.errors import InputError
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 from streameval.core.metrics.lists import Scores
 
@@ -22,8 +21,8 @@ class Ratings:
     """Rated pairs of n users, user after user, each with at least one.
 
     `starts` (n,): where each user's pairs start in `actual`, `predicted` and `lines` (pairs,), the
-    last being the order in which equal predictions stand. `threshold` and `scale` (lowest, highest)
-    are what some figures need to be given.
+    last being the order in which equal predictions stand. `threshold` and `scale` (lowest, and the
+    highest above it) are what some figures need to be given.
     """
 
     starts: npt.NDArray[np.int64]
@@ -54,15 +53,6 @@ class ItemMetric(Entry):
         return np.asarray(np.sqrt(mean)) if self.squared else mean
 
 
-def scale_range(scale: tuple[float, float] | None) -> float:
-    """Return the range of a rating scale. Raises `InputError` where its ends are not in order."""
-    assert scale is not None, "the figure is asked for with its scale"
-    lowest, highest = scale
-    if not lowest < highest:
-        raise InputError("the rating scale: its lowest rating is below its highest")
-    return highest - lowest
-
-
 def _sums(ratings: Ratings, distance: Callable[[Scores], Scores]) -> Scores:
     """Each user's sum of distances; a user's pairs are added in their order."""
     if not len(ratings.starts):
@@ -79,7 +69,9 @@ def _over_pairs(
     def score(ratings: Ratings, k: int) -> UnitSums:  # noqa: ARG001 (over all pairs)
         sums = _sums(ratings, distance)
         if normalised:
-            sums = sums / scale_range(ratings.scale) ** normalised
+            assert ratings.scale is not None, "the figure is asked for with its scale"
+            lowest, highest = ratings.scale
+            sums = sums / (highest - lowest) ** normalised
         return sums, ratings.sizes()
 
     return score

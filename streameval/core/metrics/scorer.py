@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
+from streameval.core.metrics import ndcg, ndcg_exp
 from streameval.core.metrics.catalogue import RANKING
 from streameval.core.metrics.lists import Lists, Row, nano
 
@@ -20,8 +21,8 @@ class Scorer:
     """Scores rows of relevant items at every k of `ks`, remembering what it has scored.
 
     `columns` names the columns of a score, (metric, k): all metrics of the first k in the order
-    of the catalogue, then those of the next. With `ndcg_gain` exponential, a gain g counts as
-    2^g - 1 in ndcg.
+    of the catalogue, then those of the next. With `ndcg_gain` exponential, the column `ndcg` holds
+    the catalogue's `ndcg_exp`.
 
     Slates repeat: few positives at few ranks. Memory is bounded by rows and by ranks, and emptied
     as a whole: what is forgotten is scored again, to the same bits.
@@ -30,7 +31,10 @@ class Scorer:
     def __init__(self, ks: Sequence[int], ndcg_gain: Literal["linear", "exponential"]) -> None:
         self.columns = [(metric.name, k) for k in ks for metric in RANKING]
         self._ks = tuple(ks)
-        self._exponential = ndcg_gain == "exponential"
+        self._metrics = [
+            ndcg_exp.METRIC if metric is ndcg.METRIC and ndcg_gain == "exponential" else metric
+            for metric in RANKING
+        ]
         self._index: dict[Row, int] = {}
         self._ranks = 0
         self._scores = np.zeros((MAX_MEMOISED_ROWS, len(self.columns)), dtype=np.int64)
@@ -60,11 +64,8 @@ class Scorer:
             self._ranks += len(row[0])
 
     def _compute(self, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
-        if self._exponential:
-            # Python's power, one gain at a time: numpy's may differ with the size of the batch.
-            rows = [(ranks, tuple(2.0**gain - 1.0 for gain in gains)) for ranks, gains in rows]
         lists = Lists.of(rows)
-        scores = [nano(metric.score(lists, k)) for k in self._ks for metric in RANKING]
+        scores = [nano(metric.score(lists, k)) for k in self._ks for metric in self._metrics]
         return np.stack(scores, axis=1)
 
 
