@@ -195,6 +195,33 @@ def test_a_partition_without_new_events_gets_its_checkpoint_all_the_same(world):
     world.run(scenario)
 
 
+def test_the_size_of_a_checkpoint_is_that_of_all_it_holds_in_the_store(world):
+    """Also of what earlier checkpoints wrote, and after a restart."""
+
+    def sizes():
+        keys = world.server.keys
+        held = [keys["streameval:{g:t:0}:partition"][b"header"]]
+        held += [keys[key] for key in keys if ":chunk:" in key]
+        return len(held), sum(map(len, held)), world.ingest.status().partitions[0].checkpoint_bytes
+
+    async def scenario():
+        await world.start(checkpoint_interval=1)
+        for at in range(3):
+            world.produce(10, TS + at * 1_000)
+            await asyncio.sleep(10)
+        await world.start()
+        several, there, shown = sizes()
+        assert several > 3
+        assert there == shown
+        world.produce(10, TS + 5_000)
+        await asyncio.sleep(A_WHILE)
+        more, there, shown = sizes()
+        assert more > several
+        assert there == shown
+
+    world.run(scenario)
+
+
 def test_a_stop_leaves_a_checkpoint_of_everything(world):
     async def scenario():
         world.produce(10)

@@ -21,7 +21,7 @@ from model import Server, virtual_time
 from streams import cuts, hostile
 from test_model import World, _key
 
-from streameval.core.checkpoint import checkpoint, chunk_names, restore
+from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
@@ -146,8 +146,7 @@ class Log:
         if self.header is None:
             partition = Partition(self.definition, journal=True, keep_outcomes=True)
         else:
-            chunks = {name: self.chunks[name] for name in chunk_names(self.header)}
-            partition = restore(self.definition, self.header, chunks, keep_outcomes=True)
+            partition = restore(self.definition, self.header, self.chunks, keep_outcomes=True)
         at = self.saved
         for batch in cuts(self.events[self.saved : self.committed], self.rng):
             partition.apply(batch, range(at, at + len(batch)))

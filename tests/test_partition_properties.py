@@ -12,7 +12,7 @@ from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import attribution, showings, windows
 from streameval.core import partition as partition_module
-from streameval.core.checkpoint import checkpoint, chunk_names, restore
+from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
@@ -122,8 +122,7 @@ class Log:
         if self.header is None:
             partition = Partition(self.definition, journal=True)
         else:
-            needed = {name: self.chunks[name] for name in chunk_names(self.header)}
-            partition = restore(self.definition, self.header, needed)
+            partition = restore(self.definition, self.header, self.chunks)
         for batch in cuts(self.events[self.checkpointed : self.committed], self.rng):
             partition.apply(batch)
             if self.rng.random() < 0.5:

@@ -223,7 +223,7 @@ def test_every_test_that_the_docs_name_exists():
 # --- Messages -------------------------------------------------------------------------------------
 
 LOGGED = {"warning", "error", "critical", "say"}
-RAISED = {"RefusedError", "UnreachableError"}
+RAISED = {"RefusedError", "UnusableStateError", "UnreachableError"}
 
 
 def template(node: ast.expr) -> str:

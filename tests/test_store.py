@@ -469,12 +469,10 @@ def test_a_commit_waits_for_a_store_that_is_away_and_goes_through():
         asyncio.run(scenario(server))
 
 
-def test_a_commit_gives_up_where_it_is_told_to():
+def test_whoever_asks_a_store_that_is_away_is_told_where_it_should_be():
     async def scenario(port):
         async with opened(f"redis://127.0.0.1:{port}") as store:
             with pytest.raises(UnreachableError, match=str(port)):
-                await store.commit(commit_of(None, 10), give_up_after=0.2)
-            with pytest.raises(UnreachableError):
                 await store.load(0)
             with pytest.raises(UnreachableError):
                 await store.check()

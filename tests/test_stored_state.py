@@ -9,6 +9,8 @@ import base64
 import itertools
 import json
 import pathlib
+import random
+import zlib
 
 import comparison
 import cramjam
@@ -24,7 +26,7 @@ from traffic import traffic
 
 from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError
+from streameval.core.errors import UnusableStateError
 from streameval.core.events import decode_batch
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
@@ -51,10 +53,10 @@ def applied(state, lines):
 
 
 def write_golden():
-    """Four checkpoints, some of them of slates that are closed, and the log around them."""
+    """Four checkpoints, with slates that are closed and panes that are final, and the log."""
     lines = [
         value.decode()
-        for _, value in itertools.islice(traffic(1, 2 * RECORDS, step=20_000), 2 * RECORDS)
+        for _, value in itertools.islice(traffic(1, 2 * RECORDS, step=120_000), 2 * RECORDS)
         if value is not None and value.isascii()
     ][:RECORDS]
     state, chunks, quarter = Partition(Definition(), journal=True), {}, RECORDS // 8
@@ -95,22 +97,53 @@ def test_the_present_format_is_read_as_it_was_written():
     assert_same(state.document(None, users.users), wanted)
 
 
+def sealed(value):
+    packed = bytes(cramjam.zstd.compress(msgspec.msgpack.encode(value)))
+    return zlib.crc32(packed).to_bytes(4, "little") + packed
+
+
 def of_format(header, number):
     """A header as it is, but for the number of its format."""
-    fields = msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(header)))
-    return bytes(cramjam.zstd.compress(msgspec.msgpack.encode([number, *fields[1:]])))
+    fields = msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(header[4:])))
+    return sealed([number, *fields[1:]])
 
 
 def of_another_layout(header):
-    return bytes(cramjam.zstd.compress(msgspec.msgpack.encode({"format": FORMAT + 1})))
+    return sealed({"format": FORMAT + 1})
 
 
 @pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
 def test_another_format_is_refused_and_the_cure_named(number):
     stored = golden(FORMAT)
     header = of_format(base64.b64decode(stored["header"]), number)
-    with pytest.raises(RefusedError, match=f"has format {number},.*--reset-windows"):
+    with pytest.raises(UnusableStateError, match=f"has format {number},.*--reset-windows"):
         restored(stored | {"header": base64.b64encode(header).decode()})
+
+
+def spoiled(data):
+    """`data` with one changed bit, here and there; cut off; empty; and other bytes altogether."""
+    rng = random.Random(len(data))
+    for at in range(0, len(data), max(1, len(data) // 100)):
+        yield data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+    yield from (data[:-1], b"", sealed([])[4:])
+
+
+@pytest.mark.parametrize("what", ["header", "slates", "panes"])
+def test_what_was_changed_in_the_store_is_refused_with_a_cure_and_never_counted(what):
+    stored = golden(FORMAT)
+    if what == "header":
+        place, name = stored, "header"
+    else:
+        place = stored["chunks"]
+        name = next(name for name in place if what in name)
+    for spoilt in spoiled(base64.b64decode(place[name])):
+        place[name] = base64.b64encode(spoilt).decode()
+        with pytest.raises(UnusableStateError, match=r"damaged.*--reset-windows"):
+            restored(stored)
+    del place[name]
+    if what != "header":
+        with pytest.raises(UnusableStateError, match=rf"chunk {name} .*damaged.*--reset-windows"):
+            restored(stored)
 
 
 # --- on real servers -----------------------------------------------------------------------------
@@ -130,13 +163,13 @@ def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_ane
             for strange, reason in (
                 (of_format(header, FORMAT + 1), f"has format {FORMAT + 1}, this version reads"),
                 (of_another_layout(header), "cannot be read by this version"),
-                (b"\0no compression", "cannot be read by this version"),
+                (header[:-1], "header of the stored checkpoint is damaged, or another version"),
             ):
                 client.hset(key, "header", strange)
                 before, said = client.hgetall(key), len(worker.logged())
                 assert worker.start().process.wait(30) == 2
                 (line,) = [line for line in worker.logged()[said:].splitlines() if reason in line]
-                assert "run the version that wrote it, or `worker --reset-windows`" in line
+                assert "`worker --reset-windows`" in line
                 assert client.hgetall(key) == before
         at = it.committed()
         worker.start("--reset-windows")

@@ -12,7 +12,7 @@ import servers
 
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError
+from streameval.core.errors import RefusedError, UnusableStateError
 from streameval.core.events import ImpressionEvent
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
@@ -74,12 +74,30 @@ def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_only_where_that_is_wa
             with contextlib.closing(redis.Redis.from_url(servers.shared_redis().url)) as client:
                 for key in client.scan_iter(f"streameval:{{g:{topic}:0}}:chunk:*"):
                     how(client, key)
-            with pytest.raises(RefusedError, match="a chunk of the checkpoint of partition 0 is"):
+            with pytest.raises(UnusableStateError, match=r"chunk .* is (missing|damaged)"):
                 await of(definition).open(0, None)
             owned = await of(definition, reset=True).open(0, None)
             assert (owned.committed, owned.next_offset) == (50, 50)
             assert owned.state.watermark is None
             assert (await store.user("u", 1)).impressions == 1
+
+    asyncio.run(scenario())
+
+
+def test_windows_that_a_missing_right_hides_are_kept_also_where_a_reset_is_allowed():
+    async def scenario():
+        topic, definition = servers.unique("takeover"), Definition()
+        async with stored(topic, definition) as (store, _):
+            url = servers.shared_redis().url
+            with contextlib.closing(redis.Redis.from_url(url)) as client:
+                client.acl_setuser(
+                    topic, enabled=True, passwords=["+p"], commands=["+@all", "-get"], keys=["*"]
+                )
+            limited = Store(url.replace("//", f"//{topic}:p@"), "g", topic, definition.kinds)
+            with pytest.raises(RefusedError, match="extend the rights"):
+                await takeover(limited, Log, definition, reset=True).open(0, None)
+            await limited.close()
+            assert (await store.load(0)).header is not None
 
     asyncio.run(scenario())
 

@@ -11,15 +11,18 @@ A slate chunk is needed until every pane that its slates belong to, of every win
 slate chunks go oldest first only, so no older version of a slate can come back. A pane chunk is
 needed until its last pane has left the matured window.
 
-Encoding: MessagePack, compressed with Zstandard. `FORMAT` guards the layout; a state of another
-definition is refused, and the refusal says what changed.
+Encoding: MessagePack, compressed with Zstandard. A checksum (CRC-32) stands before the header,
+those of the chunks stand in it: what was damaged in the store is refused and never counted.
+`FORMAT` guards the layout; a state of another definition is refused, and the refusal says what
+changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
 import cramjam
 import msgspec
@@ -27,14 +30,15 @@ import numpy as np
 
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError
+from streameval.core.errors import UnusableStateError
 from streameval.core.limits import CHUNK_ITEMS
 from streameval.core.partition import Partition
 from streameval.core.slates import NEVER, Particulars, Pending, Slate, User
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
-FORMAT = 1
+FORMAT = 2
 COMPRESSION_LEVEL = 1
+CHECKSUM_BYTES: Final = 4
 
 SlateRecord = tuple[
     str,  # user
@@ -58,11 +62,16 @@ PaneRecord = tuple[
 
 
 class ChunkInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk: its name, the window of its panes (-1: slates), its newest slate time or pane."""
+    """A chunk: its name, the window of its panes (-1: slates), its newest slate time or pane.
+
+    `size` and `checksum` are those of the bytes stored.
+    """
 
     name: str
     window: int
     newest: int
+    size: int
+    checksum: int
 
 
 class Header(msgspec.Struct, array_like=True):
@@ -89,11 +98,15 @@ class Header(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The header, the chunks to write before it, and the names of all chunks it refers to."""
+    """The header, the chunks to write before it, and the names of all chunks it refers to.
+
+    `size` is that of the header and all of these chunks together (bytes).
+    """
 
     header: bytes
     chunks: dict[str, bytes]
     keep: list[str]
+    size: int
 
 
 def _pack(value: object) -> bytes:
@@ -102,7 +115,18 @@ def _pack(value: object) -> bytes:
 
 
 def _unpack(data: bytes, type_: Any) -> Any:
-    return msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(data)), type=type_)
+    """What `_pack` packed; the checksum was right, so what cannot be read was written otherwise."""
+    try:
+        return msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(data)), type=type_)
+    except (msgspec.MsgspecError, cramjam.DecompressionError, UnicodeDecodeError) as error:
+        raise UnusableStateError(
+            "the stored checkpoint cannot be read by this version of streameval"
+            f" ({error}); run the version that wrote it, or `worker --reset-windows`"
+        ) from error
+
+
+def _checksum(data: bytes) -> bytes:
+    return crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -129,7 +153,9 @@ def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ())
     partition.attribution.unsaved.clear()
     partition.unsaved_panes.clear()
     partition.chunks = infos
-    return Checkpoint(_header(partition, attachments), chunks, [info.name for info in infos])
+    header = _header(partition, attachments)
+    size = len(header) + sum(info.size for info in infos)
+    return Checkpoint(header, chunks, [info.name for info in infos], size)
 
 
 def _needed(partition: Partition) -> list[ChunkInfo]:
@@ -153,7 +179,7 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
 
 def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, bytes]]:
     for number, (newest, records) in enumerate(_portions(partition.attribution.unsaved)):
-        yield ChunkInfo(f"{stem}.slates.{number}", NEVER, newest), _pack(records)
+        yield _chunk(f"{stem}.slates.{number}", NEVER, newest, records)
     for index, state in enumerate(partition.windows):
         numbers = [number for window, number in partition.unsaved_panes if window == index]
         written = [number for number in numbers if number in state.panes]
@@ -161,7 +187,12 @@ def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, by
             panes = [
                 _pane_record(number, state.panes[number], partition.cells) for number in written
             ]
-            yield ChunkInfo(f"{stem}.panes.{index}", index, max(written)), _pack(panes)
+            yield _chunk(f"{stem}.panes.{index}", index, max(written), panes)
+
+
+def _chunk(name: str, window: int, newest: int, records: object) -> tuple[ChunkInfo, bytes]:
+    data = _pack(records)
+    return ChunkInfo(name, window, newest, len(data), crc32(data)), data
 
 
 def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
@@ -248,15 +279,11 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
         chunks=partition.chunks,
         attachments=list(attachments),
     )
-    return _pack(header)
+    packed = _pack(header)
+    return _checksum(packed) + packed
 
 
 # ----------------------------------------------------------------------------------- restoring
-
-
-def chunk_names(header: bytes) -> list[str]:
-    """The chunks that a header refers to, in the order `restore` wants them."""
-    return [info.name for info in _decode(header).chunks]
 
 
 def attachments_of(header: bytes) -> list[str]:
@@ -265,15 +292,15 @@ def attachments_of(header: bytes) -> list[str]:
 
 
 def _decode(header: bytes) -> Header:
-    try:
-        decoded: Header = _unpack(header, Header)
-    except (msgspec.MsgspecError, cramjam.DecompressionError) as error:
-        raise RefusedError(
-            "the stored checkpoint cannot be read by this version of streameval"
-            f" ({error}); run the version that wrote it, or `worker --reset-windows`"
-        ) from error
+    checksum, packed = header[:CHECKSUM_BYTES], header[CHECKSUM_BYTES:]
+    if checksum != _checksum(packed):
+        raise UnusableStateError(
+            "the header of the stored checkpoint is damaged, or another version wrote it: restore"
+            " Redis from a backup, run that version, or start with `worker --reset-windows`"
+        )
+    decoded: Header = _unpack(packed, Header)
     if decoded.format != FORMAT:
-        raise RefusedError(
+        raise UnusableStateError(
             f"the stored checkpoint has format {decoded.format}, this version reads {FORMAT};"
             " run the version that wrote it, or `worker --reset-windows`"
         )
@@ -291,10 +318,10 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[s
 
 
 def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
-    """Raise `RefusedError`, saying what changed, if state was written under another definition."""
+    """Raise `UnusableStateError`, saying what changed, for state of another definition."""
     changes = differences(stored, definition.described())
     if changes:
-        raise RefusedError(
+        raise UnusableStateError(
             "the stored state belongs to another configuration: "
             + "; ".join(changes)
             + ". Set it back, or start the windows anew with `worker --reset-windows`"
@@ -310,7 +337,9 @@ def restore(
     keep_outcomes: bool = False,
     at_watermark: bool = False,
 ) -> Partition:
-    """The partition as it was at the checkpoint; raises `RefusedError` for another definition.
+    """The partition as it was at the checkpoint.
+
+    Raises `UnusableStateError` for another definition or format, and for what is damaged.
 
     `at_watermark`: T is the watermark, however far an idle stream had moved it on.
     """
@@ -326,10 +355,10 @@ def restore(
     versions: dict[tuple[str, str, int], SlateRecord] = {}
     for info in stored.chunks:
         if info.window == NEVER:
-            for record in _unpack(chunks[info.name], list[SlateRecord]):
+            for record in _read(info, chunks, list[SlateRecord]):
                 versions[_identity(record)] = record
         else:
-            for pane_record in _unpack(chunks[info.name], list[PaneRecord]):
+            for pane_record in _read(info, chunks, list[PaneRecord]):
                 _restore_pane(partition, info.window, pane_record)
     for record in sorted(versions.values(), key=lambda record: record[2]):
         _adopt(attribution, record)
@@ -343,6 +372,16 @@ def restore(
     if stored.reading_time is not None and not at_watermark:
         partition.read_at(stored.reading_time)
     return partition
+
+
+def _read(info: ChunkInfo, chunks: Mapping[str, bytes], type_: Any) -> Any:
+    data = chunks.get(info.name, b"")
+    if (len(data), crc32(data)) != (info.size, info.checksum):
+        raise UnusableStateError(
+            f"the chunk {info.name} of the stored checkpoint is damaged: restore Redis from a"
+            " backup, or start with `worker --reset-windows`"
+        )
+    return _unpack(data, type_)
 
 
 def _identity(record: SlateRecord) -> tuple[str, str, int]:

@@ -4,7 +4,9 @@
     ├── InputError           2   what you gave us cannot be used: a file, an argument, an id
     │   ├── ConfigError      2   a key of the configuration is unknown or impossible
     │   └── RefusedError     2   the servers hold something else than this configuration means:
-    │                            state of another definition, a replaced topic, an eviction policy
+    │       │                    a replaced topic, an eviction policy
+    │       └── UnusableStateError  2   stored windows that `worker --reset-windows` begins anew:
+    │                            of another definition or format, damaged, in part missing
     └── UnreachableError     3   a server cannot be reached or does not answer
 
 The number is the exit code. Each message is one line that says what to do. A bug of our own is an
@@ -34,6 +36,10 @@ class ConfigError(InputError):
 
 class RefusedError(InputError):
     """Going on would give wrong figures: the servers do not hold what this configuration means."""
+
+
+class UnusableStateError(RefusedError):
+    """Stored windows cannot be gone on with; to forget them is a cure, to ask again is none."""
 
 
 class UnreachableError(StreamevalError):

@@ -138,7 +138,11 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
         lambda p: _milliseconds(p.reading_time),
     ),
     ("open_slates", "Slates that can still change", lambda p: p.open_slates),
-    ("users", "Users with an open slate or in a window", lambda p: p.users),
+    (
+        "users",
+        "Users in windows, once for each of their segments; those gone until the next clearing",
+        lambda p: p.users,
+    ),
     (
         "checkpoint_age_seconds",
         "Time since the last checkpoint",

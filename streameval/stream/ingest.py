@@ -230,9 +230,7 @@ class Ingest:
             settle(cut, self.counters, self.definition.kinds)
             if cut.checkpoint is not None:
                 owned.checkpointed_at = time.monotonic()
-                owned.checkpoint_bytes = len(cut.checkpoint.header) + sum(
-                    len(chunk) for chunk in cut.checkpoint.chunks.values()
-                )
+                owned.checkpoint_bytes = cut.checkpoint.size
         except StreamevalError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task

@@ -201,7 +201,15 @@ def _ranking(rows: Sequence[Row], dimensions: Sequence[str]) -> str:
 def _partitions(partitions: Sequence[PartitionStatus], now: float) -> str:
     if not partitions:
         return "<h2>Partitions</h2><p class=dim>None is assigned to this worker.</p>"
-    columns = ("lag", "offset", "watermark", "behind", "open slates", "users", "checkpoint")
+    columns = (
+        "lag",
+        "offset",
+        "watermark",
+        "behind",
+        "open slates",
+        "users by segment",
+        "checkpoint",
+    )
     body = (
         _row(
             "matured",
@@ -222,10 +230,12 @@ def _partitions(partitions: Sequence[PartitionStatus], now: float) -> str:
 
 
 def _checkpoint(partition: PartitionStatus) -> str:
-    if partition.checkpoint_age_seconds is None:
+    if partition.checkpoint_bytes is None:
         return "none yet"
-    size = (partition.checkpoint_bytes or 0) / 1024
-    return f"{size:,.0f} KiB, {_duration(partition.checkpoint_age_seconds)} ago"
+    size = f"{partition.checkpoint_bytes / 1024:,.0f} KiB"
+    if partition.checkpoint_age_seconds is None:
+        return f"{size}, from before this worker"
+    return f"{size}, {_duration(partition.checkpoint_age_seconds)} ago"
 
 
 def _checks(checks: Sequence[CheckStatus], now: float) -> str:

@@ -34,7 +34,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from streameval.core.errors import RefusedError, UnreachableError
+from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.partition import UserDelta
 from streameval.stream.lease import Lease
 from streameval.stream.scan import UserScan, scan_users
@@ -105,6 +105,13 @@ class Stored(NamedTuple):
     checkpoint_offset: int | None
     committed_at: int | None
     definition: str | None
+
+    @property
+    def checkpoint_bytes(self) -> int | None:
+        """The size of the checkpoint, header and chunks; None where there is none."""
+        if self.header is None:
+            return None
+        return len(self.header) + sum(map(len, self.chunks.values()))
 
 
 class UserCounters(NamedTuple):
@@ -198,7 +205,7 @@ class Store:
         before: list[str] = []
         while True:
             fields: dict[bytes, bytes] = await self._once(lambda: self._raw("HGETALL", key))
-            names = fields.get(b"chunks", b"").decode().split()
+            names = fields.get(b"chunks", b"").decode(errors="replace").split()
             for name in names:
                 if name not in found:
                     chunk = await self._chunk(partition, name)
@@ -208,21 +215,17 @@ class Store:
             else:
                 return _stored(fields, {name: found[name] for name in names})
             if names == before:
-                raise RefusedError(
+                raise UnusableStateError(
                     f"a chunk of the checkpoint of partition {partition} is missing in Redis at"
                     f" {self.address}: restore it, or start with `worker --reset-windows`"
                 )
             # Another writer moved the pointer on while we read: read what it points to now.
             before = names
 
-    async def commit(
-        self, commit: Commit, *, give_up_after: float | None = None
-    ) -> Applied | Fenced:
+    async def commit(self, commit: Commit) -> Applied | Fenced:
         """Apply `commit` whole or not at all, however often replies are lost.
 
-        Tries until it went through or, with `give_up_after` (seconds), raises
-        `UnreachableError`: it may have been applied then. Cancelling leaves the same doubt, and
-        `load` answers it.
+        Tries until it went through. One that is cancelled may have been applied; `load` tells.
         """
         assert commit.start is None or commit.end >= commit.start, "offsets only grow"
         assert commit.end != commit.start or not commit.users, "a retry could count them twice"
@@ -243,7 +246,7 @@ class Store:
             return answer
 
         while True:
-            answer = await self._persistently("commit", attempt, give_up_after)
+            answer = await self._persistently("commit", attempt)
             if answer[0] == b"applied" or answer[2:] == [identity.encode()]:
                 return Applied()
             if answer[0] == b"fenced":
@@ -353,13 +356,13 @@ class Store:
 
     # --- Leases -------------------------------------------------------------------------------
 
-    def lease(self, owner: str, ttl: int, name: str = "leader") -> Lease:
-        """A lease of this group and topic for `owner`, which lapses after `ttl` ms."""
-        return Lease(self._run_once, f"streameval:{{{self._scope}}}:{name}", owner, ttl)
+    def lease(self, owner: str, ttl: int) -> Lease:
+        """The leader's lease of this group and topic for `owner`, which lapses after `ttl` ms."""
+        return Lease(self._run_once, f"streameval:{{{self._scope}}}:leader", owner, ttl)
 
-    async def fence(self, name: str = "leader") -> int | None:
-        """The fencing token of a lease that was given out last."""
-        key = f"streameval:{{{self._scope}}}:{name}:fence"
+    async def fence(self) -> int | None:
+        """The fencing token of the leader's lease that was given out last."""
+        key = f"streameval:{{{self._scope}}}:leader:fence"
         token: bytes | None = await self._once(lambda: self._raw("GET", key))
         return None if token is None else int(token)
 
@@ -386,9 +389,12 @@ class Store:
             raise self._ours(error) from error
 
     async def _persistently(
-        self, doing: str, call: Callable[[], Awaitable[T]], give_up_after: float | None
+        self, doing: str, call: Callable[[], Awaitable[T]], give_up_after: float | None = None
     ) -> T:
-        """Try `call` until it goes through; what cannot pass by itself is raised."""
+        """Try `call` until it goes through, or for `give_up_after` seconds.
+
+        What cannot pass by itself is raised at once.
+        """
         end = None if give_up_after is None else time.monotonic() + give_up_after
         pause = RETRY_SECONDS[0]
         while True:

@@ -15,11 +15,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-import cramjam
-import msgspec
-
 from streameval.core.checkpoint import refuse_other_definition, restore
-from streameval.core.errors import RefusedError
+from streameval.core.errors import RefusedError, UnusableStateError
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
@@ -73,20 +70,20 @@ class Takeover:
                 return parked
         try:
             stored = await persist(lambda: self._store.load(number))
-        except RefusedError as error:
+        except UnusableStateError as error:
             stored = await self._start_anew(number, error)
         first, end = await self._bounds(number)
         self._refuse_another_log_than(number, stored, end)
         try:
-            state = await self._restored(number, stored)
-        except RefusedError as error:
+            state = await self._restored(stored)
+        except UnusableStateError as error:
             stored = await self._start_anew(number, error)
-            state = await self._restored(number, stored)
+            state = await self._restored(stored)
         owned = self._opened(number, state, stored, first, end)
         await self._outbox.settle(owned, stored)
         return owned
 
-    async def _start_anew(self, number: int, why: RefusedError) -> Stored:
+    async def _start_anew(self, number: int, why: UnusableStateError) -> Stored:
         """Where that is wanted, forget windows that cannot be used; raises `why` where it is not.
 
         Windows that can be used are kept, so that a partition which moves between workers started
@@ -98,25 +95,19 @@ class Takeover:
         await persist(lambda: self._store.reset_windows(number, self.fingerprint, self.described))
         return await persist(lambda: self._store.load(number))
 
-    async def _restored(self, number: int, stored: Stored) -> Partition:
-        """The state as of the checkpoint; raises `RefusedError` where it cannot be used."""
+    async def _restored(self, stored: Stored) -> Partition:
+        """The state as of the checkpoint; raises `UnusableStateError`."""
         if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
             refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
         if stored.header is None:
             return Partition(self.definition, journal=True, keep_outcomes=self._outbox.on)
-        try:
-            return await asyncio.to_thread(
-                restore,
-                self.definition,
-                stored.header,
-                stored.chunks,
-                keep_outcomes=self._outbox.on,
-            )
-        except (msgspec.MsgspecError, cramjam.DecompressionError) as error:
-            raise RefusedError(
-                f"a chunk of the checkpoint of partition {number} is damaged ({error}):"
-                " restore Redis from a backup, or start with `worker --reset-windows`"
-            ) from error
+        return await asyncio.to_thread(
+            restore,
+            self.definition,
+            stored.header,
+            stored.chunks,
+            keep_outcomes=self._outbox.on,
+        )
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
@@ -156,6 +147,7 @@ class Takeover:
             committed=committed,
             lost=lost,
             idle_since=time.monotonic() - idle,
+            checkpoint_bytes=stored.checkpoint_bytes,
         )
 
     # ------------------------------------------------------------- which log is this
