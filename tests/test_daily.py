@@ -135,6 +135,16 @@ def test_the_rates_of_one_kind_are_those_of_evaluate(tmp_path):
         assert 0 < found[name] < 1
 
 
+def test_a_day_is_read_in_portions_of_its_users(tmp_path, monkeypatch):
+    service = Service(tmp_path).take(stream(slates=500))
+    whole = rates_of(service, "2023-11-15")
+    monkeypatch.setattr("streameval.offline.daily.PORTION_ITEMS", 100)
+    assert rates_of(service, "2023-11-15") == {
+        key: pytest.approx(figure, rel=1e-12) for key, figure in whole.items()
+    }
+    assert whole["users"] > 0
+
+
 # --- which day ------------------------------------------------------------------------------------
 
 

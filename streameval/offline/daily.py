@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from streameval.settings import Settings
 
 RESULT: Final = "daily.json"
+# Of so many items shown, each user's with it, DuckDB's memory holds the distinct ones.
+PORTION_ITEMS: Final = 10_000_000
 _DAY_MS: Final = 86_400_000
 
 
@@ -100,7 +102,14 @@ def daily_rates(
     with connected("outcomes") as connection, readable():
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", files)
-        rows = connection.execute(_query(definition), [day]).fetchall()
+        counted = "SELECT coalesce(sum(len(items)), 0) FROM outcome_files WHERE dt = ?"
+        ((items,),) = connection.execute(counted, [day]).fetchall()
+        portions = int(items) // PORTION_ITEMS + 1
+        rows = [
+            row
+            for number in range(portions)
+            for row in connection.execute(_query(definition), [day, portions, number]).fetchall()
+        ]
     columns = np.array(rows, np.int64).reshape(len(rows), 2 + len(definition.kinds)).T
     users, reads, *positives = columns
     rates = [
@@ -111,8 +120,14 @@ def daily_rates(
 
 
 def _query(definition: Definition) -> str:
-    """How many users there are by number of items read and, of each kind, of positive ones."""
-    day = f"(SELECT {VIEW} FROM outcome_files WHERE dt = $1)"  # noqa: S608  # constants
+    """How many users there are by number of items read and, of each kind, of positive ones.
+
+    Parameters: the day, into how many portions its users are dealt, and which of these it is.
+    """
+    day = (
+        f"(SELECT {VIEW} FROM outcome_files"  # noqa: S608  # constants
+        ' WHERE dt = $1 AND hash("user") % $2 = $3)'
+    )
     kinds = range(len(definition.kinds))
     positive = ", ".join(
         f"bool_or(len(list_filter(positive, lambda f: f.item = i - 1 AND f.kind ="
