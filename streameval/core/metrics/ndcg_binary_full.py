@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,11 +11,16 @@ from streameval.core.metrics.discount import binary, discounted
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores
 
 
+@lru_cache(maxsize=32)
+def _full(k: int) -> float:
+    """Return the DCG of k relevant items."""
+    return math.fsum(1.0 / math.log2(rank + 1) for rank in range(1, k + 1))
+
+
 def score(lists: Lists, k: int) -> Scores:
     """Return binary DCG / the DCG of k relevant items for each list."""
-    full = math.fsum(1.0 / math.log2(rank + 1) for rank in range(1, k + 1))
     # Columns are added one by one, the ideal exactly: a full list may end a bit above 1.
-    return np.minimum(discounted(lists, binary(lists.gains), k) / full, 1.0)
+    return np.minimum(discounted(lists, binary(lists.gains), k) / _full(k), 1.0)
 
 
 METRIC = Metric(
