@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import weakref
 
 import redis as redis_client
 import servers
@@ -186,6 +188,8 @@ class Worker:
 
     def __init__(self, kafka_port, redis_url, topic, **settings):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="streameval-worker-"))
+        # Its log is read, and the worker started anew, for as long as a test holds it.
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.port = servers.free_port()
         values = {
             "kafka": f"127.0.0.1:{kafka_port}",
