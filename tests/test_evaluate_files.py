@@ -341,3 +341,16 @@ def test_json_lines_are_looked_through_once_for_their_columns(
     invoke("--ratings", "j.jsonl")
     invoke("j.jsonl", "--labels", "l.csv")
     assert looked == ["j.jsonl", "j.jsonl", "l.csv"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{}"],
+        ["--run", "{}.txt", "--qrels", "{}"],
+        ["--ratings", "{}.csv", "--predictions", "{}.csv", "--metrics", "rmse"],
+    ],
+)
+def test_a_path_that_no_file_can_have_is_one_line(arguments: list[str]) -> None:
+    given = [argument.format("a" * 300) for argument in arguments]
+    assert "is too long for the name of a file" in refused(*given)

@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from streameval.core.errors import InputError
 from streameval.core.metrics import CATALOGUE
 from streameval.offline.given import Given
-from streameval.offline.places import size
+from streameval.offline.places import require_name, size
 from streameval.offline.ranked_tables import Ties
 from streameval.offline.sorts import answer, asked_for, inputs_of, list_source
 
@@ -46,6 +46,8 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
 
     given = request.given
     _require_finite(given)
+    for file in given.all_files():
+        require_name(file)
     for option, name in (("run", given.run), ("qrels", given.qrels)):
         if name is not None and Path(name).is_dir():
             raise InputError(f"--{option} {name}: is a folder: give the file")

@@ -128,6 +128,13 @@ def said(error: BaseException, name: str) -> str:
     return line.partition(" (Request ID: ")[0].replace(name, shown(name))
 
 
+def require_name(name: str) -> None:
+    """Raise `InputError` for a path that no file can have, `UnreachableError` where it is away."""
+    if not is_uri(name):
+        with reaching(name):
+            Path(name).exists()
+
+
 @contextlib.contextmanager
 def reaching(name: str, subject: str = "") -> Iterator[None]:
     """What a file system raises, as our own; `subject` begins the line, such as the key.
