@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
@@ -30,6 +30,7 @@ from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Wi
 from streameval.core.errors import ConfigError
 from streameval.core.limits import (
     MAX_BATCH_EVENTS,
+    MAX_BATCH_INTERVAL,
     MAX_BATCH_USERS,
     MAX_DURATION,
     MAX_EVENT_BYTES,
@@ -52,6 +53,9 @@ SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
 """The keys that may also stand in a file, and are never shown."""
 
 _LONGEST: Final = format_duration(MAX_DURATION)
+# What a URL of Redis may name besides the database: files (PEM).
+_CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+_ALLOWED: Final = ", ".join(sorted(_CERTIFICATES))
 
 
 def _no_flag(value: object) -> object:
@@ -100,13 +104,22 @@ def _address(value: str) -> str:
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
+    # No message quotes any part of it: what stands in the wrong place may be the password.
     try:
         url = urlsplit(value.get_secret_value())
-        good = url.scheme in {"redis", "rediss"} and url.hostname is not None and url.port != 0
+        options = parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query))
+        good = url.hostname is not None and url.port != 0 and not url.fragment
     except ValueError:
         good = False
-    if not good:
+    if not good or url.scheme not in {"redis", "rediss"}:
         raise ValueError("write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+    if not re.fullmatch(r"/?|/[0-9]{1,9}", url.path):
+        raise ValueError("the database is a number: write redis://HOST:PORT/0")
+    names = [name for name, _ in options]
+    if options and (url.scheme != "rediss" or not _CERTIFICATES.issuperset(names)):
+        raise ValueError(f"its only options are those of rediss://: {_ALLOWED}")
+    if len(names) > len(set(names)) or not all(Path(file).is_file() for _, file in options):
+        raise ValueError(f"{', '.join(names)}: write each once, with a file that exists")
     return value
 
 
@@ -295,7 +308,8 @@ class Settings(BaseSettings):
     # Redis
     redis: Annotated[SecretStr, AfterValidator(_redis_url)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
-        description="Redis' URL, `rediss://` for TLS, `redis://USER@HOST` for an ACL user.",
+        description="Redis' URL with the number of the database, `rediss://` for TLS,"
+        " `redis://USER@HOST` for an ACL user.",
     )
     redis_password: SecretStr | None = Field(
         None, description="Redis' password, where it does not stand in the URL."
@@ -305,8 +319,8 @@ class Settings(BaseSettings):
     )
 
     # The worker
-    batch_interval: Annotated[int, Duration("10ms", "1s")] = Field(
-        1_000, description="A batch is committed after this time at the latest."
+    batch_interval: Annotated[int, Duration("10ms", format_duration(MAX_BATCH_INTERVAL))] = Field(
+        MAX_BATCH_INTERVAL, description="A batch is committed after this time at the latest."
     )
     batch_events: Integer = Field(
         MAX_BATCH_EVENTS, ge=1, le=MAX_BATCH_EVENTS, description="Events of a batch, at most."
@@ -342,7 +356,7 @@ class Settings(BaseSettings):
     checks: Annotated[Path, AfterValidator(_file)] | None = Field(
         None,
         description="YAML file of the checks that follow each snapshot (`streameval check"
-        " --schema`); null: none do.",
+        " --schema`); needs `snapshots` and `outcomes`; null: none do.",
     )
     pseudonymize: SecretStr | None = Field(
         None,
@@ -401,6 +415,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "kafka_security_protocol: a password needs SASL_SSL (or SASL_PLAINTEXT)"
             )
+        if self.checks and not (self.snapshots and self.outcomes):
+            raise ValueError("checks: they need snapshots and outcomes, set both")
         return self
 
     def _positives(self) -> tuple[Positive, ...]:

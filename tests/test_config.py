@@ -1,5 +1,6 @@
 """Settings: what a file and the environment may say, and the line that says what is wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from streameval.core.definition import Definition, Positive, Window
 from streameval.core.errors import ConfigError
 from streameval.durations import format_duration, parse_duration
 from streameval.settings import Settings
+from streameval.stream.store import Store
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -286,6 +288,38 @@ def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch
     monkeypatch.setenv("STREAMEVAL_REDIS_PASSWORD_FILE", str(tmp_path / "password"))
     password = load(write("redis_password: old")).redis_password
     assert password.get_secret_value() == "new"
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("redis://h:6379/abc", "the database is a number"),
+        ("redis://h:6379/0/1", "the database is a number"),
+        ("redis://h/0?db=1", "its only options are those of rediss://: ssl_ca_certs, "),
+        ("rediss://h/0?socket_timeout=abc", "its only options are"),
+        ("redis://h/0?ssl_ca_certs=/etc/hostname", "its only options are"),
+        ("rediss://h/0?ssl_ca_certs=/absent", "ssl_ca_certs: write each once, with a file that"),
+        ("redis://h/0?hush", "write redis://HOST:PORT/DATABASE"),
+        ("redis://h/0#hush", "write redis://HOST:PORT/DATABASE"),
+    ],
+)
+def test_a_redis_url_that_means_something_else_than_it_says_is_refused(refused, url, cure):
+    said = refused(f"redis: '{url}'")
+    assert said.startswith(f"redis: {cure}")
+    assert not {"hush", "abc", "absent"} & set(re.findall(r"[a-z]+", said))
+
+
+def test_a_redis_url_may_name_certificates(write):
+    url = f"rediss://bob@h:1/3?ssl_ca_certs={__file__}&ssl_certfile={__file__}"
+    settings = load(write(f"redis: '{url}'\nredis_password: p"))
+    store = Store(settings.redis_url, "g", "t", ["click"])
+    made = store._redis.connection_pool.connection_kwargs
+    assert (made["db"], made["password"], made["ssl_ca_certs"]) == (3, "p", __file__)
+
+
+@pytest.mark.parametrize("given", ["", "\noutcomes: o", "\nsnapshots: s"])
+def test_checks_need_snapshots_and_outcomes(refused, given):
+    assert refused(f"checks: {__file__}{given}").startswith("checks: they need snapshots and outco")
 
 
 def test_a_url_without_a_password_is_left_as_it_is():

@@ -73,9 +73,9 @@ MAX_FEEDBACK_KINDS: Final = 50
 MANY_SLATES: Final = 64
 
 # --- Batches ------------------------------------------------------------------------------------
-# A batch ends at the first of the three: seconds bound what a reader sees late, events the memory
-# of a batch, users the time the commit script blocks Redis (13 ms per 5,000).
-MAX_BATCH_SECONDS: Final = 1.0
+# A batch ends at the first of the three: time (ms) bounds what a reader sees late, events the
+# memory of a batch, users the time the commit script blocks Redis (13 ms per 5,000).
+MAX_BATCH_INTERVAL: Final = 1_000
 MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 5_000
 # Events applied in one go: more falls out of the cache (2.4 us an event, 3.2 at 10,000).
