@@ -30,7 +30,7 @@ from test_files_on_servers import compare_files
 
 from streameval.core.events import SlateEvent
 from streameval.offline.checks.table import CHECKS
-from streameval.offline.snapshots import snapshots
+from streameval.offline.snapshot_folder import snapshots
 
 pytestmark = [pytest.mark.servers]
 PARTITIONS = 2

@@ -14,8 +14,9 @@ from clean_service import DEFINITION, MINUTE, Service, stream
 from streameval.core.definition import Positive
 from streameval.core.errors import ConfigError
 from streameval.core.events import FeedbackEvent, SlateEvent
-from streameval.offline.daily import RESULT, daily_rates, take_daily
+from streameval.offline.daily import daily_rates, take_daily
 from streameval.offline.outcomes import dataset
+from streameval.offline.snapshot_folder import DAILY
 from streameval.stream import schedule
 from streameval.stream.schedule import SnapshotSchedule
 
@@ -164,7 +165,7 @@ def test_the_first_day_of_the_files_may_be_half_of_one(tmp_path):
     service = served(tmp_path, toy(MIDNIGHT), tick(MIDNIGHT + DAY + 2 * HOUR))
     (folder,) = (tmp_path / "snapshots").iterdir()
     assert take_daily(settings_of(service), folder) is None
-    assert not (folder / RESULT).exists()
+    assert not (folder / DAILY).exists()
 
 
 def test_a_days_figures_are_computed_once_and_handed_on(tmp_path):
@@ -175,7 +176,7 @@ def test_a_days_figures_are_computed_once_and_handed_on(tmp_path):
     for path in service.outcomes.glob("dt=2023-11-16/hour=*/*.parquet"):
         path.unlink()
     assert take_daily(settings_of(service), second) == found
-    assert json.loads((second / RESULT).read_text()) == found
+    assert json.loads((second / DAILY).read_text()) == found
 
 
 def test_there_is_no_daily_rate_without_outcome_files(tmp_path):

@@ -19,7 +19,8 @@ from test_partition_properties import assert_same
 
 from streameval.core.events import decode_batch
 from streameval.offline.outcomes import OutcomeFolder
-from streameval.offline.snapshots import manifest_of, snapshots
+from streameval.offline.snapshot_folder import snapshots
+from streameval.offline.snapshots import manifest_of
 
 pytestmark = [pytest.mark.servers]
 KILLS = 6

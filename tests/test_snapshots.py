@@ -5,6 +5,8 @@ import errno
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -20,7 +22,8 @@ from streameval.core.errors import ConfigError, InputError, RefusedError, Unusab
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshots import manifest_of, retire, snapshots, take, take_from, taken_at
+from streameval.offline.snapshot_folder import snapshots, taken_at
+from streameval.offline.snapshots import manifest_of, retire, take, take_from
 from streameval.stream.scan import UserRow, UserScan, scan_users
 from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.store import Stored
@@ -332,11 +335,7 @@ def test_one_that_failed_is_not_tried_again_at_once(schedule):
 def test_damaged_results_do_not_end_the_leader(tmp_path, caplog, name, content):
     """They are said once in a while; of the rest what is there is shown."""
     folder = tmp_path / "20200101T000000Z-3"
-    folder.mkdir()
-    one = {"name": "drift", "severity": "error", "passed": True, "value": 0.0, "seconds": 1.0}
-    day = {"day": "2026-01-31", "fingerprint": "", "users": 1, "rates": []}
-    (folder / "checks.json").write_text(json.dumps({"time": 1, "checks": [one]}))
-    (folder / "daily.json").write_text(json.dumps(day))
+    leave(folder)
     (folder / name).write_text(content)
     made = SnapshotSchedule(some_settings(None, tmp_path, checks="x", outcomes="y"))
     for _ in range(3):
@@ -345,6 +344,43 @@ def test_damaged_results_do_not_end_the_leader(tmp_path, caplog, name, content):
             name != "daily.json",
         )
     assert caplog.text.count("results beside the snapshots are not shown") == 1
+
+
+def leave(folder, *, value=0.0):
+    """What a leader's process leaves in the folder of a snapshot."""
+    folder.mkdir(parents=True)
+    one = {"name": "drift", "severity": "error", "passed": True, "value": value, "seconds": 1.0}
+    day = {"day": "2026-01-31", "fingerprint": "", "users": 1, "rates": []}
+    (folder / "checks.json").write_text(json.dumps({"time": 1, "checks": [one]}))
+    (folder / "daily.json").write_text(json.dumps(day))
+
+
+def test_a_worker_that_leads_again_shows_what_others_left_meanwhile(schedule, tmp_path):
+    schedule._settings.checks = schedule._settings.outcomes = "x"
+    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for number, tokens in enumerate(([1], [None, 2], [4])):
+        leave(tmp_path / f"{name}-{number}", value=float(number))
+        for token in tokens:
+            schedule.turn(token)
+        assert [status.value for status in schedule.results()] == [number]
+
+
+def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_path):
+    """They would take memory, and time in which nothing is counted."""
+    leave(tmp_path / "s" / time.strftime("%Y%m%dT%H%M%SZ-1", time.gmtime()))
+    code = (
+        "import sys, streameval.cli, streameval.stream.app, streameval.stream.ingest\n"
+        "from streameval.settings import Settings\n"
+        "from streameval.stream.schedule import SnapshotSchedule\n"
+        "settings = Settings(snapshots=sys.argv[1], outcomes=sys.argv[1], checks=sys.executable)\n"
+        "schedule = SnapshotSchedule(settings)\n"
+        "schedule.turn(1)\n"
+        "print(len(schedule.results()), schedule.daily().users)\n"
+        "print({'pyarrow', 'duckdb'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 1\nset()\n"
 
 
 def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, caplog):

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from streameval.core.metrics.entry import UNCUT
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import VIEW, readable
 from streameval.offline.outcomes import dataset
-from streameval.offline.snapshots import PartFacts, attach, facts_of, newest_attached
+from streameval.offline.snapshot_folder import DAILY, Daily, DailyRate, last_daily
+from streameval.offline.snapshots import PartFacts, attach, facts_of
 from streameval.offline.table_files import connected
 
 if TYPE_CHECKING:
@@ -37,27 +38,9 @@ if TYPE_CHECKING:
 
     from streameval.settings import Settings
 
-RESULT: Final = "daily.json"
 # Of so many items shown, each user's with it, DuckDB's memory holds the distinct ones.
 PORTION_ITEMS: Final = 10_000_000
 _DAY_MS: Final = 86_400_000
-
-
-class DailyRate(TypedDict):
-    """The rates of one kind of positive; a rate over no user is None."""
-
-    feedback: str
-    positive_rate: float | None
-    positive_rate_gorse_v05: float | None
-
-
-class Daily(TypedDict):
-    """The document `daily.json`."""
-
-    day: str
-    fingerprint: str
-    users: int
-    rates: list[DailyRate]
 
 
 def take_daily(settings: Settings, folder: Path) -> Daily | None:
@@ -83,13 +66,8 @@ def take_daily(settings: Settings, folder: Path) -> Daily | None:
         users, rates = daily_rates(definition, files, day)
         fingerprint = manifest["fingerprint"]
         found = Daily(day=day, fingerprint=fingerprint, users=users, rates=rates)
-    attach(folder, RESULT, found)
+    attach(folder, DAILY, found)
     return found
-
-
-def last_daily(root: Path) -> Daily | None:
-    """What the newest snapshot has that has any. Raises `InputError`, `UnreachableError`."""
-    return newest_attached(root, RESULT, Daily)
 
 
 def daily_rates(

@@ -10,12 +10,13 @@ import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from pyarrow import fs
-
 from streameval.core.errors import InputError, UnreachableError
+
+if TYPE_CHECKING:  # slow to import, and not needed for a path
+    from pyarrow import fs
 
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
@@ -29,7 +30,7 @@ class Place(NamedTuple):
     @property
     def local(self) -> bool:
         """Whether this is a disk of this machine, as far as it knows."""
-        return isinstance(self.files, fs.LocalFileSystem)
+        return bool(self.files.type_name == "local")
 
     @property
     def has_folders(self) -> bool:
@@ -65,6 +66,8 @@ def joined(name: str, tail: str) -> str:
 
 def opened(name: str) -> Place:
     """The place of a path or URI. Raises `InputError`, `UnreachableError`."""
+    from pyarrow import fs
+
     if not is_uri(name):
         return Place(fs.LocalFileSystem(), str(Path(name).absolute()))
     try:
@@ -82,6 +85,8 @@ def opened(name: str) -> Place:
 
 def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
     """What is in a folder, in order of name; nothing where there is none."""
+    from pyarrow import fs
+
     selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
     return sorted(files.get_file_info(selector), key=lambda info: info.path)
 
@@ -90,6 +95,8 @@ def require_bucket(place: Place) -> None:
     """Raise OSError where the bucket is absent, which listings take for an empty one."""
     if place.has_folders:
         return
+    from pyarrow import fs
+
     bucket = place.path.partition("/")[0]
     if place.files.get_file_info(bucket).type == fs.FileType.NotFound:
         raise FileNotFoundError(f"there is no bucket {bucket}, or these keys may not see it")

@@ -22,15 +22,13 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -44,6 +42,7 @@ from streameval.core.partition import Partition
 from streameval.core.slates import NEVER, Particulars, Slate
 from streameval.offline.outcomes import SCHEMA, pseudonyms, table
 from streameval.offline.places import reaching
+from streameval.offline.snapshot_folder import document, snapshots
 from streameval.stream.scan import UserRow
 from streameval.stream.store import Store
 
@@ -54,9 +53,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 # The unfinished folder of a death goes after so long.
 UNFINISHED_SECONDS: Final = 24 * 3600.0
-_NAME: Final = re.compile(r"\d{8}T\d{6}Z-\d+")
 _FILES: Final = frozenset({"users.parquet", "figures.json", "open.parquet"})
-T = TypeVar("T")
 
 USERS: Final = pa.schema(
     [
@@ -181,32 +178,6 @@ async def take_from(
     return folder
 
 
-def snapshots(root: Path) -> list[Path]:
-    """The snapshots in a folder, oldest first. Raises `UnreachableError`."""
-    with reaching(str(root), "snapshots: "):
-        if not root.is_dir():
-            return []
-        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))
-
-
-def taken_at(snapshot: Path) -> float:
-    """When a snapshot was taken, by its name: seconds since the epoch."""
-    moment = datetime.strptime(snapshot.name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return moment.timestamp()
-
-
-def earlier_than(snapshot: Path) -> list[Path]:
-    """The snapshots beside this one that were taken before it, oldest first.
-
-    None where its name is not a snapshot's: then nothing says when it was taken.
-    """
-    root = snapshot.parent
-    if not _NAME.fullmatch(snapshot.name):
-        return []
-    return [path for path in snapshots(root) if taken_at(path) < taken_at(snapshot)]
-
-
 def attach(snapshot: Path, name: str, document: Mapping[str, Any]) -> None:
     """Add what was found of a snapshot as a file beside it, there whole or not at all."""
     passing = snapshot / f"_{name}"
@@ -215,23 +186,6 @@ def attach(snapshot: Path, name: str, document: Mapping[str, Any]) -> None:
         passing.rename(snapshot / name)
     except OSError as error:
         raise UnreachableError(f"snapshots: {snapshot} cannot be used now ({error})") from error
-
-
-def newest_attached(root: Path, name: str, shape: type[T]) -> T | None:
-    """What is attached by this name to the newest snapshot that has it; None where none has.
-
-    Raises `InputError` where it is not of the shape (a TypedDict), `UnreachableError`.
-    """
-    for folder in reversed(snapshots(root)):
-        path = folder / name
-        with reaching(str(path), "snapshots: "):
-            try:
-                return _document(path, shape)
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                raise InputError(f"snapshots: {path} is damaged, remove it ({error})") from error
-    return None
 
 
 def manifest_of(snapshot: Path) -> Manifest:
@@ -250,22 +204,15 @@ def manifest_of(snapshot: Path) -> Manifest:
 def facts_of(snapshot: Path) -> Manifest:
     """The manifest, whatever became of the files that it names; raises `InputError`."""
     try:
-        form = _document(snapshot / MANIFEST, _Form)["format"]
+        form = document(snapshot / MANIFEST, _Form)["format"]
         if form != FORMAT:
             raise InputError(f"{snapshot} has format {form}, this version reads {FORMAT}")
-        manifest = _document(snapshot / MANIFEST, Manifest)
+        manifest = document(snapshot / MANIFEST, Manifest)
     except (OSError, ValueError) as error:
         raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
     if lacking := _FILES - manifest["files"].keys():
         raise InputError(f"{snapshot} is not whole: no {', '.join(sorted(lacking))}")
     return manifest
-
-
-def _document(path: Path, shape: type[T]) -> T:
-    """The JSON of a file, all of it. Raises OSError, and ValueError where it lacks the shape."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    msgspec.convert(document, shape)
-    return cast("T", document)
 
 
 # ------------------------------------------------------------------------------------- partitions

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.core.errors import StreamevalError
+from streameval.offline.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.stream import logs
 from streameval.stream.status import CheckStatus, DailyStatus
 
@@ -53,6 +54,7 @@ class SnapshotSchedule:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
         self._process: Process | None = None
+        self._token: int | None = None
         self._left: tuple[list[CheckStatus], DailyStatus | None] = [], None
         self._is_read = False
         self._read_not_before = self._not_before = 0.0
@@ -62,6 +64,9 @@ class SnapshotSchedule:
 
         What goes wrong is only said: counting does not wait for snapshots.
         """
+        if token != self._token:  # another led meanwhile, and left something else
+            self._token, self._left = token, ([], None)
+            self._is_read, self._read_not_before = False, 0.0
         if self._process is not None:
             code = self._process.poll()
             if code is None:
@@ -134,8 +139,6 @@ class SnapshotSchedule:
     def _due(self, now: float) -> bool:
         if self._settings.snapshots is None or now < self._not_before:
             return False
-        from streameval.offline.snapshots import snapshots, taken_at
-
         known = snapshots(self._settings.snapshots)
         return not known or now >= taken_at(known[-1]) + self._interval
 
@@ -187,8 +190,6 @@ def _check(settings: Settings, folder: Path) -> None:
 def _last_results(settings: Settings) -> list[CheckStatus]:
     if settings.checks is None or settings.snapshots is None:
         return []
-    from streameval.offline.checks.scheduled import last_results
-
     found = last_results(settings.snapshots)
     if found is None:
         return []
@@ -208,8 +209,6 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
 def _last_daily(settings: Settings) -> DailyStatus | None:
     if settings.outcomes is None or settings.snapshots is None:
         return None
-    from streameval.offline.daily import last_daily
-
     found = last_daily(settings.snapshots)
     if found is None:
         return None

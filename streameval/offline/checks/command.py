@@ -13,7 +13,7 @@ from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import run
 from streameval.offline.outcomes import pseudonyms
 from streameval.offline.places import on_disk
-from streameval.offline.snapshots import earlier_than, snapshots
+from streameval.offline.snapshot_folder import earlier_than, snapshots
 from streameval.offline.specification import load
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING
 
 from streameval.core.errors import ConfigError
 from streameval.offline.checks.evidence import gather
@@ -17,30 +17,12 @@ from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import document, run
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshots import attach, earlier_than, newest_attached, taken_at
+from streameval.offline.snapshot_folder import CHECKS, earlier_than, taken_at
+from streameval.offline.snapshots import attach
 from streameval.offline.specification import load
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
-
-RESULTS: Final = "checks.json"
-
-
-class LastResult(TypedDict):
-    """What a leader needs of one result of `checks.json`."""
-
-    name: str
-    severity: str
-    passed: bool | None
-    value: float | None
-    seconds: float
-
-
-class LastResults(TypedDict):
-    """What a leader needs of `checks.json`; `time` in ms."""
-
-    time: int
-    checks: list[LastResult]
 
 
 def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
@@ -66,7 +48,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         users_expire=settings.user_ttl is not None,
     ) as evidence:
         results = list(run(evidence, specification))
-    attach(folder, RESULTS, document(results, now))
+    attach(folder, CHECKS, document(results, now))
     return results
 
 
@@ -75,14 +57,6 @@ def reference_for(folder: Path, age: int) -> Path | None:
     before = earlier_than(folder)
     old = [path for path in before if taken_at(path) <= taken_at(folder) - age / 1000]
     return old[-1] if old else next(iter(before), None)
-
-
-def last_results(root: Path) -> LastResults | None:
-    """The document of the newest snapshot that was checked; None where none was.
-
-    Raises `InputError`, `UnreachableError`.
-    """
-    return newest_attached(root, RESULTS, LastResults)
 
 
 def failures(results: Sequence[Result]) -> list[Result]:
