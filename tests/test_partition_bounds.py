@@ -8,7 +8,9 @@ from unittest.mock import Mock
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
+from streameval.core import slates as slates_module
 from streameval.core.attribution import Attribution
+from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.events import SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
@@ -76,6 +78,30 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     attribution.resolve()
     assert attribution.waiting == 0
     assert attribution._shown.call_count <= 2 * 50 * 50
+
+
+def test_slates_hold_one_string_of_each_item(monkeypatch):
+    """Item ids are a third of the memory; the table that finds them is bounded."""
+
+    def other(item):
+        return "".join(item)  # equal, and a string of its own
+
+    partition = Partition(DEFINITION, journal=True, keep_outcomes=True)
+    shown = [SlateEvent(BASE, "u", f"whole{n}", (other("a-1"), other("a-2"))) for n in range(2)]
+    shown += [SlateEvent(BASE, "u", "placed", {other("a-1"): 2, other("a-2"): 1})]
+    shown += [show(n, other(f"a-{n}"), request="r", user="u") for n in (1, 2)]
+    partition.apply(shown)
+    partition.flush()
+    saved = checkpoint(partition, "0")
+    restored = restore(DEFINITION, saved.header, saved.chunks)
+    for state in (partition, restored):
+        slates = list(state.attribution.users["u"].open_slates())
+        assert len(slates) == 4
+        assert len({id(item) for slate in slates for item in slate.shown}) == 2
+    monkeypatch.setattr(slates_module, "MAX_SHARED_ITEMS", 10)
+    for n in range(50):
+        partition.apply([show(n, f"b-{n}", request=f"r{n}")])
+    assert len(slates_module._ITEMS) <= 11
 
 
 def test_a_state_that_is_dropped_is_gone():

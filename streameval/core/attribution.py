@@ -39,6 +39,7 @@ from streameval.core.slates import (
     add_mark,
     keep_scores,
     precedes,
+    sharing,
 )
 
 
@@ -85,6 +86,7 @@ class Attribution(Showings):
         by_surface = self._by_surface
         keep_outcomes = self.keep_outcomes
         inbox = self.inbox
+        share = sharing()
         feedbacks = slates = 0
         whole: list[SlateEvent] = []  # since the last impression
         whole_offsets: list[int] = []
@@ -116,7 +118,7 @@ class Attribution(Showings):
                     and len(items) < MAX_ITEMS
                     and not (by_surface and event.surface != surface)
                 ):
-                    items[item] = offset + (event.position or 0)
+                    items[share(item, item)] = offset + (event.position or 0)
                     if keep_outcomes and slate is not None:
                         keep_scores(slate, item, event.score, event.propensity)
                     continue

@@ -33,7 +33,7 @@ from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
 from streameval.core.limits import CHUNK_ITEMS
 from streameval.core.partition import Partition
-from streameval.core.slates import NEVER, Particulars, Pending, Slate, User
+from streameval.core.slates import NEVER, Particulars, Pending, Slate, User, sharing
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
 FORMAT = 2
@@ -393,6 +393,11 @@ def _identity(record: SlateRecord) -> tuple[str, str, int]:
 def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     """Open a slate as stored; the first flush books it, and gives it up if its time is over."""
     user_id, request, time, segment, anchor, items, marks, particulars = record
+    share = sharing()
+    if isinstance(items, tuple):
+        items = tuple(map(share, items, items))
+    else:
+        items = {share(item, item): packed for item, packed in items.items()}
     user = attribution.users.get(user_id)
     if user is None:
         user = attribution.users[user_id] = User(user_id, {})

@@ -23,6 +23,7 @@ from streameval.core.slates import (
     Slate,
     User,
     keep_scores,
+    sharing,
 )
 
 
@@ -108,6 +109,7 @@ class Showings:
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
+        share = sharing()
         touch, segment_of, adopt = self.touch, self.segments.of, self.adopt
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell, add_impressions = (column.append for column in self.whole)
@@ -122,10 +124,10 @@ class Showings:
                 continue
             items = event.items
             count = len(items)
-            if isinstance(items, dict):
-                items = items.copy()
-            elif count > MAX_LISTED:
-                items = event.positions
+            if isinstance(items, tuple) and count <= MAX_LISTED:
+                items = tuple(map(share, items, items))
+            else:
+                items = {share(item, item): at for item, at in event.positions.items()}
             slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
             user.slates[request] = slate
             user.shown_slates += 1
@@ -251,7 +253,7 @@ class Showings:
         elif len(slate.shown) >= MAX_ITEMS:
             self.overflow_items += 1
             return
-        slate.items[item] = (since << POSITION_BITS) + position
+        slate.items[sharing()(item, item)] = (since << POSITION_BITS) + position
 
     # ------------------------------------------------------------------ close
 

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
-from streameval.core.limits import OTHER
+from streameval.core.limits import MAX_SHARED_ITEMS, OTHER
 
 POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
@@ -203,6 +203,19 @@ class Segments:
         return self.add(other) if index is None else index
 
 
+_ITEMS: dict[str, str] = {}
+
+
+def sharing() -> Callable[[str, str], str]:
+    """What answers, for an item id given twice, the one string that all slates hold of it.
+
+    An item is shown again and again: strings of their own are a third of the memory of slates.
+    """
+    if len(_ITEMS) > MAX_SHARED_ITEMS:
+        _ITEMS.clear()
+    return _ITEMS.setdefault
+
+
 def add_mark(
     marks: dict[FeedbackKey, FeedbackMark], key: FeedbackKey, ts: int, retract: bool
 ) -> None:
@@ -227,4 +240,4 @@ def precedes(slate: Slate, best: Slate) -> bool:
 def keep_scores(slate: Slate, item: str, score: float | None, propensity: float | None) -> None:
     """Note what was logged of a showing, the first that says anything."""
     if slate.particulars is not None and (score is not None or propensity is not None):
-        slate.particulars.scores.setdefault(item, (score, propensity))
+        slate.particulars.scores.setdefault(sharing()(item, item), (score, propensity))
