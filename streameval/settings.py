@@ -118,19 +118,26 @@ def _redis_url(value: SecretStr) -> SecretStr:
     names = [name for name, _ in options]
     if options and (url.scheme != "rediss" or not _CERTIFICATES.issuperset(names)):
         raise ValueError(f"its only options are those of rediss://: {_ALLOWED}")
-    if len(names) > len(set(names)) or not all(Path(file).is_file() for _, file in options):
+    if len(names) > len(set(names)) or not all(_is_file(Path(file)) for _, file in options):
         raise ValueError(f"{', '.join(names)}: write each once, with a file that exists")
     return value
 
 
+def _is_file(value: Path) -> bool:
+    try:
+        return value.is_file()
+    except OSError as error:
+        raise ValueError(f"{str(value)!r} cannot be used: {error.strerror}") from None
+
+
 def _file(value: Path) -> Path:
-    if not value.is_file():
+    if not _is_file(value):
         raise ValueError(f"there is no file {str(value)!r}")
     return value
 
 
 def _folder(value: Path) -> Path:
-    if not str(value).strip(".") or value.is_file():
+    if not str(value).strip(".") or _is_file(value):
         raise ValueError(f"write a folder, not {str(value)!r}")
     return value
 

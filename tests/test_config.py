@@ -14,6 +14,8 @@ from streameval.stream.store import Store
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
+LONG = "a" * 300  # no file can have this name
+
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
@@ -177,6 +179,8 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ("kafka_password: secret", "kafka_security_protocol: a password needs SASL_SSL"),
         ("kafka_security_protocol: SASL_SSL", "kafka_username, kafka_password: a SASL protocol"),
         ("kafka_ca_file: /does/not/exist", "kafka_ca_file: there is no file '/does/not/exist'"),
+        (f"checks: {LONG}", f"checks: '{LONG}' cannot be used: File name too long"),
+        (f"snapshots: {LONG}", f"snapshots: '{LONG}' cannot be used: File name too long"),
         ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),
         ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
         ("ks: [1]\nwindows: 2026-02-30", "line 2: '2026-02-30' is no date or number: day is out"),
