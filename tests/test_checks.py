@@ -127,6 +127,21 @@ def test_dropped_positions_fail_the_positions_and_nothing_else(tmp_path):
     assert "have no position, most in variant" in found["positions_complete"].message
 
 
+def test_rows_without_an_item_have_no_positions_to_lack(tmp_path):
+    service = clean(tmp_path, stream(slates=500))
+    lists = ("items", "positions", "ranks", "shown", "scores", "propensities", "gains", "feedback")
+
+    def empty(row):
+        if row["variant"] == "A":
+            return row | {name: [] for name in lists}
+        return row | {"positions": [None] * 5}
+
+    edit(service, empty)
+    found = results(service, {"metric_regression": {}, "logged_scores": {}})["positions_complete"]
+    assert found.passed is False
+    assert found.message.startswith("100 % of ")
+
+
 def test_feedback_out_of_its_window_fails_attribution_and_nothing_else(tmp_path):
     service = clean(tmp_path)
     bound = DEFINITION.attribution_window
@@ -296,6 +311,17 @@ def test_the_formulas_in_sql_give_the_kernels_integers(ndcg_gain):
         found = connection.execute(f"SELECT {', '.join(columns)} FROM judged").fetchall()
     assert [list(row) for row in found] == expected.tolist()
     assert [metric.name for metric in RANKING] == list(sql.METRICS)
+
+
+def test_duckdb_has_a_bound_and_a_folder_of_its_own_that_goes(service):
+    with gather(str(service.outcomes), DEFINITION, START) as evidence:
+        memory, threads, folder = evidence.row(
+            "SELECT current_setting('memory_limit'), current_setting('threads'),"
+            " current_setting('temp_directory')"
+        )
+        assert (memory, threads) == ("488.2 MiB", 2)
+        assert Path(folder).is_dir()
+    assert not Path(folder).exists()
 
 
 def test_without_snapshot_and_reference_the_checks_say_what_they_lack(service):

@@ -209,4 +209,12 @@ def test_what_goes_wrong_with_it_is_said_and_the_snapshot_stays_good(tmp_path, c
     for path in service.outcomes.glob("dt=2023-11-16/hour=*/*.parquet"):
         path.write_bytes(b"not Parquet")
     schedule._daily(settings_of(service), folder)
-    assert "no daily positive rate: " in caplog.text
+    assert "no daily positive rate: outcomes: a file cannot be read" in caplog.text
+
+
+def test_too_little_memory_for_it_is_said_too(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("streameval.offline.table_files.MEMORY", "1MB")
+    service = served(tmp_path, toy(MIDNIGHT), toy(MIDNIGHT + DAY), tick(MIDNIGHT + 3 * DAY - 1))
+    (folder,) = (tmp_path / "snapshots").iterdir()
+    schedule._daily(settings_of(service), folder)
+    assert "no daily positive rate: outcomes: Out of Memory Error" in caplog.text

@@ -206,7 +206,8 @@ def _figures(evidence: Evidence, found: _Sums) -> Iterable[tuple[str, Any, float
         yield "impressions", kind, found.impressions
         yield "positives", kind, found.positives[index]
         yield "positive_rate", kind, found.rates[index] / found.users
-        yield "positives_per_impression", kind, found.positives[index] / found.impressions
+        shown = found.impressions
+        yield "positives_per_impression", kind, found.positives[index] / shown if shown else None
     nanos = iter(found.nanos)
     for k in definition.ks:
         yield "slates", k, found.slates
