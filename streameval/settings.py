@@ -54,8 +54,14 @@ SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
 
 _LONGEST: Final = format_duration(MAX_DURATION)
 # What a URL of Redis may name besides the database: files (PEM).
-_CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
-_ALLOWED: Final = ", ".join(sorted(_CERTIFICATES))
+_TLS: Final[dict[str, set[str] | None]] = {
+    "ssl_ca_certs": None,
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "ssl_cert_reqs": {"required", "none"},
+    "ssl_check_hostname": {"true", "false"},
+}
+"""The options of a URL of Redis: their values, None where it is a file."""
 
 
 def _no_flag(value: object) -> object:
@@ -116,10 +122,16 @@ def _redis_url(value: SecretStr) -> SecretStr:
     if not re.fullmatch(r"/?|/[0-9]{1,9}", url.path):
         raise ValueError("the database is a number: write redis://HOST:PORT/0")
     names = [name for name, _ in options]
-    if options and (url.scheme != "rediss" or not _CERTIFICATES.issuperset(names)):
-        raise ValueError(f"its only options are those of rediss://: {_ALLOWED}")
-    if len(names) > len(set(names)) or not all(_is_file(Path(file)) for _, file in options):
-        raise ValueError(f"{', '.join(names)}: write each once, with a file that exists")
+    if options and (url.scheme != "rediss" or not _TLS.keys() >= set(names)):
+        raise ValueError(f"its only options are those of rediss://: {', '.join(_TLS)}")
+    if len(names) > len(set(names)):
+        raise ValueError(f"{', '.join(names)}: write each once")
+    for name, given in options:
+        values = _TLS[name]
+        if values is None and not _is_file(Path(given)):
+            raise ValueError(f"{name}: write a file that exists")
+        if values is not None and given not in values:
+            raise ValueError(f"{name}: write {' or '.join(sorted(values))}")
     return value
 
 

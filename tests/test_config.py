@@ -302,7 +302,9 @@ def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch
         ("redis://h/0?db=1", "its only options are those of rediss://: ssl_ca_certs, "),
         ("rediss://h/0?socket_timeout=abc", "its only options are"),
         ("redis://h/0?ssl_ca_certs=/etc/hostname", "its only options are"),
-        ("rediss://h/0?ssl_ca_certs=/absent", "ssl_ca_certs: write each once, with a file that"),
+        ("rediss://h/0?ssl_ca_certs=/absent", "ssl_ca_certs: write a file that exists"),
+        ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs: write none or required"),
+        ("rediss://h/0?ssl_check_hostname=", "ssl_check_hostname: write false or true"),
         ("redis://h/0?hush", "write redis://HOST:PORT/DATABASE"),
         ("redis://h/0#hush", "write redis://HOST:PORT/DATABASE"),
     ],
@@ -314,11 +316,12 @@ def test_a_redis_url_that_means_something_else_than_it_says_is_refused(refused, 
 
 
 def test_a_redis_url_may_name_certificates(write):
-    url = f"rediss://bob@h:1/3?ssl_ca_certs={__file__}&ssl_certfile={__file__}"
+    url = f"rediss://bob@h:1/3?ssl_ca_certs={__file__}&ssl_check_hostname=false"
     settings = load(write(f"redis: '{url}'\nredis_password: p"))
     store = Store(settings.redis_url, "g", "t", ["click"])
     made = store._redis.connection_pool.connection_kwargs
     assert (made["db"], made["password"], made["ssl_ca_certs"]) == (3, "p", __file__)
+    assert made["ssl_check_hostname"] is False
 
 
 @pytest.mark.parametrize("given", ["", "\noutcomes: o", "\nsnapshots: s"])

@@ -296,12 +296,11 @@ def test_the_windows_are_recomputed_from_a_store(bucket, moved):
 def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
     folder.publish("p0-0-9-aa")
-    with (
-        pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error,
-        gather(bucket.uri(path), Definition(), TIME) as evidence,
-    ):
+    with gather(bucket.uri(path), Definition(), TIME) as evidence:
         folder.clean(0, 0, None)
-        list(runner.run(evidence, specification.load(None)))
+        checks = runner.run(evidence, specification.load(None))
+        with pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error:
+            list(checks)
     one_line(error)
 
 
