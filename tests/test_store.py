@@ -69,8 +69,9 @@ def certificate(tmp_path):
     """A certificate of this machine's own, and its key."""
     openssl = shutil.which("openssl") or servers.missing("openssl")
     files = [str(tmp_path / name) for name in ("certificate.pem", "key.pem")]
-    command = [openssl, *"req -x509 -nodes -newkey rsa:2048 -days 2 -subj /CN=localhost".split()]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-out", files[0], "-keyout", files[1]]
+    command = [openssl, "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command += ["-out", files[0], "-keyout", files[1]]
     subprocess.run(command, check=True, capture_output=True)
     return files
 
