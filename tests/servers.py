@@ -162,9 +162,9 @@ def _tcp_answers(port):
         return True
 
 
-def kafka(*, advertised_port=None, **config):
-    """Real Kafka, one KRaft node; `advertised_port` is a proxy's, `config` broker settings
-    with `_` for `.`. A context manager."""
+def kafka(*, advertised_port=None, secure_port=None, **config):
+    """Real Kafka, one KRaft node; `advertised_port` is a proxy's, at `secure_port` listens SECURE,
+    whose protocol is for `config` to say: broker settings with `_` for `.`. A context manager."""
     if shutil.which("java") is None:
         missing("java")
     if not list(_LIBS.glob("kafka_2.13-*.jar")):
@@ -194,6 +194,9 @@ def kafka(*, advertised_port=None, **config):
         "broker.heartbeat.interval.ms": 300,
         "log.cleaner.threads": 1,
     }
+    if secure_port is not None:
+        for listeners in ("listeners", "advertised.listeners"):
+            settings[listeners] += f",SECURE://localhost:{secure_port}"
     settings |= {key.replace("_", "."): value for key, value in config.items()}
     properties = folder / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import random
-import shutil
-import subprocess
 
 import pytest
 import redis
@@ -62,39 +60,6 @@ def test_a_partition_never_committed_is_empty(url):
             assert await store.user("u1", 4) is None
 
     asyncio.run(scenario())
-
-
-@pytest.fixture
-def certificate(tmp_path):
-    """A certificate of this machine's own, and its key."""
-    openssl = shutil.which("openssl") or servers.missing("openssl")
-    files = [str(tmp_path / name) for name in ("certificate.pem", "key.pem")]
-    command = [openssl, "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command += ["-out", files[0], "-keyout", files[1]]
-    subprocess.run(command, check=True, capture_output=True)
-    return files
-
-
-def test_over_tls_the_certificate_decides(certificate):
-    file, key = certificate
-    port = servers.free_port()
-    options = {"tls_cert_file": file, "tls_key_file": key, "tls_auth_clients": "no"}
-    answers = {}
-
-    async def scenario():
-        for query in (f"?ssl_ca_certs={file}", "?ssl_cert_reqs=none", ""):
-            async with opened(f"rediss://localhost:{port}/0{query}") as store:
-                try:
-                    answers[query] = await store.load(0)
-                except UnreachableError as error:
-                    answers[query] = str(error)
-
-    with servers.redis(tls_port=port, **options):
-        asyncio.run(scenario())
-    verified, unverified, unknown = answers.values()
-    assert verified.offset is unverified.offset is None
-    assert "certificate verify failed" in unknown
 
 
 def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):

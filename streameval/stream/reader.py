@@ -39,6 +39,7 @@ from streameval.stream.dead_letters import DeadLetters
 from streameval.stream.metadata import identify
 from streameval.stream.owned import DeadLetter, Records
 from streameval.stream.patience import Complaints, within
+from streameval.stream.reasons import listening, unreached
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
@@ -157,12 +158,16 @@ class Reader:
         while True:
             consumer = AIOKafkaConsumer(**self._arguments)
             try:
-                await self._ask(consumer.start())
+                with listening() as heard:
+                    await self._ask(consumer.start())
                 self._consumer = consumer
                 await self._identify()
-            except UnreachableError as error:
+            except UnreachableError as away:
                 self._consumer = None
                 await within(_stop(consumer), REQUEST_SECONDS)
+                error: Exception = away
+                if heard.error is not None:
+                    error = unreached(f"Kafka at {self._servers()}", heard.error)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except BaseException:

@@ -20,6 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from streameval.core.errors import RefusedError, UnreachableError
+from streameval.stream.reasons import listening, unreached
 
 Client = Mapping[str, Any]
 Send = Callable[[bytes, bytes], Awaitable[object]]
@@ -178,9 +179,12 @@ async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
 def our_errors(client: Client) -> Iterator[None]:
     """What aiokafka raises, as our own."""
     where = f"Kafka at {client['bootstrap_servers']}"
-    try:
-        yield
-    except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
-        raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
-    except KafkaError as error:
-        raise RefusedError(f"{where} refuses: {error!r}") from error
+    with listening() as heard:
+        try:
+            yield
+        except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
+            if heard.error is not None:
+                raise unreached(where, heard.error) from error
+            raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
+        except KafkaError as error:
+            raise RefusedError(f"{where} refuses: {error!r}") from error

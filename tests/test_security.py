@@ -1,0 +1,95 @@
+"""A worker whose Kafka wants TLS and a password, and whose Redis wants TLS: real servers."""
+
+import shutil
+import subprocess
+import sys
+
+import comparison
+import pytest
+import servers
+import service
+
+pytestmark = pytest.mark.servers
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OTHERS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate that `localhost` gave itself, its key, and both in one file."""
+    openssl = shutil.which("openssl") or servers.missing("openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    certificate, key, both = (folder / name for name in ("certificate.pem", "key.pem", "both.pem"))
+    command = [openssl, "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command += ["-out", certificate, "-keyout", key]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    return certificate, key, both
+
+
+@pytest.fixture(scope="module")
+def secured(certificate):
+    """Kafka, Redis, and what a worker has to be told to reach them."""
+    file, key, both = certificate
+    broker, store = servers.free_port(), servers.free_port()
+    user = f'{PLAIN} required user_worker="right";'
+    config = {
+        "listener.security.protocol.map": f"{OTHERS},SECURE:SASL_SSL",
+        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.secure.plain.sasl.jaas.config": user,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": both,
+    }
+    options = {"tls_cert_file": file, "tls_key_file": key, "tls_auth_clients": "no"}
+    told = {
+        "kafka": f"localhost:{broker}",
+        "kafka_security_protocol": "SASL_SSL",
+        "kafka_sasl_mechanism": "PLAIN",
+        "kafka_username": "worker",
+        "kafka_password": "right",
+        "kafka_ca_file": str(file),
+        "redis": f"rediss://localhost:{store}/0?ssl_ca_certs={file}",
+    }
+    with (
+        servers.kafka(secure_port=broker, **config) as kafka,
+        servers.redis(tls_port=store, **options) as redis,
+    ):
+        yield kafka, redis, told
+
+
+def test_a_worker_reads_and_commits_over_tls(secured):
+    kafka, redis, told = secured
+    topic = servers.unique("secure")
+    service.create_topic(kafka.port, topic)
+    event = b'{"type":"impression","ts":%d,"user_id":"u%d","item_id":"i","request_id":"r"}'
+    sent = [(b"u%d" % n, event % (1_700_000_000_000 + n, n)) for n in range(50)]
+    assert service.produce(kafka.port, topic, [*sent, (b"u", b"no JSON")]) == 51
+    log, ends = service.read_log(kafka.port, topic, 4)
+    with service.Worker(kafka.port, redis.url, topic, **told) as worker:
+        service.wait_until_read(redis.url, topic, ends)
+        users, _ = comparison.compare_all(redis.url, topic, [worker], log)
+        assert users == 50
+        assert worker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kafka_password": "no"}, "does not let us in ([Error 58] SaslAuthenticationFailed: Auth"),
+        ({"kafka_sasl_mechanism": "SCRAM-SHA-512"}, "does not let us in ([Error 33] Unsupported"),
+        ({"kafka_ca_file": None}, "cannot be verified ([SSL: CERTIFICATE_VERIFY_FAILED]"),
+        ({"kafka_security_protocol": "SASL_PLAINTEXT"}, "closes the connection (KafkaConnecti"),
+        ({"redis": "rediss://localhost:{}/0"}, "certificate verify failed"),
+        ({"redis": "rediss://localhost:{}/0?ssl_cert_reqs=none"}, "ok   redis: localhost:{} "),
+    ],
+)
+def test_the_doctor_says_which_secret_is_wrong(secured, changed, said):
+    kafka, redis, told = secured
+    port = told["redis"].split(":")[2].split("/")[0]
+    changed = {key: value and value.format(port) for key, value in changed.items()}
+    worker = service.Worker(kafka.port, redis.url, "any", **told | changed)
+    command = [sys.executable, "-m", "streameval.cli", "doctor", "--config", worker.config]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.format(port) in ran.stdout, ran.stdout
+    assert "Traceback" not in ran.stderr
