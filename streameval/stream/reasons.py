@@ -43,14 +43,14 @@ def unreached(where: str, reason: BaseException) -> StreamevalError:
     """The line for whoever has to put it right; `where` names the servers."""
     said = str(reason) or repr(reason)
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return RefusedError(f"{where} cannot be verified ({said}): set or correct `kafka_ca_file`")
+        return RefusedError(f"{where} cannot be verified ({said}): set or correct kafka_ca_file")
     if isinstance(reason, BrokerResponseError):
         return RefusedError(
-            f"{where} does not let us in ({said}): correct `kafka_username`, `kafka_password` or"
-            " `kafka_sasl_mechanism`"
+            f"{where} does not let us in ({said}): correct kafka_username, kafka_password or"
+            " kafka_sasl_mechanism"
         )
     if isinstance(reason, KafkaConnectionError | ConnectionResetError | ssl.SSLError):
         return UnreachableError(
-            f"{where} closes the connection ({said}): is `kafka_security_protocol` its listener's?"
+            f"{where} closes the connection ({said}): is kafka_security_protocol its listener's?"
         )
     return UnreachableError(f"{where} does not answer ({said}): is it running?")
