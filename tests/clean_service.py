@@ -142,7 +142,7 @@ class Service:
             state.apply(fresh, range(self.saved[number], self.saved[number] + len(fresh)))
             self._count(number, state.flush())
             span = Span(number, self.saved[number], len(self.logs[number]), "ab")
-            self.folder.write(span, state.take_outcomes())
+            self.folder.write(span, state.outcomes_of(state.take_given_up()))
             self.folder.publish(span.name)
             self.saved[number] = span.end
         return self

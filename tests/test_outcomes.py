@@ -167,7 +167,7 @@ class Log:
             partition.flush()
             rows, saved = [], None
             if rng.random() < saves:
-                rows = partition.take_outcomes()
+                rows = partition.outcomes_of(partition.take_given_up())
                 saved = checkpoint(partition, f"{until}-{rng.random()}")
             if rng.random() < kills:  # before the pointer flips
                 partition = self.start()
@@ -202,7 +202,9 @@ def test_slates_from_before_outcomes_were_kept_have_none():
     end = ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)
     state.apply([again, other, end], [1, 2, 3])
     state.flush()
-    assert [(row.user, row.offset) for row in state.take_outcomes()] == [("u2", 2)]
+    assert [(row.user, row.offset) for row in state.outcomes_of(state.take_given_up())] == [
+        ("u2", 2)
+    ]
 
 
 def test_the_first_scores_and_the_earliest_labels_stay():
@@ -219,14 +221,14 @@ def test_the_first_scores_and_the_earliest_labels_stay():
         [5, 6, 7, 8],
     )
     state.flush()
-    (row,) = state.take_outcomes()
+    (row,) = state.outcomes_of(state.take_given_up())
     assert (row.offset, row.variant, row.surface) == (5, "A", "home")
     assert (row.scores, row.propensities) == ([0.5, 0.75], [0.25, None])
     assert (row.gains, row.feedback) == (
         [0.0, 1.0],
         [FeedbackOutcome(1, "click", 1.0, 9, retract=False)],
     )
-    assert state.take_outcomes() == []
+    assert state.outcomes_of(state.take_given_up()) == []
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -244,7 +246,7 @@ def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, together)
         state.flush()
     state.apply([ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)], [9])
     state.flush()
-    (row,) = state.take_outcomes()
+    (row,) = state.outcomes_of(state.take_given_up())
     assert row.surface == "a-page"
 
 

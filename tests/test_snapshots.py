@@ -45,7 +45,7 @@ class FakeStore:
             at += len(batch)
             counters.add(state.flush())
         state.sums(state.watermark + idle)
-        state.take_outcomes()
+        state.outcomes_of(state.take_given_up())
         saved = checkpoint(state, "0")
         self.token = token
         rows = [UserRow(user, at, **row) for user, row in counters.users.items()]

@@ -52,7 +52,7 @@ class Partition:
     """The state of one Kafka partition under a definition.
 
     `journal` keeps what changed for the next checkpoint; a finite replay needs none.
-    `keep_outcomes` keeps what becomes of every slate for `take_outcomes`.
+    `keep_outcomes` keeps what becomes of every slate for `outcomes_of`.
     """
 
     def __init__(
@@ -138,14 +138,10 @@ class Partition:
         """Count events that could not be decoded."""
         self.rejected[reason] += count
 
-    def take_outcomes(self) -> list[Outcome]:
-        """What became of the slates given up since the last call; call it right after a flush."""
-        return self.outcomes_of(self.take_given_up())
-
     def take_given_up(self) -> list[Slate]:
         """The slates given up since the last call, which nothing changes any more.
 
-        Every slate that can be given up is: those that a restored state would give up at once.
+        Call it right after a flush. Every slate that can be given up is: those that a restored state would give up at once.
         """
         self.attribution.close_exactly()
         slates = self.attribution.given_up
