@@ -141,7 +141,8 @@ class Partition:
     def take_given_up(self) -> list[Slate]:
         """The slates given up since the last call, which nothing changes any more.
 
-        Call it right after a flush. Every slate that can be given up is: those that a restored state would give up at once.
+        Call it right after a flush. Every slate that can be given up is: those that a restored
+        state would give up at once.
         """
         self.attribution.close_exactly()
         slates = self.attribution.given_up
