@@ -72,7 +72,7 @@ MAX_FEEDBACK_KINDS: Final = 50
 
 # Beyond as many open slates of one user they are indexed by item, for feedback that names no
 # request: below, looking through all of them is faster than keeping an index.
-MANY_SLATES: Final = 64
+MANY_SLATES: Final = 256
 
 # --- Batches ------------------------------------------------------------------------------------
 # A batch ends at the first of the three: time (ms) bounds what a reader sees late, events the
