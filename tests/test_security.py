@@ -93,3 +93,14 @@ def test_the_doctor_says_which_secret_is_wrong(secured, changed, said):
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.format(port) in ran.stdout, ran.stdout
     assert "Traceback" not in ran.stderr
+
+
+def test_servers_that_are_down_hide_no_other_reason(secured):
+    """The first one asked is drawn; twice the one that is up is 1 in 36."""
+    kafka, redis, _ = secured
+    down = [f"127.0.0.1:{servers.free_port()}" for _ in range(5)]
+    several = ",".join([*down, f"127.0.0.1:{kafka.port}"])
+    with service.Worker(kafka.port, redis.url, "absent", kafka=several) as worker:
+        service.wait_for(lambda: worker.logged().count("waiting for it") == 2, 30, "two lines")
+        lines = [line for line in worker.logged().splitlines() if "waiting for it" in line]
+    assert all("the topic absent does not exist: create it" in line for line in lines)

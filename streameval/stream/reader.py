@@ -163,11 +163,12 @@ class Reader:
                 self._consumer = consumer
                 await self._identify()
             except UnreachableError as away:
+                error: Exception = away
+                # Once connected, one server of several that is down is no reason.
+                if self._consumer is None and heard.error is not None:
+                    error = unreached(f"Kafka at {self._servers()}", heard.error)
                 self._consumer = None
                 await within(_stop(consumer), REQUEST_SECONDS)
-                error: Exception = away
-                if heard.error is not None:
-                    error = unreached(f"Kafka at {self._servers()}", heard.error)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except BaseException:

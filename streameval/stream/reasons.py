@@ -6,16 +6,19 @@ import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from aiokafka.errors import BrokerResponseError, KafkaConnectionError
 
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
 
 _LOGGER = logging.getLogger("aiokafka")
+# What it says of a connection that failed; its other errors are no reasons.
+_FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 
 class Reason(logging.Handler):
-    """The last error that aiokafka logged; `error` is None where it logged none."""
+    """The last error of a connection that aiokafka logged; `error` is None where it logged none."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -23,6 +26,8 @@ class Reason(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the error that a record tells of."""
+        if not str(record.msg).startswith(_FAILED):
+            return
         for argument in record.args if isinstance(record.args, tuple) else ():
             if isinstance(argument, BaseException):
                 self.error = argument
