@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from streameval.core.definition import Definition, Positive, Window
-from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.core.events import FeedbackEvent, SlateEvent, SlateItem
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.offline import snapshots, specification
@@ -66,20 +66,11 @@ def one_slate(chance, number, user, ts, variant, score_shift=0.0, skill=None):
             items.append(item)
     request = f"r{number}"
     rates = [0.05 + 0.02 * (item % 4) + 0.1 * chance.random() for item in items]
-    details = {
-        f"i{item}": (rate + score_shift, weights[item] / sum(weights))
-        for item, rate in zip(items, rates, strict=True)
-    }
-    positions = {f"i{item}": place for place, item in enumerate(items, 1)}
-    yield SlateEvent(
-        ts=ts,
-        user_id=user,
-        request_id=request,
-        items=positions,
-        variant=variant,
-        surface=None,
-        details=details,
+    shown = tuple(
+        SlateItem(f"i{item}", place, rate + score_shift, weights[item] / sum(weights))
+        for place, (item, rate) in enumerate(zip(items, rates, strict=True), 1)
     )
+    yield SlateEvent(ts=ts, user_id=user, request_id=request, items=shown, variant=variant)
     for item, rate in zip(items, rates, strict=True):
         if chance.random() < rate * (skill or {}).get(variant, 1.0):
             kind = "buy" if chance.random() < 0.1 else "click"
@@ -105,7 +96,7 @@ def encoded(event, later=0):
         return msgspec.json.encode(event)
     items = [
         {"item_id": item, "position": place, "score": score, "propensity": propensity}
-        for item, place in event.items.items()
+        for item, place in event.positions.items()
         for score, propensity in (event.details[item],)
     ]
     return msgspec.json.encode({"type": "slate", **head_of(event), "items": items})

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from streameval.core.definition import Definition, Positive, Window
-from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
+from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
 
 BASE = 1_700_000_040_000  # on the border of a minute
 KINDS = ("click", "like", "watch", "buy", "share")  # share is never configured
@@ -100,11 +100,16 @@ def _dump(plain: dict[str, object]) -> bytes:
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def placed(positions: Mapping[str, int]) -> tuple[SlateItem, ...]:
+    """The items of a slate, each with its position."""
+    return tuple(SlateItem(item, position) for item, position in positions.items())
+
+
 def _wire_items(event: SlateEvent) -> list[object]:
     """Ids where the position is the index + 1 and nothing else is known, else objects."""
     items: list[object] = []
     for index, (item_id, position) in enumerate(event.positions.items()):
-        score, propensity = (event.details or {}).get(item_id, (None, None))
+        score, propensity = event.details.get(item_id, (None, None))
         item: dict[str, object] = {"item_id": item_id}
         if position != index + 1:
             item["position"] = position
@@ -346,7 +351,7 @@ class _History:
             if rng.random() < 0.2:
                 positions = {item: rng.randint(1, 4) for item in items}
             plain = list(positions.values()) == list(range(1, len(items) + 1))
-            shown = tuple(items) if plain else positions
+            shown = tuple(items) if plain else placed(positions)
             self.past.append(SlateEvent(ts, user, request, shown, *labels))
             items = items[: rng.choice((0, 0, 0, 1, 2))]
         for index, item in enumerate(items):
@@ -390,7 +395,7 @@ class _History:
             return None
         event = self.rng.choice(shown)
         if isinstance(event, SlateEvent):
-            return event.ts, event.user_id, self.rng.choice(list(event.items)), event.request_id
+            return event.ts, event.user_id, self.rng.choice(list(event.positions)), event.request_id
         return event.ts, event.user_id, event.item_id, event.request_id
 
 

@@ -27,16 +27,7 @@ LIKES = replace(DEFINITION, positives=(Positive("like"), Positive("buy")), gains
 
 
 def shown(user, items, ts, request):
-    positions = {item: place for place, item in enumerate(items, 1)}
-    return SlateEvent(
-        ts=ts,
-        user_id=user,
-        request_id=request,
-        items=positions,
-        variant=None,
-        surface=None,
-        details=None,
-    )
+    return SlateEvent(ts=ts, user_id=user, request_id=request, items=tuple(items))
 
 
 def liked(user, item, ts, *, kind="like", retract=False):

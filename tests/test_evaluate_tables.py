@@ -530,6 +530,22 @@ def test_days_are_told_apart_and_what_was_taken_back_does_not_count(tmp_path: Pa
     }  # fmt: skip
 
 
+def test_a_whole_slate_of_a_log_is_a_read_of_each_of_its_items(tmp_path: Path) -> None:
+    """Ids and objects, as producers send them: the toy case as lists."""
+    ts = TOY[0]["ts"]
+    shown = {"u1": ["a", "b"], "u2": ["a", {"item_id": "b", "score": 0.5}],
+             "u4": [{"item_id": "a", "position": 2}, {"item_id": "b"}]}  # fmt: skip
+    log = [
+        {"type": "slate", "ts": ts, "user_id": user, "request_id": "r", "items": items}
+        for user, items in shown.items()
+    ]
+    log += [each for each in TOY if each["type"] == "feedback"]
+    found = run("--events", written(tmp_path / "e.jsonl", log), *RATES)
+    assert values(found) == pytest.approx(
+        {"positive_rate": 1 / 6, "positive_rate_gorse_v05": 1 / 2}, abs=1e-9
+    )
+
+
 def test_what_is_positive_is_the_configurations(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text('positives: ["dwell>=10"]\n')
     log = [event(0, "u", "a"), event(0, "u", "b"), event(0, "u", "a", "dwell", value=10.0),

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from streams import placed
 
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
@@ -230,7 +231,7 @@ def test_duplicates_are_impressions_and_feedback_that_add_nothing():
         show(3),  # 2
         show(3, request=None),
         show(3, request=None),  # 3
-        SlateEvent(BASE + 4, "u", "r", {"x": 1, "y": 2}),  # 4: x is in the slate already
+        SlateEvent(BASE + 4, "u", "r", ("x", "y")),  # 4: x is in the slate already
         click(5, request="r"),
         click(6, request="r"),  # 5
         unclick(6, request="r"),  # 6: a third event on one impression and kind
@@ -249,7 +250,7 @@ def test_duplicates_are_impressions_and_feedback_that_add_nothing():
 
 
 def test_a_slate_event_is_the_same_as_its_impressions():
-    whole = [SlateEvent(BASE, "u", "r", {"x": 1, "y": 3}, "A"), click(2, "y", "r")]
+    whole = [SlateEvent(BASE, "u", "r", placed({"x": 1, "y": 3}), "A"), click(2, "y", "r")]
     single = [
         show(0, "x", position=1, variant="A"),
         show(0, "y", position=3, variant="A"),
@@ -330,7 +331,7 @@ def test_ranking_metrics_of_one_slate(ndcg_gain, ndcg):
         ks=(2,),
         ndcg_gain=ndcg_gain,
     )
-    slate = SlateEvent(BASE, "u", "r", {"a": 1, "b": 2, "c": 3})
+    slate = SlateEvent(BASE, "u", "r", ("a", "b", "c"))
     events = [slate, click(1, "b"), click(1, "c"), click(1, "c", kind="buy")]
     row = ranking(definition, events, k=2)
     assert row["ndcg"] == ndcg
@@ -447,7 +448,7 @@ def test_segments_beyond_the_bound_are_other():
 
 
 def test_items_beyond_the_bound_are_dropped_in_order_of_arrival():
-    full = SlateEvent(BASE + 1, "u", "r", {f"i{n}": n + 1 for n in range(MAX_ITEMS)})
+    full = SlateEvent(BASE + 1, "u", "r", tuple(f"i{n}" for n in range(MAX_ITEMS)))
     document = oracle(DEFINITION, [full, show(0, "x"), click(2), click(2, "i0")])
     assert document["users"]["u"]["impressions"] == MAX_ITEMS
     assert document["users"]["u"]["positives"]["click"] == 1

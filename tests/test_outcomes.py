@@ -24,7 +24,7 @@ from test_model import World, _key
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, RefusedError, UnreachableError
-from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
+from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle_slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
@@ -210,7 +210,7 @@ def test_slates_from_before_outcomes_were_kept_have_none():
 def test_the_first_scores_and_the_earliest_labels_stay():
     definition = Definition()
     state = Partition(definition, keep_outcomes=True)
-    first = SlateEvent(TIME, "u1", "r1", {"a": 1, "b": 2}, "A", "home", {"a": (0.5, 0.25)})
+    first = SlateEvent(TIME, "u1", "r1", (SlateItem("a", 1, 0.5, 0.25), "b"), "A", "home")
     state.apply(
         [
             first,

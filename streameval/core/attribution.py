@@ -213,7 +213,7 @@ class Attribution(Showings):
             if len(slates) * len(pendings) > MANY_SLATES:
                 showing = defaultdict(list)
                 for slate in slates:
-                    for item in slate.shown:
+                    for item in slate.names():
                         showing[item].append(slate)
             for pending in pendings:
                 if showing is None or pending.request is not None:
@@ -225,7 +225,7 @@ class Attribution(Showings):
         """Enter what a slate shows: nothing entered so far was shown later than `latest`."""
         if slate.request is not None:
             assert latest is not None, "what is dirty was shown"
-            for item in slate.shown:
+            for item in slate.names():
                 by_item.setdefault(item, {}).setdefault(slate, latest)
 
     def _indexed(self, user: User) -> ByItem | None:
@@ -291,7 +291,7 @@ class Attribution(Showings):
         by_item = self._indexed(user)
         entered = None if by_item is None else by_item.get(item, {})
         for slate in user.named_slates() if entered is None else reversed(entered):
-            if item not in slate.shown:
+            if item not in slate.shown:  # nor within the string that a list is
                 continue
             if entered is not None and entered[slate] < max(best_shown, oldest):
                 break  # nor was anything later that was entered before it
@@ -381,7 +381,9 @@ class Attribution(Showings):
 
     def _too_old(self, pending: Pending, slates: Iterable[Slate]) -> bool:
         oldest = pending.ts - self.definition.attribution_window
-        return any(pending.item in slate.shown and slate.time < oldest for slate in slates)
+        return any(
+            slate.time < oldest and slate.packed(pending.item) is not None for slate in slates
+        )
 
     def _settle(self) -> None:
         """Make final what is pending and can no longer change hands: wm > ts + L, strictly."""

@@ -33,10 +33,19 @@ from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
 from streameval.core.limits import CHUNK_ITEMS
 from streameval.core.partition import Partition
-from streameval.core.slates import NEVER, Particulars, Pending, Slate, User, sharing
+from streameval.core.slates import (
+    NEVER,
+    FeedbackKey,
+    FeedbackMark,
+    Particulars,
+    Pending,
+    Slate,
+    User,
+    sharing,
+)
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
-FORMAT = 2
+FORMAT = 3
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
 
@@ -46,8 +55,8 @@ SlateRecord = tuple[
     int,  # time
     int,  # segment
     int,  # anchor
-    dict[str, int] | tuple[str, ...],  # items shown
-    list[tuple[str, int, int, int, int]] | None,  # item, kind, records, positive, retraction
+    dict[str, int] | str,  # items shown, as slates keep them
+    list[tuple[FeedbackKey, FeedbackMark]] | None,
     Particulars | None,
 ]
 PendingRecord = tuple[str, str, str | None, int, int, bool, float, bool]
@@ -213,12 +222,12 @@ def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
                 slate.segment,
                 slate.anchor,
                 shown,
-                [(item, kind, *mark) for (item, kind), mark in marks.items()] if marks else None,
+                list(marks.items()) if marks else None,
                 slate.particulars,
             )
         )
         newest = max(newest, time)
-        items += len(shown)
+        items += slate.booked_impressions
         if items >= CHUNK_ITEMS:
             yield newest, records
             records, items, newest = [], 0, NEVER
@@ -393,10 +402,8 @@ def _identity(record: SlateRecord) -> tuple[str, str, int]:
 def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     """Open a slate as stored; the first flush books it, and gives it up if its time is over."""
     user_id, request, time, segment, anchor, items, marks, particulars = record
-    share = sharing()
-    if isinstance(items, tuple):
-        items = tuple(map(share, items, items))
-    else:
+    if isinstance(items, dict):
+        share = sharing()
         items = {share(item, item): packed for item, packed in items.items()}
     user = attribution.users.get(user_id)
     if user is None:
@@ -407,7 +414,7 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
         particulars = Particulars(NEVER, NEVER, None, None, {}, [])
     slate = Slate(user_id, request, time, segment, anchor, items, particulars=particulars)
     if marks:
-        slate.feedback = {(item, kind): tuple(mark) for item, kind, *mark in marks}  # type: ignore[misc]
+        slate.feedback = dict(marks)
     if request is None:
         if user.singles is None:
             user.singles = {}
@@ -415,7 +422,7 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     else:
         slate.previous = user.slates.get(request)
         user.slates[request] = slate
-    attribution.adopt(slate)
+    attribution.adopt(slate, user)
     attribution.mark(slate)
 
 

@@ -107,27 +107,43 @@ class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
     retract: Flag = False
 
 
-class SlateEvent(msgspec.Struct, gc=False):
-    """A whole ranked list was shown to a user: the same as its impressions.
+class SlateItem(msgspec.Struct, gc=False):
+    """An item of a slate with more than its id; a missing position is its index + 1."""
 
-    `items` is the list of items, whose positions are then 1, 2, ..., or maps each to its position
-    in the order of the list; `details` maps the items that have a score or a propensity to
-    `(score, propensity)`, None when no item has one.
-    """
+    item_id: Id
+    position: Position | None = None
+    score: float | None = None
+    propensity: Propensity | None = None
 
-    ts: int
-    user_id: str
-    request_id: str
-    items: tuple[str, ...] | dict[str, int]
-    variant: str | None = None
-    surface: str | None = None
-    details: dict[str, tuple[float | None, float | None]] | None = None
+
+class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False):
+    """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice."""
+
+    ts: Timestamp
+    user_id: Id
+    request_id: Id
+    items: Annotated[tuple[Id | SlateItem, ...], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+    variant: Label | None = None
+    surface: Label | None = None
 
     @property
     def positions(self) -> dict[str, int]:
         """The position of each item, in the order of the list."""
-        items = self.items
-        return items if isinstance(items, dict) else {item: i for i, item in enumerate(items, 1)}
+        return {
+            item if isinstance(item, str) else item.item_id: index
+            if isinstance(item, str) or item.position is None
+            else item.position
+            for index, item in enumerate(self.items, 1)
+        }
+
+    @property
+    def details(self) -> dict[str, tuple[float | None, float | None]]:
+        """Score and propensity of the items that have one."""
+        return {
+            item.item_id: (item.score, item.propensity)
+            for item in self.items
+            if not isinstance(item, str) and (item.score is not None or item.propensity is not None)
+        }
 
 
 Event = ImpressionEvent | SlateEvent | FeedbackEvent
@@ -140,28 +156,7 @@ class Rejection(NamedTuple):
     detail: str
 
 
-class WireItem(msgspec.Struct, gc=False):
-    """An item of a slate with more than its id; a missing position is its index + 1."""
-
-    item_id: Id
-    position: Position | None = None
-    score: float | None = None
-    propensity: Propensity | None = None
-
-
-class WireSlate(msgspec.Struct, tag_field="type", tag="slate", gc=False):
-    """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice."""
-
-    ts: Timestamp
-    user_id: Id
-    request_id: Id
-    items: Annotated[tuple[Id | WireItem, ...], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
-    variant: Label | None = None
-    surface: Label | None = None
-
-
-_WIRE = ImpressionEvent | WireSlate | FeedbackEvent
-_decode_wire = msgspec.json.Decoder(_WIRE).decode
+_decode_wire = msgspec.json.Decoder(Event).decode
 # What a syntax check parses into: nothing is built.
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -198,8 +193,8 @@ def decode_batch(
             kind = event.__class__
             if event.ts.__class__ is str:
                 event.ts = _milliseconds(event.ts)
-            if kind is WireSlate:
-                event = _slate(event)
+            if kind is SlateEvent:
+                _refuse_twice(event.items)
             elif kind is FeedbackEvent:
                 if event.value is None:
                     event.value = 1.0
@@ -219,7 +214,7 @@ def decode_batch(
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of what producers may send; other fields are ignored."""
-    schema = msgspec.json.schema(_WIRE)
+    schema = msgspec.json.schema(Event)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "streameval event",
@@ -229,38 +224,15 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _slate(wire: WireSlate) -> SlateEvent:
-    """Check the items; raises ValueError when one stands twice."""
-    items: Any = wire.items
-    count = len(items)
-    details = None
+def _refuse_twice(items: Sequence[str | SlateItem]) -> None:
+    """Raise ValueError when an item stands twice in a slate."""
     try:
         # Usually all are ids. A struct cannot be hashed, so an object leaves by TypeError.
         distinct = len(set(items))
     except TypeError:
-        items, details = _mixed_items(items)
-        distinct = len(items)
-    if distinct != count:
+        distinct = len({item if isinstance(item, str) else item.item_id for item in items})
+    if distinct != len(items):
         raise ValueError("An item stands twice in the slate - at `$.items`")
-    return SlateEvent(
-        wire.ts, wire.user_id, wire.request_id, items, wire.variant, wire.surface, details
-    )
-
-
-def _mixed_items(
-    items: Sequence[str | WireItem],
-) -> tuple[dict[str, int], dict[str, tuple[float | None, float | None]] | None]:
-    """Positions, and details where an item has one, of ids and objects in any mixture."""
-    positions: dict[str, int] = {}
-    details: dict[str, tuple[float | None, float | None]] = {}
-    for index, item in enumerate(items, start=1):
-        if isinstance(item, str):
-            positions[item] = index
-            continue
-        positions[item.item_id] = index if item.position is None else item.position
-        if item.score is not None or item.propensity is not None:
-            details[item.item_id] = (item.score, item.propensity)
-    return positions, details or None
 
 
 _RFC_3339 = re.compile(
@@ -309,7 +281,7 @@ def _check_text(value: bytes, event: Event) -> None:
         return
     texts = [event.user_id, event.request_id]
     if isinstance(event, SlateEvent):
-        texts += [event.variant, event.surface, *event.items]
+        texts += [event.variant, event.surface, *event.positions]
     elif isinstance(event, ImpressionEvent):
         texts += [event.variant, event.surface, event.item_id]
     else:

@@ -256,8 +256,8 @@ class Partition:
             if moved and booked != NEVER:
                 self._take_back(slate, user, rows, rankings)
             cell = user.cell if user.cell_segment == segment else cell_of(user, segment)
-            shown = len(slate.shown)
             if moved:
+                shown = slate.size()
                 slate.booked_segment = segment
                 slate.booked_time = time
                 is_slate = 0 if slate.request is None else 1
@@ -268,13 +268,15 @@ class Partition:
                 add_slates(is_slate)
                 user.impressions += shown
                 slate.booked_impressions = shown
-            elif shown != slate.booked_impressions:
-                add_time(time)
-                add_cell(cell)
-                add_impressions(shown - slate.booked_impressions)
-                add_slates(0)
-                user.impressions += shown - slate.booked_impressions
-                slate.booked_impressions = shown
+            elif isinstance(slate.shown, dict):  # a list kept as it came has not grown
+                more = len(slate.shown) - slate.booked_impressions
+                if more:
+                    add_time(time)
+                    add_cell(cell)
+                    add_impressions(more)
+                    add_slates(0)
+                    user.impressions += more
+                    slate.booked_impressions += more
             if slate.feedback or slate.soft or slate.booked_positives or slate.booked_duplicates:
                 self._judge(slate, user, cell, rows, rankings)
         self.attribution.dirty.clear()

@@ -6,13 +6,14 @@ impressions into slates, `close` gives up slates that can no longer change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_ITEMS
 from streameval.core.slates import (
+    BETWEEN,
     MAX_LISTED,
     NEVER,
     POSITION_BITS,
@@ -27,12 +28,24 @@ from streameval.core.slates import (
 )
 
 
+class Closing(NamedTuple):
+    """Slates that can be given up at about the same time, and the user of each: parallel lists."""
+
+    slates: list[Slate]
+    users: list[User]
+
+
 class Whole(NamedTuple):
     """The slates that came whole since the last flush: columns of rows for the windows."""
 
     times: list[int]
     cells: list[int]
     impressions: list[int]
+
+
+def _placed(event: SlateEvent) -> dict[str, int]:
+    share = sharing()
+    return {share(item, item): position for item, position in event.positions.items()}
 
 
 class Showings:
@@ -70,7 +83,7 @@ class Showings:
         self._cell_of = cell_of
         # Slates by the slice of time in which they can be given up; a slate that has moved since
         # is only given up a little late, which changes nothing (rule 4).
-        self._closing: dict[int, list[Slate]] = {}
+        self._closing: dict[int, Closing] = {}
         self._closing_width = max(1, definition.horizon // 64)
 
     # ------------------------------------------------------------------- show
@@ -109,7 +122,7 @@ class Showings:
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
-        share = sharing()
+        join: Callable[[Iterable[Any]], str] = BETWEEN.join
         touch, segment_of, adopt = self.touch, self.segments.of, self.adopt
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell, add_impressions = (column.append for column in self.whole)
@@ -122,13 +135,13 @@ class Showings:
             if request in user.slates:
                 self._add_whole(user, event, segment)
                 continue
-            items = event.items
-            count = len(items)
-            if isinstance(items, tuple) and count <= MAX_LISTED:
-                items = tuple(map(share, items, items))
-            else:
-                items = {share(item, item): at for item, at in event.positions.items()}
-            slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, count, journal)
+            count = len(event.items)
+            shown: dict[str, int] | str
+            try:
+                shown = join(event.items) if count <= MAX_LISTED else _placed(event)
+            except TypeError:  # not only ids
+                shown = _placed(event)
+            slate = Slate(user.id, request, ts, segment, ts, shown, ts, segment, count, journal)
             user.slates[request] = slate
             user.shown_slates += 1
             user.impressions += count
@@ -139,7 +152,7 @@ class Showings:
                 unsaved.append(slate)
             if user.pending or user.by_item is not None:
                 self.mark(slate)
-            adopt(slate)
+            adopt(slate, user)
             if keep_outcomes:
                 self._label(slate, event)
                 self._keep_details(slate, event)
@@ -154,7 +167,7 @@ class Showings:
             self._keep_details(slate, event)
 
     def _keep_details(self, slate: Slate, event: SlateEvent) -> None:
-        for item, (score, propensity) in (event.details or {}).items():
+        for item, (score, propensity) in event.details.items():
             keep_scores(slate, item, score, propensity)
 
     def cell(self, user: User, segment: int) -> int:
@@ -224,16 +237,19 @@ class Showings:
     def _open(self, user: User, request: str | None, ts: int, segment: int) -> Slate:
         slate = Slate(user.id, request, ts, segment, ts, {}, dirty=True)
         self.dirty.append(slate)
-        self.adopt(slate)
+        self.adopt(slate, user)
         return slate
 
-    def adopt(self, slate: Slate) -> None:
-        """Take `slate` among the open ones and note when it can be given up."""
+    def adopt(self, slate: Slate, user: User) -> None:
+        """Take a slate of `user` among the open ones and note when it can be given up."""
         self.open_slates += 1
+        number = slate.time // self._closing_width
         try:
-            self._closing[slate.time // self._closing_width].append(slate)
+            closing = self._closing[number]
         except KeyError:
-            self._closing[slate.time // self._closing_width] = [slate]
+            closing = self._closing[number] = Closing([], [])
+        closing.slates.append(slate)
+        closing.users.append(user)
 
     def mark(self, slate: Slate) -> None:
         """Have the next flush look at `slate`."""
@@ -250,7 +266,7 @@ class Showings:
             known = packed & POSITION_MASK
             position = min(position, known) if position and known else position or known
             since = min(since, packed >> POSITION_BITS)
-        elif len(slate.shown) >= MAX_ITEMS:
+        elif len(slate.items) >= MAX_ITEMS:
             self.overflow_items += 1
             return
         slate.items[sharing()(item, item)] = (since << POSITION_BITS) + position
@@ -264,8 +280,8 @@ class Showings:
         width = self._closing_width
         closed = (self.watermark - self.definition.horizon) // width
         for bucket in sorted(bucket for bucket in self._closing if bucket < closed):
-            for slate in self._closing.pop(bucket):
-                self._give_up(slate)
+            for slate, user in zip(*self._closing.pop(bucket), strict=True):
+                self._give_up(slate, user)
 
     def close_exactly(self) -> None:
         """Give up every slate that can be: `close` leaves some of them for a little later."""
@@ -275,21 +291,20 @@ class Showings:
         # A slate lies in the slice of the time it was opened with, and moved by at most L since.
         last = (over + self.definition.allowed_lateness) // self._closing_width
         for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
-            for slate in self._closing.pop(bucket):
+            for slate, user in zip(*self._closing.pop(bucket), strict=True):
                 if slate.time < over:
-                    self._give_up(slate)
+                    self._give_up(slate, user)
                 else:
                     self.open_slates -= 1
-                    self.adopt(slate)
+                    self.adopt(slate, user)
 
-    def _give_up(self, slate: Slate) -> None:
+    def _give_up(self, slate: Slate, user: User) -> None:
         self.open_slates -= 1
         if self.keep_outcomes:
             self.given_up.append(slate)
-        user = self.users[slate.user]
         if slate.request is None:
             assert user.singles is not None
-            (item,) = slate.shown
+            (item,) = slate.names()
             group = user.singles[item]
             del group[slate.time]
             if not group:
@@ -317,7 +332,7 @@ class Showings:
             user.by_item = None
             self.crowds -= 1
             return
-        for item in slate.shown:
+        for item in slate.names():
             entered = by_item.get(item, {})
             entered.pop(slate, None)
             if not entered:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -17,6 +17,8 @@ POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 NEVER: Final = -1
 # A list that is looked through item by item: beyond, a dict is faster.
 MAX_LISTED: Final = 32
+# Stands between the items of a list that is kept as one string: no id holds a control character.
+BETWEEN: Final = "\n"
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
 FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
@@ -60,11 +62,11 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     """One list shown to one user by one request, with what came of it.
 
     `items` maps an item to `(ts - anchor) << 10 | position` (position 0: none was given), which
-    is a cached small integer for the usual slate and costs no memory. A list that came whole is
-    kept as that tuple in `shown`, in less than half of the memory, until something needs the
-    dict. `anchor` is the ts of the impression that arrived first; with user and request it
-    identifies the slate for ever. `booked_*` is what windows and counters hold of the slate: a
-    flush adds the difference.
+    is a cached small integer for the usual slate and costs no memory. A list that came whole stays
+    in `shown` as one string, item by item with `BETWEEN`, until something needs the dict: one
+    object instead of dozens is less memory, and less that has left the caches. `anchor` is the ts
+    of the impression that arrived first; with user and request it identifies the slate for ever.
+    `booked_*` is what windows and counters hold of the slate: a flush adds the difference.
     """
 
     user: str
@@ -72,7 +74,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     time: int
     segment: int
     anchor: int
-    shown: dict[str, int] | tuple[str, ...]
+    shown: dict[str, int] | str
     booked_time: int = 0
     booked_segment: int = NEVER
     booked_impressions: int = 0
@@ -92,8 +94,20 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         shown = self.shown
         if isinstance(shown, dict):
             return shown
-        self.shown = items = {item: position for position, item in enumerate(shown, 1)}
+        share = sharing()
+        names = shown.split(BETWEEN)
+        self.shown = items = {share(item, item): at for at, item in enumerate(names, 1)}
         return items
+
+    def names(self) -> Iterable[str]:
+        """The items, in the order they came."""
+        shown = self.shown
+        return shown if isinstance(shown, dict) else shown.split(BETWEEN)
+
+    def size(self) -> int:
+        """How many items it shows."""
+        shown = self.shown
+        return len(shown) if isinstance(shown, dict) else shown.count(BETWEEN) + 1
 
     def latest(self) -> int:
         """When the last of its items was shown (ms)."""
@@ -107,10 +121,16 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         shown = self.shown
         if isinstance(shown, dict):
             return shown.get(item)
-        try:
-            return shown.index(item) + 1
-        except ValueError:
+        at = shown.find(item)
+        if at < 0:
             return None
+        end = at + len(item)
+        if (at and shown[at - 1] != BETWEEN) or (end < len(shown) and shown[end] != BETWEEN):
+            # A part of another id: look for it between two others.
+            at = f"{BETWEEN}{shown}{BETWEEN}".find(f"{BETWEEN}{item}{BETWEEN}")
+            if at < 0:
+                return None
+        return shown.count(BETWEEN, 0, at) + 1
 
 
 ByItem = dict[str, dict[Slate, int]]

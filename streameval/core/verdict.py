@@ -7,6 +7,7 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (DESIGN, sect
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from streameval.core.metrics import order_ranks
 from streameval.core.slates import (
@@ -55,12 +56,18 @@ def _single(
     (((item, kind), (records, positive, retraction)),) = marks.items()
     if positive <= retraction:
         return (None, None, records - 1)
-    counts = (0,) * kind + (1,) + (0,) * (len(gains) - kind - 1)
+    counts = _one(kind, len(gains))
     gain = gains[kind]
     if slate.request is None:
         return (counts, None, records - 1)
     ranking: Ranking = ((_rank_of(slate, item),), (gain,)) if gain > 0 else ((), ())
     return (counts, ranking, records - 1)
+
+
+@cache
+def _one(kind: int, kinds: int) -> tuple[int, ...]:
+    """One positive of a kind, none of the others."""
+    return (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
 
 
 def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
@@ -89,13 +96,16 @@ def _ranking(slate: Slate, best: dict[str, float]) -> Ranking:
         ranks = ranks_of(slate)
         ranked = sorted((ranks[item], gain) for item, gain in relevant)
     else:
-        ranked = sorted((slate.shown.index(item) + 1, gain) for item, gain in relevant)
+        ranked = sorted((_rank_of(slate, item), gain) for item, gain in relevant)
     return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
 
 
 def _rank_of(slate: Slate, item: str) -> int:
-    shown = slate.shown
-    return ranks_of(slate)[item] if isinstance(shown, dict) else shown.index(item) + 1
+    if isinstance(slate.shown, dict):
+        return ranks_of(slate)[item]
+    rank = slate.packed(item)
+    assert rank is not None, "what came back was shown"
+    return rank
 
 
 def ranks_of(slate: Slate) -> dict[str, int]:

@@ -91,7 +91,9 @@ def _load_events(
                             (event.user_id, event.item_id, event.feedback, event.ts, retract)
                         )
                 else:
-                    items = [event.item_id] if isinstance(event, ImpressionEvent) else event.items
+                    items = (
+                        [event.item_id] if isinstance(event, ImpressionEvent) else event.positions
+                    )
                     day = event.ts // _DAY_MS
                     shown += ((event.user_id, item, day) for item in items)
             _insert(connection, "reads", shown)

@@ -114,7 +114,10 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             batch = self._records.next_batch()
             try:
                 if self._readable(batch):
-                    rows += [row for row in batch if row.offset >= first]
+                    if batch.base_offset >= first:
+                        rows += list(batch)  # all of it or nothing
+                    else:
+                        rows += [row for row in batch if row.offset >= first]
             except Exception as error:  # noqa: BLE001 - any codec's error too
                 self._fetched.unreadable[self._tp] = (
                     f"offsets {batch.base_offset} to {batch.next_offset - 1}"
