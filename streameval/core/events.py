@@ -17,9 +17,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -178,21 +177,25 @@ def decode_batch(
     `timestamps` are the records' own (ms; a negative one is none): an event later than its
     record's by more than `max_clock_skew` (ms) is `future`. None where there are no records.
     """
-    events: list[Event] = []
     rejected: list[tuple[int, Rejection]] = []
-    accept = events.append
-    decode_wire = _decode_wire
-    suspicious = not _is_plain(b"".join(filter(None, values)))
-    stamps: Iterable[int] = repeat(MAX_TS) if timestamps is None else timestamps
-    for index, (value, stamp) in enumerate(zip(values, stamps, strict=timestamps is not None)):
-        if value is None or len(value) > MAX_EVENT_BYTES:
-            rejected.append((index, _unread(value)))
-            continue
+    joined = b"".join(filter(None, values))
+    suspicious = not _is_plain(joined)
+    readable = values
+    if len(joined) > MAX_EVENT_BYTES:
+        readable = [None if value and len(value) > MAX_EVENT_BYTES else value for value in values]
+    decoded: list[Any] = []
+    rest: Iterator[Any] = iter(readable)
+    while len(decoded) < len(values):
         try:
-            event: Any = decode_wire(value)
-            kind = event.__class__
-            if event.ts.__class__ is str:
-                event.ts = _milliseconds(event.ts)
+            # What is decoded before one that cannot be stays in the list.
+            decoded.extend(map(_decode_wire, rest))
+        except Exception as error:  # noqa: BLE001  # rule 1
+            index = len(decoded)
+            rejected.append((index, _rejection(values[index], error)))
+            decoded.append(None)
+    for index, event in enumerate(decoded):
+        kind = event.__class__
+        try:
             if kind is SlateEvent:
                 _refuse_twice(event.items)
             elif kind is FeedbackEvent:
@@ -200,16 +203,34 @@ def decode_batch(
                     event.value = 1.0
                 if event.retract is None:
                     event.retract = False
+            elif event is None:
+                continue
+            if event.ts.__class__ is str:
+                event.ts = _milliseconds(event.ts)
             if suspicious:
-                _check_text(value, event)
+                _check_text(values[index], event)
         except Exception as error:  # noqa: BLE001  # rule 1
-            rejected.append((index, _rejection(value, error)))
-            continue
-        if event.ts > stamp + max_clock_skew and stamp >= 0:
-            rejected.append((index, _future(event.ts, stamp)))
-            continue
-        accept(event)
-    return events, rejected
+            rejected.append((index, _rejection(values[index], error)))
+            decoded[index] = None
+    if timestamps:
+        rejected += _refuse_future(decoded, timestamps, max_clock_skew)
+    if rejected:
+        rejected.sort()
+        decoded = [event for event in decoded if event is not None]
+    return decoded, rejected
+
+
+def _refuse_future(
+    decoded: list[Any], timestamps: Sequence[int], max_clock_skew: int
+) -> Iterable[tuple[int, Rejection]]:
+    """Replace the events that are later than their record allows by None, and say why."""
+    newest = max((event.ts for event in decoded if event is not None), default=MIN_TS)
+    if newest <= min(timestamps) + max_clock_skew:
+        return  # nearly always: one look at all of them
+    for index, (event, stamp) in enumerate(zip(decoded, timestamps, strict=True)):
+        if event is not None and event.ts > stamp + max_clock_skew and stamp >= 0:
+            yield (index, _future(event.ts, stamp))
+            decoded[index] = None
 
 
 def json_schema() -> dict[str, Any]:
@@ -275,9 +296,9 @@ def _is_plain(raw: bytes) -> bool:
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
 
 
-def _check_text(value: bytes, event: Event) -> None:
+def _check_text(value: bytes | None, event: Event) -> None:
     """Raise ValueError when an id or a label of the event holds a control character."""
-    if _is_plain(value):
+    if value is None or _is_plain(value):
         return
     texts = [event.user_id, event.request_id]
     if isinstance(event, SlateEvent):
@@ -290,15 +311,12 @@ def _check_text(value: bytes, event: Event) -> None:
         raise ValueError("Control character in an id or a label")
 
 
-def _unread(value: bytes | None) -> Rejection:
-    """Say why a value is not even parsed."""
+def _rejection(value: bytes | None, error: Exception) -> Rejection:
+    """Say which: JSON that breaks the schema is invalid, the rest malformed."""
     if value is None:
         return Rejection("malformed", "Tombstone: the record has no value")
-    return Rejection("too_large", f"{len(value)} bytes, at most {MAX_EVENT_BYTES}")
-
-
-def _rejection(value: bytes, error: Exception) -> Rejection:
-    """Say which: JSON that breaks the schema is invalid, the rest malformed."""
+    if len(value) > MAX_EVENT_BYTES:
+        return Rejection("too_large", f"{len(value)} bytes, at most {MAX_EVENT_BYTES}")
     try:
         value.decode()
         _decode_raw(value)

@@ -60,14 +60,19 @@ def _single(
     gain = gains[kind]
     if slate.request is None:
         return (counts, None, records - 1)
-    ranking: Ranking = ((_rank_of(slate, item),), (gain,)) if gain > 0 else ((), ())
-    return (counts, ranking, records - 1)
+    return (counts, _lone(_rank_of(slate, item), gain) if gain > 0 else ((), ()), records - 1)
 
 
 @cache
 def _one(kind: int, kinds: int) -> tuple[int, ...]:
     """One positive of a kind, none of the others."""
     return (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
+
+
+@cache
+def _lone(rank: int, gain: float) -> Ranking:
+    """The ranking of one relevant item: one object for all slates, of which there are many."""
+    return (rank,), (gain,)
 
 
 def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:

@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 POLL_RECORDS: Final = 8_000
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1
-# Slices applied of one partition before the others get their turn.
-TURN_SLICES: Final = 5
+# Slices applied of one partition before the others get their turn, which a batch that is due ends:
+# it is cut while what it touched is still in the processor's caches.
+TURN_SLICES: Final = 8
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0
 GROUP_COMMIT_SECONDS: Final = 5.0
@@ -183,6 +184,8 @@ class Ingest:
                 break
             owned.work(time.monotonic())  # 2. decode and apply
             await asyncio.sleep(0)
+            if owned.due(time.monotonic()):
+                break
         if self.owned.get(owned.number) is not owned:
             return
         if owned.due(time.monotonic()):
