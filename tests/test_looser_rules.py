@@ -148,7 +148,7 @@ def no_nearer_impression_takes_over(patch, events, definition):
         if isinstance(event, FeedbackEvent):
             arrival_of.setdefault(id(event), index)
             continue
-        items = getattr(event, "items", None) or [event.item_id]
+        items = getattr(event, "positions", None) or [event.item_id]
         for item in items:
             first_seen.setdefault((event.user_id, event.request_id, item, event.ts), index)
 
@@ -250,7 +250,7 @@ def feedback_before_its_impression_is_lost(patch, events, definition):
         if isinstance(event, FeedbackEvent):
             arrival_of.setdefault(id(event), index)
             continue
-        for item in getattr(event, "items", None) or [event.item_id]:
+        for item in getattr(event, "positions", None) or [event.item_id]:
             shown.setdefault((event.user_id, item), index)
 
     def known_only(slates, feedback, definition, watermark):

@@ -36,8 +36,8 @@ from streameval.core.slates import (
     Pending,
     Slate,
     User,
-    add_mark,
     keep_scores,
+    marked,
     precedes,
     sharing,
 )
@@ -420,7 +420,5 @@ class Attribution(Showings):
         """Attribute feedback to an impression for good."""
         if slate.particulars is not None:
             slate.particulars.log.append((item, kind, ts, value, retract))
-        if slate.feedback is None:
-            slate.feedback = {}
-        add_mark(slate.feedback, (item, kind), ts, retract)
+        slate.feedback = marked(slate.feedback, item, kind, ts, retract)
         self.mark(slate)

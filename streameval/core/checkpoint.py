@@ -37,6 +37,7 @@ from streameval.core.slates import (
     NEVER,
     FeedbackKey,
     FeedbackMark,
+    Marks,
     Particulars,
     Pending,
     Slate,
@@ -222,7 +223,7 @@ def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
                 slate.segment,
                 slate.anchor,
                 shown,
-                list(marks.items()) if marks else None,
+                None if marks is None else _listed(marks),
                 slate.particulars,
             )
         )
@@ -233,6 +234,10 @@ def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
             records, items, newest = [], 0, NEVER
     if records:
         yield newest, records
+
+
+def _listed(marks: Marks) -> list[tuple[FeedbackKey, FeedbackMark]]:
+    return [(marks[:2], marks[2:])] if isinstance(marks, tuple) else list(marks.items())
 
 
 def _pane_record(number: int, pane: Pane, cells: Cells) -> PaneRecord:
@@ -414,7 +419,8 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
         particulars = Particulars(NEVER, NEVER, None, None, {}, [])
     slate = Slate(user_id, request, time, segment, anchor, items, particulars=particulars)
     if marks:
-        slate.feedback = dict(marks)
+        (key, mark), *more = marks
+        slate.feedback = dict(marks) if more else (*key, *mark)
     if request is None:
         if user.singles is None:
             user.singles = {}

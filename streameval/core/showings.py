@@ -123,7 +123,8 @@ class Showings:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
         join: Callable[[Iterable[Any]], str] = BETWEEN.join
-        touch, segment_of, adopt = self.touch, self.segments.of, self.adopt
+        touch, segment_of = self.touch, self.segments.of
+        width, number, closing = self._closing_width, NEVER, Closing([], [])
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell, add_impressions = (column.append for column in self.whole)
         for index, event in enumerate(events):
@@ -135,6 +136,7 @@ class Showings:
             if request in user.slates:
                 self._add_whole(user, event, segment)
                 continue
+            self.open_slates += 1
             count = len(event.items)
             shown: dict[str, int] | str
             try:
@@ -152,7 +154,11 @@ class Showings:
                 unsaved.append(slate)
             if user.pending or user.by_item is not None:
                 self.mark(slate)
-            adopt(slate, user)
+            if ts // width != number:
+                number = ts // width
+                closing = self._closes(number)
+            closing.slates.append(slate)
+            closing.users.append(user)
             if keep_outcomes:
                 self._label(slate, event)
                 self._keep_details(slate, event)
@@ -243,13 +249,16 @@ class Showings:
     def adopt(self, slate: Slate, user: User) -> None:
         """Take a slate of `user` among the open ones and note when it can be given up."""
         self.open_slates += 1
-        number = slate.time // self._closing_width
-        try:
-            closing = self._closing[number]
-        except KeyError:
-            closing = self._closing[number] = Closing([], [])
+        closing = self._closes(slate.time // self._closing_width)
         closing.slates.append(slate)
         closing.users.append(user)
+
+    def _closes(self, number: int) -> Closing:
+        """What can be given up in one slice of time."""
+        closing = self._closing.get(number)
+        if closing is None:
+            closing = self._closing[number] = Closing([], [])
+        return closing
 
     def mark(self, slate: Slate) -> None:
         """Have the next flush look at `slate`."""

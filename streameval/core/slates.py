@@ -22,6 +22,9 @@ BETWEEN: Final = "\n"
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
 FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
+LoneMark = tuple[str, int, int, int, int]
+"""The key and the mark of the only feedback to a slate: most that have any have no more."""
+Marks = LoneMark | dict[FeedbackKey, FeedbackMark]
 SoftMark = tuple[str, int, int, bool]  # item, index of the kind, ts, retraction
 
 
@@ -80,7 +83,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     booked_impressions: int = 0
     unsaved: bool = False
     dirty: bool = False
-    feedback: dict[FeedbackKey, FeedbackMark] | None = None
+    feedback: Marks | None = None
     soft: dict[int, SoftMark] | None = None
     previous: Slate | None = None
     booked_positives: tuple[int, ...] | None = None
@@ -236,20 +239,29 @@ def sharing() -> Callable[[str, str], str]:
     return _ITEMS.setdefault
 
 
-def add_mark(
-    marks: dict[FeedbackKey, FeedbackMark], key: FeedbackKey, ts: int, retract: bool
-) -> None:
-    """Count one record of feedback: the latest ts of a positive and of a retraction stay."""
-    known = marks.get(key)
-    if known is None:
-        marks[key] = (1, NEVER, ts) if retract else (1, ts, NEVER)
-        return
-    records, positive, retraction = known
+def marked(marks: Marks | None, item: str, kind: int, ts: int, retract: bool) -> Marks:
+    """`marks` and one record more: the latest ts of a positive and of a retraction stay.
+
+    A dict of marks is changed.
+    """
+    if marks is None:
+        return (item, kind, 1, NEVER, ts) if retract else (item, kind, 1, ts, NEVER)
+    marks = by_key(marks)
+    records, positive, retraction = marks.get((item, kind), (0, NEVER, NEVER))
     if retract:
         retraction = max(retraction, ts)
     else:
         positive = max(positive, ts)
-    marks[key] = (records + 1, positive, retraction)
+    marks[item, kind] = (records + 1, positive, retraction)
+    return marks
+
+
+def by_key(marks: Marks) -> dict[FeedbackKey, FeedbackMark]:
+    """The same as a dict: itself where it is one."""
+    if isinstance(marks, dict):
+        return marks
+    item, kind, *mark = marks
+    return {(item, kind): tuple(mark)}  # type: ignore[dict-item]  # these three
 
 
 def precedes(slate: Slate, best: Slate) -> bool:

@@ -13,10 +13,11 @@ from streameval.core.metrics import order_ranks
 from streameval.core.slates import (
     POSITION_BITS,
     POSITION_MASK,
-    FeedbackKey,
-    FeedbackMark,
+    LoneMark,
+    Marks,
     Slate,
-    add_mark,
+    by_key,
+    marked,
 )
 
 Ranking = tuple[tuple[int, ...], tuple[float, ...]]  # ranks and gains of the relevant items
@@ -31,9 +32,9 @@ NOTHING: Verdict = (None, None, 0)
 def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
     """Judge a slate; `gains` by index of the kind. Only slates with a request are ranked."""
     marks = _marks(slate)
-    if not marks:
+    if marks is None:
         return NOTHING
-    if len(marks) == 1:
+    if isinstance(marks, tuple):
         return _single(slate, marks, gains)
     records = sum(mark[0] for mark in marks.values())
     best: dict[str, float] = {}
@@ -49,11 +50,9 @@ def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
     return (tuple(counts), ranking, duplicates)
 
 
-def _single(
-    slate: Slate, marks: dict[FeedbackKey, FeedbackMark], gains: Sequence[float]
-) -> Verdict:
+def _single(slate: Slate, mark: LoneMark, gains: Sequence[float]) -> Verdict:
     """The same for the usual slate: feedback of one kind for one item."""
-    (((item, kind), (records, positive, retraction)),) = marks.items()
+    item, kind, records, positive, retraction = mark
     if positive <= retraction:
         return (None, None, records - 1)
     counts = _one(kind, len(gains))
@@ -75,19 +74,22 @@ def _lone(rank: int, gain: float) -> Ranking:
     return (rank,), (gain,)
 
 
-def _marks(slate: Slate) -> dict[FeedbackKey, FeedbackMark] | None:
-    if not slate.soft:
-        return slate.feedback
-    marks = {} if slate.feedback is None else slate.feedback.copy()
-    for item, kind, ts, retract in slate.soft.values():
-        add_mark(marks, (item, kind), ts, retract)
+def _marks(slate: Slate) -> Marks | None:
+    marks = slate.feedback
+    if slate.soft:
+        marks = marks.copy() if isinstance(marks, dict) else marks
+        for item, kind, ts, retract in slate.soft.values():
+            marks = marked(marks, item, kind, ts, retract)
     return marks
 
 
 def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
     """The gain of each item of the slate that has a positive: the largest of its positives."""
     best: dict[str, float] = {}
-    for (item, kind), (_, positive, retraction) in (_marks(slate) or {}).items():
+    marks = _marks(slate)
+    if marks is None:
+        return best
+    for (item, kind), (_, positive, retraction) in by_key(marks).items():
         if positive > retraction:
             best[item] = max(best.get(item, 0.0), gains[kind])
     return best
