@@ -27,8 +27,8 @@ from streameval.core.figures import Sums, document, sums_of
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.showings import Whole
-from streameval.core.slates import NEVER, Slate, User
-from streameval.core.verdict import Ranking, verdict
+from streameval.core.slates import NEVER, NOTHING, Ranking, Slate, User
+from streameval.core.verdict import verdict
 from streameval.core.windows import Cells, Rows, WindowState, renumber
 
 UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
@@ -277,7 +277,7 @@ class Partition:
                     add_slates(0)
                     user.impressions += more
                     slate.booked_impressions += more
-            if slate.feedback or slate.soft or slate.booked_positives or slate.booked_duplicates:
+            if slate.feedback or slate.soft or slate.booked_verdict is not NOTHING:
                 self._judge(slate, user, cell, rows, rankings)
         self.attribution.dirty.clear()
         self._score(rows, rankings)
@@ -315,8 +315,10 @@ class Partition:
         rows.slates.append(-is_slate)
         user.impressions -= slate.booked_impressions
         user.shown_slates -= is_slate
+        _, _, duplicates = slate.booked_verdict
         self._book_positives(slate, user, cell, None, rows)
         self._book_ranking(slate, cell, None, rows, rankings)
+        slate.booked_verdict = (None, None, duplicates)
 
     def _judge(
         self,
@@ -326,18 +328,20 @@ class Partition:
         rows: Rows,
         rankings: list[tuple[Ranking, int]],
     ) -> None:
-        positives, ranking, duplicates = verdict(slate, self.gains)
-        self.duplicate_feedback += duplicates - slate.booked_duplicates
-        slate.booked_duplicates = duplicates
-        if positives != slate.booked_positives:
+        judged = verdict(slate, self.gains)
+        positives, ranking, duplicates = judged
+        before = slate.booked_verdict
+        self.duplicate_feedback += duplicates - before[2]
+        if positives != before[0]:
             self._book_positives(slate, user, cell, positives, rows)
-        if ranking != slate.booked_ranking:
+        if ranking != before[1]:
             self._book_ranking(slate, cell, ranking, rows, rankings)
+        slate.booked_verdict = judged
 
     def _book_positives(
         self, slate: Slate, user: User, cell: int, positives: tuple[int, ...] | None, rows: Rows
     ) -> None:
-        before, after = slate.booked_positives or self._nothing, positives or self._nothing
+        before, after = slate.booked_verdict[0] or self._nothing, positives or self._nothing
         if user.positives is None:
             user.positives = [0] * len(after)
         for kind, count in enumerate(after):
@@ -348,7 +352,6 @@ class Partition:
                 rows.positive_kinds.append(kind)
                 rows.positives.append(change)
                 user.positives[kind] += change
-        slate.booked_positives = positives
 
     def _book_ranking(
         self,
@@ -358,12 +361,11 @@ class Partition:
         rows: Rows,
         rankings: list[tuple[Ranking, int]],
     ) -> None:
-        for scored, sign in ((slate.booked_ranking, -1), (ranking, 1)):
+        for scored, sign in ((slate.booked_verdict[1], -1), (ranking, 1)):
             if scored is not None:
                 rows.score_times.append(slate.booked_time)
                 rows.score_cells.append(cell)
                 rankings.append((scored, sign))
-        slate.booked_ranking = ranking
 
     def _score(self, rows: Rows, rankings: list[tuple[Ranking, int]]) -> None:
         """One row of scores for each ranking; column 0 counts the slate."""

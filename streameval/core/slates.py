@@ -25,6 +25,11 @@ FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retra
 LoneMark = tuple[str, int, int, int, int]
 """The key and the mark of the only feedback to a slate: most that have any have no more."""
 Marks = LoneMark | dict[FeedbackKey, FeedbackMark]
+Ranking = tuple[tuple[int, ...], tuple[float, ...]]
+"""Ranks and gains of the relevant items of a slate."""
+Verdict = tuple[tuple[int, ...] | None, Ranking | None, int]
+"""Positives by kind (None: no positive), the ranking (None: nothing to score), duplicates."""
+NOTHING: Final[Verdict] = (None, None, 0)
 SoftMark = tuple[str, int, int, bool]  # item, index of the kind, ts, retraction
 
 
@@ -86,9 +91,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     feedback: Marks | None = None
     soft: dict[int, SoftMark] | None = None
     previous: Slate | None = None
-    booked_positives: tuple[int, ...] | None = None
-    booked_ranking: tuple[tuple[int, ...], tuple[float, ...]] | None = None
-    booked_duplicates: int = 0
+    booked_verdict: Verdict = NOTHING
     particulars: Particulars | None = None
 
     @property

@@ -7,26 +7,21 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (DESIGN, sect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 from streameval.core.metrics import order_ranks
 from streameval.core.slates import (
+    NOTHING,
     POSITION_BITS,
     POSITION_MASK,
     LoneMark,
     Marks,
+    Ranking,
     Slate,
+    Verdict,
     by_key,
     marked,
 )
-
-Ranking = tuple[tuple[int, ...], tuple[float, ...]]  # ranks and gains of the relevant items
-
-
-Verdict = tuple[tuple[int, ...] | None, Ranking | None, int]
-"""Positives by kind (None: no positive), the ranking (None: nothing to score), duplicates."""
-
-NOTHING: Verdict = (None, None, 0)
 
 
 def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
@@ -55,23 +50,19 @@ def _single(slate: Slate, mark: LoneMark, gains: Sequence[float]) -> Verdict:
     item, kind, records, positive, retraction = mark
     if positive <= retraction:
         return (None, None, records - 1)
-    counts = _one(kind, len(gains))
     gain = gains[kind]
-    if slate.request is None:
-        return (counts, None, records - 1)
-    return (counts, _lone(_rank_of(slate, item), gain) if gain > 0 else ((), ()), records - 1)
+    rank = 0 if slate.request is None or gain <= 0 else _rank_of(slate, item)
+    judged = _of_one(kind, len(gains), gain, rank, slate.request is not None)
+    return judged if records == 1 else (judged[0], judged[1], records - 1)
 
 
-@cache
-def _one(kind: int, kinds: int) -> tuple[int, ...]:
-    """One positive of a kind, none of the others."""
-    return (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
-
-
-@cache
-def _lone(rank: int, gain: float) -> Ranking:
-    """The ranking of one relevant item: one object for all slates, of which there are many."""
-    return (rank,), (gain,)
+@lru_cache(maxsize=10_000)
+def _of_one(kind: int, kinds: int, gain: float, rank: int, ranked: bool) -> Verdict:
+    """The verdict on one positive: one object for all slates, of which there are many."""
+    ranking: Ranking | None = None
+    if ranked:
+        ranking = ((rank,), (gain,)) if rank else ((), ())
+    return ((0,) * kind + (1,) + (0,) * (kinds - kind - 1), ranking, 0)
 
 
 def _marks(slate: Slate) -> Marks | None:
