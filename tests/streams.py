@@ -100,9 +100,12 @@ def _dump(plain: dict[str, object]) -> bytes:
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def placed(positions: Mapping[str, int]) -> tuple[SlateItem, ...]:
-    """The items of a slate, each with its position."""
-    return tuple(SlateItem(item, position) for item, position in positions.items())
+def placed(positions: Mapping[str, int]) -> tuple[str | SlateItem, ...]:
+    """The items of a slate at their positions: a bare id where that is its place in the list."""
+    return tuple(
+        item if position == index else SlateItem(item, position)
+        for index, (item, position) in enumerate(positions.items(), 1)
+    )
 
 
 def _wire_items(event: SlateEvent) -> list[object]:
@@ -350,9 +353,7 @@ class _History:
             positions = {item: start + index for index, item in enumerate(items)}
             if rng.random() < 0.2:
                 positions = {item: rng.randint(1, 4) for item in items}
-            plain = list(positions.values()) == list(range(1, len(items) + 1))
-            shown = tuple(items) if plain else placed(positions)
-            self.past.append(SlateEvent(ts, user, request, shown, *labels))
+            self.past.append(SlateEvent(ts, user, request, placed(positions), *labels))
             items = items[: rng.choice((0, 0, 0, 1, 2))]
         for index, item in enumerate(items):
             position = rng.choice((start + index, start + index, None, 1))
