@@ -9,6 +9,7 @@ import cramjam
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 from hypothesis import given, settings
@@ -116,6 +117,25 @@ def test_nothing_of_a_batch_that_breaks_in_the_middle_is_handed_out():
     records = _ColumnRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
     assert [offset for columns in records for offset in columns.offsets] == [0, 1]
     assert "offsets 2 to 4" in fetched.unreadable[TopicPartition("topic", 0)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_batches_of_the_format_before_this_one_are_read(packed):
+    """Segments from before an upgrade; a packed batch has the offset of its last record."""
+    builder = LegacyRecordBatchBuilder(magic=1, compression_type=packed, batch_size=1 << 20)
+    for offset in range(5):
+        builder.append(offset, timestamp=1_000, key=b"k", value=b"v")
+    raw = bytearray(builder.build())
+    if packed:
+        struct.pack_into(">q", raw, 0, 4)
+    fetched = Fetched()
+    records = _ColumnRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    assert [offset for columns in records for offset in columns.offsets] == [2, 3, 4]
+    assert records.next_fetch_offset == 5
+    raw[-1] ^= 1
+    damaged = _ColumnRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    assert [*damaged] == []
+    assert fetched.unreadable
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])

@@ -81,7 +81,7 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     assert attribution._shown.call_count <= 2 * 50 * 50
 
 
-def test_slates_hold_one_string_of_each_item(monkeypatch):
+def test_dicts_of_slates_hold_one_string_of_each_item_and_lists_are_one(monkeypatch):
     """Item ids are a third of the memory; the table that finds them is bounded."""
 
     def other(item):

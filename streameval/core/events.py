@@ -177,6 +177,7 @@ def decode_batch(
     `timestamps` are the records' own (ms; a negative one is none): an event later than its
     record's by more than `max_clock_skew` (ms) is `future`. None where there are no records.
     """
+    assert timestamps is None or len(timestamps) == len(values), "each record has one"
     rejected: list[tuple[int, Rejection]] = []
     joined = b"".join(filter(None, values))
     suspicious = not _is_plain(joined)
@@ -194,8 +195,12 @@ def decode_batch(
             rejected.append((index, _rejection(values[index], error)))
             decoded.append(None)
     for index, event in enumerate(decoded):
+        if event is None:
+            continue
         kind = event.__class__
         try:
+            if event.ts.__class__ is str:
+                event.ts = _milliseconds(event.ts)
             if kind is SlateEvent:
                 _refuse_twice(event.items)
             elif kind is FeedbackEvent:
@@ -203,10 +208,6 @@ def decode_batch(
                     event.value = 1.0
                 if event.retract is None:
                     event.retract = False
-            elif event is None:
-                continue
-            if event.ts.__class__ is str:
-                event.ts = _milliseconds(event.ts)
             if suspicious:
                 _check_text(values[index], event)
         except Exception as error:  # noqa: BLE001  # rule 1

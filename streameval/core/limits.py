@@ -17,7 +17,7 @@ MAX_ID_LENGTH: Final = 256
 MAX_LABEL_LENGTH: Final = 64
 # Nobody scrolls further; a position beyond it is a bug of the producer.
 MAX_POSITION: Final = 1_000
-# Item ids of which slates share one string, 160 bytes each with its place in the table.
+# Item ids of which dicts of slates share one string, 160 bytes each with its place in the table.
 MAX_SHARED_ITEMS: Final = 100_000
 # Items of one slate: bounds the memory of a slate and the work of scoring it.
 MAX_ITEMS: Final = 1_000

@@ -74,7 +74,9 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
     ranks = ranks_of(slate)
     items = sorted(ranks, key=ranks.__getitem__)
     index = {item: number for number, item in enumerate(items)}
-    packed = [slate.items[item] for item in items]
+    # Of a list kept as it came that is the same: all was shown at once, at 1, 2, ...
+    shown = slate.shown if isinstance(slate.shown, dict) else ranks
+    packed = [shown[item] for item in items]
     scores = [known.scores.get(item, (None, None)) for item in items]
     return Outcome(
         offset=known.offset,

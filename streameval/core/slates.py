@@ -15,7 +15,7 @@ from streameval.core.limits import MAX_SHARED_ITEMS, OTHER
 POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 NEVER: Final = -1
-# A list that is looked through item by item: beyond, a dict is faster.
+# A list that is searched for an item from its beginning: beyond, a dict is faster.
 MAX_LISTED: Final = 32
 # Stands between the items of a list that is kept as one string: no id holds a control character.
 BETWEEN: Final = "\n"
@@ -233,7 +233,7 @@ _ITEMS: dict[str, str] = {}
 
 
 def sharing() -> Callable[[str, str], str]:
-    """What answers, for an item id given twice, the one string that all slates hold of it.
+    """What answers, for an item id given twice, the one string that all dicts of slates hold of it.
 
     An item is shown again and again: strings of their own are a third of the memory of slates.
     """

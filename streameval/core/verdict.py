@@ -109,7 +109,7 @@ def _rank_of(slate: Slate, item: str) -> int:
 def ranks_of(slate: Slate) -> dict[str, int]:
     """The rank of every item of the slate, 1-based."""
     if not isinstance(slate.shown, dict):
-        return slate.items
+        return {item: rank for rank, item in enumerate(slate.names(), 1)}
     items = slate.shown
     distinct = set(items.values())
     if len(distinct) == len(items) and min(distinct) > 0 and max(distinct) <= POSITION_MASK:

@@ -114,13 +114,14 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             batch = self._records.next_batch()
             try:
                 if self._readable(batch):
-                    if batch.base_offset >= first:
-                        rows += list(batch)  # all of it or nothing
-                    else:
-                        rows += [row for row in batch if row.offset >= first]
+                    unpacked = list(batch)
+                    if unpacked and unpacked[0].offset < first:
+                        unpacked = [row for row in unpacked if row.offset >= first]
+                    rows += unpacked
             except Exception as error:  # noqa: BLE001 - any codec's error too
                 self._fetched.unreadable[self._tp] = (
-                    f"offsets {batch.base_offset} to {batch.next_offset - 1}"
+                    # (Batches of Kafka's first formats do not say where they begin.)
+                    f"offsets {getattr(batch, 'base_offset', beyond)} to {batch.next_offset - 1}"
                     f" ({str(error) or repr(error)})"
                 )
                 break
