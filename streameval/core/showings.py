@@ -123,19 +123,13 @@ class Showings:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
         join: Callable[[Iterable[Any]], str] = BETWEEN.join
-        users, touched, segment_of = self.users, self.touched.append, self.segments.of
+        touch, segment_of = self.touch, self.segments.of
         width, number, closing = self._closing_width, NEVER, Closing([], [])
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell, add_impressions = (column.append for column in self.whole)
         for index, event in enumerate(events):
             ts, request = event.ts, event.request_id
-            user = users.get(event.user_id)
-            if user is None or user.touched:
-                user = self.touch(event.user_id, ts)
-            else:  # nearly always: what `touch` does
-                user.touched = True
-                user.first_ts = user.last_ts = ts
-                touched(user)
+            user = touch(event.user_id, ts)
             segment = segment_of(event.variant, event.surface)
             if keep_outcomes and offsets:
                 self.offset = offsets[index]
@@ -339,8 +333,7 @@ class Showings:
             if user.by_item is not None:
                 self._drop(user, user.by_item, slate)
         slate.previous = None
-        if not user.slates:
-            self.forget(user)
+        self.forget(user)
 
     def _drop(self, user: User, by_item: ByItem, slate: Slate) -> None:
         """Take a slate out of its user's index, which goes when slates are few again."""
