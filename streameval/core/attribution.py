@@ -41,6 +41,7 @@ from streameval.core.slates import (
     precedes,
     sharing,
 )
+from streameval.core.verdict import of_one, ranks_of
 
 
 class Attribution(Showings):
@@ -70,6 +71,7 @@ class Attribution(Showings):
         self._by_surface = keep_outcomes or "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
+        self._gains = [definition.gain(kind) for kind in definition.kinds]
         self._due: list[tuple[int, int, Pending]] = []
         self._number = 0
 
@@ -176,7 +178,13 @@ class Attribution(Showings):
             if event.request_id is not None:
                 named = self._named(user, event.request_id, event.item_id, event.ts)
                 if named is not None:
-                    self._credit(named, event.item_id, kind, event.ts, event.retract, event.value)
+                    slate, packed = named
+                    if slate.dirty or slate.feedback or slate.soft or event.retract:
+                        self._credit(
+                            slate, event.item_id, kind, event.ts, event.retract, event.value
+                        )
+                    else:
+                        self._credit_first(user, slate, event, kind, packed)
                     continue
             self.wait(
                 Pending(
@@ -264,8 +272,8 @@ class Attribution(Showings):
         """All feedback that is pending, in order of ts."""
         return [entry[2] for entry in sorted(self._due, key=lambda entry: entry[:2])]
 
-    def _named(self, user: User, request: str, item: str, ts: int) -> Slate | None:
-        """The slate that feedback naming `request` counts for, if any."""
+    def _named(self, user: User, request: str, item: str, ts: int) -> tuple[Slate, int] | None:
+        """The slate that feedback naming `request` counts for, if any, and what it holds of it."""
         slate = user.slates.get(request)
         while slate is not None and slate.time > ts:
             slate = slate.previous
@@ -274,7 +282,7 @@ class Attribution(Showings):
         packed = slate.packed(item)
         if packed is None or slate.anchor + (packed >> POSITION_BITS) > ts:
             return None
-        return slate
+        return slate, packed
 
     def _nearest(self, user: User, item: str, ts: int) -> Slate | None:
         """The slate of the user's latest showing of `item` at or before `ts` (ties: rule 3)."""
@@ -307,7 +315,8 @@ class Attribution(Showings):
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
         else:
-            slate = self._named(user, pending.request, pending.item, pending.ts)
+            named = self._named(user, pending.request, pending.item, pending.ts)
+            slate = None if named is None else named[0]
         if slate is None and not pending.expired:
             pending.expired = self._is_expired(user, pending)
         self._give(pending, slate)
@@ -422,3 +431,29 @@ class Attribution(Showings):
             slate.particulars.log.append((item, kind, ts, value, retract))
         slate.feedback = marked(slate.feedback, item, kind, ts, retract)
         self.mark(slate)
+
+    def _credit_first(
+        self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int
+    ) -> None:
+        """The same for the first feedback to a slate of which all is booked: this is at once."""
+        item, ts = event.item_id, event.ts
+        if slate.particulars is not None:
+            slate.particulars.log.append((item, kind, ts, event.value, event.retract))
+        slate.feedback = (item, kind, 1, ts, NEVER)
+        gain = self._gains[kind]
+        rank = 0
+        if gain > 0:
+            rank = packed if isinstance(slate.shown, str) else ranks_of(slate)[item]
+        judged = of_one(kind, len(self._gains), gain, rank, ranked=True)
+        assert judged[1] is not None, "what has a request is ranked"
+        slate.booked_verdict = judged
+        segment = slate.segment
+        cell = user.cell if user.cell_segment == segment else self.cell(user, segment)
+        self.rows.add_positives(slate.time, cell, kind, 1)
+        self.rows.add_ranking(slate.time, cell, judged[1], 1)
+        if user.positives is None:
+            user.positives = [0] * len(self._gains)
+        user.positives[kind] += 1
+        if self.journal and not slate.unsaved:
+            slate.unsaved = True
+            self.unsaved.append(slate)

@@ -153,7 +153,7 @@ def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ())
     assert partition.journal, "a partition without a journal has no checkpoints"
     attribution = partition.attribution
     assert not attribution.dirty, "flush first"
-    assert not attribution.whole.times, "flush first"
+    assert not attribution.rows, "flush first"
     partition.update_windows()
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)

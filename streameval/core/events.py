@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -202,7 +202,14 @@ def decode_batch(
             if event.ts.__class__ is str:
                 event.ts = _milliseconds(event.ts)
             if kind is SlateEvent:
-                _refuse_twice(event.items)
+                items = event.items
+                try:
+                    # Usually all are ids. A struct cannot be hashed, so an object raises TypeError.
+                    distinct = len(set(items))
+                except TypeError:
+                    distinct = len(event.positions)
+                if distinct != len(items):
+                    _refuse_twice()
             elif kind is FeedbackEvent:
                 if event.value is None:
                     event.value = 1.0
@@ -246,15 +253,8 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _refuse_twice(items: Sequence[str | SlateItem]) -> None:
-    """Raise ValueError when an item stands twice in a slate."""
-    try:
-        # Usually all are ids. A struct cannot be hashed, so an object leaves by TypeError.
-        distinct = len(set(items))
-    except TypeError:
-        distinct = len({item if isinstance(item, str) else item.item_id for item in items})
-    if distinct != len(items):
-        raise ValueError("An item stands twice in the slate - at `$.items`")
+def _refuse_twice() -> NoReturn:
+    raise ValueError("An item stands twice in the slate - at `$.items`")
 
 
 _RFC_3339 = re.compile(

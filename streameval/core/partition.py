@@ -26,7 +26,6 @@ from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
-from streameval.core.showings import Whole
 from streameval.core.slates import NEVER, NOTHING, Ranking, Slate, User
 from streameval.core.verdict import verdict
 from streameval.core.windows import Cells, Rows, WindowState, renumber
@@ -35,7 +34,7 @@ UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
 """User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
 
 SMALLEST_RENUMBERING = 4096
-MOST_BOOKED = 20_000  # rows that wait for the windows
+MOST_BOOKED = 50_000  # rows that wait for the windows
 
 Added = tuple[int, int]
 """What a flush added and what it took back (both not negative)."""
@@ -188,7 +187,7 @@ class Partition:
             return
         rows, self._booked = self._booked, Rows()
         if len(rows):
-            columns = rows.columns(self.cells)
+            columns = rows.columns(self.cells, self.scorer)
             for state in self.windows:
                 state.fit(len(self.cells), len(self.attribution.segments.values))
                 state.add(columns)
@@ -233,13 +232,9 @@ class Partition:
 
     def _book(self) -> Rows:
         """Book the difference between each dirty slate and what is booked of it."""
-        rows = Rows()
-        rows.times, rows.cells, rows.impressions = self.attribution.whole
-        rows.slates = [1] * len(rows.times)
-        self.attribution.whole = Whole([], [], [])
+        rows, self.attribution.rows = self.attribution.rows, Rows()
         users = self.attribution.users
         cell_of = self.attribution.cell
-        rankings: list[tuple[Ranking, int]] = []
         # Bound once: this loop sees every slate.
         journal, unsaved = self.journal, self.attribution.unsaved
         add_time, add_cell = rows.times.append, rows.cells.append
@@ -254,7 +249,7 @@ class Partition:
             booked = slate.booked_segment
             moved = booked != segment or slate.booked_time != time
             if moved and booked != NEVER:
-                self._take_back(slate, user, rows, rankings)
+                self._take_back(slate, user, rows)
             cell = user.cell if user.cell_segment == segment else cell_of(user, segment)
             if moved:
                 shown = slate.size()
@@ -278,9 +273,8 @@ class Partition:
                     user.impressions += more
                     slate.booked_impressions += more
             if slate.feedback or slate.soft or slate.booked_verdict is not NOTHING:
-                self._judge(slate, user, cell, rows, rankings)
+                self._judge(slate, user, cell, rows)
         self.attribution.dirty.clear()
-        self._score(rows, rankings)
         return rows
 
     def _changes(self, rows: Rows) -> SegmentChanges:
@@ -303,9 +297,7 @@ class Partition:
         }
         return SegmentChanges(impressions, positives)
 
-    def _take_back(
-        self, slate: Slate, user: User, rows: Rows, rankings: list[tuple[Ranking, int]]
-    ) -> None:
+    def _take_back(self, slate: Slate, user: User, rows: Rows) -> None:
         """Undo all that is booked of a slate that moved to another time or segment."""
         cell = self.cells.of(slate.user, slate.booked_segment)
         is_slate = 0 if slate.request is None else 1
@@ -317,17 +309,10 @@ class Partition:
         user.shown_slates -= is_slate
         _, _, duplicates = slate.booked_verdict
         self._book_positives(slate, user, cell, None, rows)
-        self._book_ranking(slate, cell, None, rows, rankings)
+        self._book_ranking(slate, cell, None, rows)
         slate.booked_verdict = (None, None, duplicates)
 
-    def _judge(
-        self,
-        slate: Slate,
-        user: User,
-        cell: int,
-        rows: Rows,
-        rankings: list[tuple[Ranking, int]],
-    ) -> None:
+    def _judge(self, slate: Slate, user: User, cell: int, rows: Rows) -> None:
         judged = verdict(slate, self.gains)
         positives, ranking, duplicates = judged
         before = slate.booked_verdict
@@ -335,7 +320,7 @@ class Partition:
         if positives != before[0]:
             self._book_positives(slate, user, cell, positives, rows)
         if ranking != before[1]:
-            self._book_ranking(slate, cell, ranking, rows, rankings)
+            self._book_ranking(slate, cell, ranking, rows)
         slate.booked_verdict = judged
 
     def _book_positives(
@@ -347,31 +332,15 @@ class Partition:
         for kind, count in enumerate(after):
             change = count - before[kind]
             if change:
-                rows.positive_times.append(slate.booked_time)
-                rows.positive_cells.append(cell)
-                rows.positive_kinds.append(kind)
-                rows.positives.append(change)
+                rows.add_positives(slate.booked_time, cell, kind, change)
                 user.positives[kind] += change
 
-    def _book_ranking(
-        self,
-        slate: Slate,
-        cell: int,
-        ranking: Ranking | None,
-        rows: Rows,
-        rankings: list[tuple[Ranking, int]],
-    ) -> None:
-        for scored, sign in ((slate.booked_verdict[1], -1), (ranking, 1)):
-            if scored is not None:
-                rows.score_times.append(slate.booked_time)
-                rows.score_cells.append(cell)
-                rankings.append((scored, sign))
-
-    def _score(self, rows: Rows, rankings: list[tuple[Ranking, int]]) -> None:
-        """One row of scores for each ranking; column 0 counts the slate."""
-        scores = self.scorer.score([ranking for ranking, _ in rankings])
-        signs = np.array([sign for _, sign in rankings], np.int64)[:, np.newaxis]
-        rows.score_values.append(np.concatenate((signs, signs * scores), axis=1))
+    def _book_ranking(self, slate: Slate, cell: int, ranking: Ranking | None, rows: Rows) -> None:
+        booked = slate.booked_verdict[1]
+        if booked is not None:
+            rows.add_ranking(slate.booked_time, cell, booked, -1)
+        if ranking is not None:
+            rows.add_ranking(slate.booked_time, cell, ranking, 1)
 
 
 def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:

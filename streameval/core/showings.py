@@ -26,6 +26,7 @@ from streameval.core.slates import (
     keep_scores,
     sharing,
 )
+from streameval.core.windows import Rows
 
 
 class Closing(NamedTuple):
@@ -33,14 +34,6 @@ class Closing(NamedTuple):
 
     slates: list[Slate]
     users: list[User]
-
-
-class Whole(NamedTuple):
-    """The slates that came whole since the last flush: columns of rows for the windows."""
-
-    times: list[int]
-    cells: list[int]
-    impressions: list[int]
 
 
 def _placed(event: SlateEvent) -> dict[str, int]:
@@ -72,7 +65,7 @@ class Showings:
         self.users: dict[str, User] = {}
         self.touched: list[User] = []
         self.dirty: list[Slate] = []
-        self.whole = Whole([], [], [])
+        self.rows = Rows()  # what was booked since the last flush
         self.unsaved: list[Slate] = []
         self.given_up: list[Slate] = []
         self.open_slates = 0
@@ -123,14 +116,18 @@ class Showings:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
         join: Callable[[Iterable[Any]], str] = BETWEEN.join
-        touch, segment_of = self.touch, self.segments.of
+        touch, known_segments, segment_of = self.touch, self.segments.known, self.segments.of
         width, number, closing = self._closing_width, NEVER, Closing([], [])
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
-        add_time, add_cell, add_impressions = (column.append for column in self.whole)
+        add_time, add_cell = self.rows.times.append, self.rows.cells.append
+        add_impressions, add_slate = self.rows.impressions.append, self.rows.slates.append
         for index, event in enumerate(events):
             ts, request = event.ts, event.request_id
             user = touch(event.user_id, ts)
-            segment = segment_of(event.variant, event.surface)
+            try:
+                segment = known_segments[event.variant][event.surface]
+            except KeyError:
+                segment = segment_of(event.variant, event.surface)
             if keep_outcomes and offsets:
                 self.offset = offsets[index]
             if request in user.slates:
@@ -150,6 +147,7 @@ class Showings:
             add_time(ts)
             add_cell(user.cell if user.cell_segment == segment else self.cell(user, segment))
             add_impressions(count)
+            add_slate(1)
             if journal:
                 unsaved.append(slate)
             if user.pending or user.by_item is not None:

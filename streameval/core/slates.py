@@ -186,7 +186,10 @@ class User(msgspec.Struct, gc=False, eq=False):
 
 
 class Segments:
-    """The table of segments: dimension values to an index; bounded, the rest is `__other__`."""
+    """The table of segments: dimension values to an index; bounded, the rest is `__other__`.
+
+    `known` is what `of` answered, by variant and surface: the hot path looks there first.
+    """
 
     def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:
         self.dimensions = dimensions
@@ -194,13 +197,15 @@ class Segments:
         self.values: list[tuple[str, ...]] = []
         self.overflowed = 0
         self._index: dict[tuple[str, ...], int] = {}
-        self._by_event: dict[tuple[str | None, str | None], int] = {}
+        self.known: dict[str | None, dict[str | None, int]] = {}
+        self._known = 0
 
     def of(self, variant: str | None, surface: str | None) -> int:
         """The segment's index; appearance in the log gives the order."""
-        found = self._by_event.get((variant, surface))
-        if found is not None:
-            return found
+        try:
+            return self.known[variant][surface]
+        except KeyError:
+            pass
         by_name = {"variant": variant or "", "surface": surface or ""}
         values = tuple(by_name[name] for name in self.dimensions)
         index = self._index.get(values)
@@ -209,8 +214,9 @@ class Segments:
                 self.overflowed += 1
                 return self._other()
             index = self.add(values)
-        if len(self._by_event) < 4 * self.limit:
-            self._by_event[(variant, surface)] = index
+        if self._known < 4 * self.limit:
+            self._known += 1
+            self.known.setdefault(variant, {})[surface] = index
         return index
 
     def add(self, values: tuple[str, ...]) -> int:

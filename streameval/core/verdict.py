@@ -52,12 +52,12 @@ def _single(slate: Slate, mark: LoneMark, gains: Sequence[float]) -> Verdict:
         return (None, None, records - 1)
     gain = gains[kind]
     rank = 0 if slate.request is None or gain <= 0 else _rank_of(slate, item)
-    judged = _of_one(kind, len(gains), gain, rank, slate.request is not None)
+    judged = of_one(kind, len(gains), gain, rank, ranked=slate.request is not None)
     return judged if records == 1 else (judged[0], judged[1], records - 1)
 
 
 @lru_cache(maxsize=10_000)
-def _of_one(kind: int, kinds: int, gain: float, rank: int, ranked: bool) -> Verdict:
+def of_one(kind: int, kinds: int, gain: float, rank: int, *, ranked: bool) -> Verdict:
     """The verdict on one positive: one object for all slates, of which there are many."""
     ranking: Ranking | None = None
     if ranked:

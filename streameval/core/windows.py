@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from streameval.core.definition import Window
 from streameval.core.limits import CLUSTERS
+from streameval.core.metrics import Row, Scorer
 
 Ints = npt.NDArray[np.int64]
 SmallInts = npt.NDArray[np.int32]
@@ -140,21 +141,41 @@ class Rows:
     positives: list[int] = field(default_factory=list)
     score_times: list[int] = field(default_factory=list)
     score_cells: list[int] = field(default_factory=list)
-    score_values: list[Ints] = field(default_factory=list)
+    rankings: list[Row] = field(default_factory=list)
+    signs: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.times) + len(self.positive_times) + len(self.score_times)
+
+    def add_positives(self, time: int, cell: int, kind: int, count: int) -> None:
+        """Positives of one kind, to take back where `count` is negative."""
+        self.positive_times.append(time)
+        self.positive_cells.append(cell)
+        self.positive_kinds.append(kind)
+        self.positives.append(count)
+
+    def add_ranking(self, time: int, cell: int, ranking: Row, sign: int) -> None:
+        """A slate to score, or (-1) to take back."""
+        self.score_times.append(time)
+        self.score_cells.append(cell)
+        self.rankings.append(ranking)
+        self.signs.append(sign)
 
     def extend(self, more: Rows) -> None:
         """Append the rows of another flush."""
         for column in fields(self):
             getattr(self, column.name).extend(getattr(more, column.name))
 
-    def columns(self, cells: Cells) -> Columns:
-        """The same as arrays; scores are kept by the cluster of their cell."""
+    def columns(self, cells: Cells, scorer: Scorer) -> Columns:
+        """The same as arrays; scores are kept by the cluster of their cell.
+
+        Of each ranking one row of scores; column 0 counts the slate.
+        """
         segments, clusters = cells.arrays()
         scored = np.array(self.score_cells, np.int64)
         keys = (segments[scored] * CLUSTERS + clusters[scored]).astype(np.int32)
+        signs = np.array(self.signs, np.int64)[:, np.newaxis]
+        scores = np.concatenate((signs, signs * scorer.score(self.rankings)), axis=1)
         counts = (self.cells, self.impressions, self.slates)
         positives = (self.positive_cells, self.positive_kinds, self.positives)
         return Columns(
@@ -163,7 +184,7 @@ class Rows:
             np.array(self.positive_times, np.int64),
             Positives(*(np.array(column, np.int32) for column in positives)),
             np.array(self.score_times, np.int64),
-            Scores(keys, np.concatenate(self.score_values)),
+            Scores(keys, scores),
         )
 
 

@@ -165,8 +165,11 @@ class Owned:
             return
         if records.offsets and records.offsets[0] < expected:
             # Read before a seek: the reader hands out a stretch we have applied already.
-            records = _tail(records, bisect_left(records.offsets, expected))
-        self._backlog.append(records)
+            records = _stretch(records, bisect_left(records.offsets, expected))
+        # In slices, so that what is applied is freed: its memory is that of what comes next.
+        size = len(records.offsets)
+        for start in range(0, max(1, size), APPLY_SLICE):
+            self._backlog.append(_stretch(records, start, start + APPLY_SLICE))
 
     def drop_backlog(self) -> None:
         """Forget what was read and not applied: whoever goes on reads it again."""
@@ -175,42 +178,39 @@ class Owned:
     def work(self, now: float) -> None:
         """Apply the next slice."""
         records = self._backlog.popleft()
-        end = min(APPLY_SLICE, len(records.offsets))
         if self.restoring:
             assert self.committed is not None
-            end = min(end, bisect_left(records.offsets, self.committed))
+            end = bisect_left(records.offsets, self.committed)
             if end == 0 and (records.offsets or records.next_offset >= self.committed):
                 self._restored()
-                end = min(APPLY_SLICE, len(records.offsets))
-        last = end == len(records.offsets)
-        reached = records.next_offset if last else records.offsets[end]
-        if not last:
-            self._backlog.appendleft(_tail(records, end))
-        if end:
-            self._apply(records, end)
+            elif end < len(records.offsets):
+                self._backlog.appendleft(_stretch(records, end))
+                records = _stretch(records, 0, end)
+        reached = records.next_offset
+        if records.offsets:
+            self._apply(records)
             if not self.restoring:  # what is read again was no event of now
                 self.idle_since = now
         if self._began is None and not self.restoring and reached != self.next_offset:
             self._began = now
         self.next_offset = reached
-        self._events += end
+        self._events += len(records.offsets)
         if self.restoring:
             if self._events >= MAX_BATCH_EVENTS:
                 self.state.flush()
                 self._events = 0
-            if last and self.committed is not None and reached >= self.committed:
+            if self.committed is not None and reached >= self.committed:
                 self._restored()
 
-    def _apply(self, records: Records, end: int) -> None:
-        values = records.values[:end]
+    def _apply(self, records: Records) -> None:
         events, rejected = decode_batch(
-            values, records.timestamps[:end], self.limits.max_clock_skew
+            records.values, records.timestamps, self.limits.max_clock_skew
         )
-        index: Sequence[int] = range(end)
-        keys, offsets = records.keys[:end], records.offsets[:end]
+        keys, offsets = records.keys, records.offsets
+        index: Sequence[int] = range(len(offsets))
         if rejected:
             bad = {at for at, _ in rejected}
-            index = [at for at in range(end) if at not in bad]
+            index = [at for at in index if at not in bad]
             keys = [keys[at] for at in index]
             offsets = [offsets[at] for at in index]
         late = self.state.apply(events, offsets)
@@ -389,14 +389,18 @@ def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _tail(records: Records, start: int) -> Records:
+def _stretch(records: Records, start: int, end: int | None = None) -> Records:
+    """Some of `records`, up to index `end`; reading goes on after them."""
+    size = len(records.offsets)
+    end = size if end is None else min(end, size)
+    part = slice(start, end)
     return Records(
         records.partition,
-        records.offsets[start:],
-        records.timestamps[start:],
-        records.keys[start:],
-        records.values[start:],
-        records.next_offset,
+        records.offsets[part],
+        records.timestamps[part],
+        records.keys[part],
+        records.values[part],
+        records.offsets[end] if end < size else records.next_offset,
     )
 
 

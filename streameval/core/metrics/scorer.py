@@ -44,10 +44,16 @@ class Scorer:
         scores = np.empty((len(rows), len(self.columns)), dtype=np.int64)
         for start in range(0, len(rows), SCORE_SLICE):
             part = rows[start : start + SCORE_SLICE]
-            self._remember(part)
-            indices = np.fromiter(map(self._index.__getitem__, part), np.intp, len(part))
+            try:
+                indices = self._indices(part)
+            except KeyError:
+                self._remember(part)
+                indices = self._indices(part)
             scores[start : start + SCORE_SLICE] = self._scores[indices]
         return scores
+
+    def _indices(self, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
+        return np.fromiter(map(self._index.__getitem__, rows), np.intp, len(rows))
 
     def _remember(self, rows: Sequence[Row]) -> None:
         """Score the rows that are not in memory."""
