@@ -23,7 +23,8 @@ from streameval.core.definition import Definition
 from streameval.core.errors import InputError
 from streameval.core.events import decode_batch
 from streameval.core.limits import APPLY_SLICE, MAX_EVENT_BYTES
-from streameval.core.partition import Partition, UserDelta
+from streameval.core.partition import Partition
+from streameval.core.slates import FIRST_TS, LAST_TS, UserDelta
 
 STDIN: Final = "-"
 # Slices between two flushes: attributing and scoring in bulk is cheaper (20,000 events).
@@ -105,16 +106,17 @@ class _Users:
                 "first_ts": first_ts,
                 "last_ts": last_ts,
             }
-            for user_id, impressions, slates, first_ts, last_ts, positives in sorted(
+            for user_id, impressions, slates, first_ts, last_ts, *positives in sorted(
                 self._counters.values()
             )
         }
 
 
 def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
-    positives = tuple(map(add, one[5], other[5]))
-    times = min(one[3], other[3]), max(one[4], other[4])
-    return one[0], one[1] + other[1], one[2] + other[2], *times, positives
+    joined = [one[0], *map(add, one[1:], other[1:])]
+    joined[FIRST_TS] = min(one[FIRST_TS], other[FIRST_TS])
+    joined[LAST_TS] = max(one[LAST_TS], other[LAST_TS])
+    return joined
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -139,7 +139,7 @@ class Service:
         return self
 
     def _count(self, number, deltas):
-        for user, impressions, slates, first, last, positives in deltas:
+        for user, impressions, slates, first, last, *positives in deltas:
             known = self.users.setdefault((number, user), [0, 0, first, last, [0] * len(positives)])
             known[0] += impressions
             known[1] += slates

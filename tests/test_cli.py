@@ -370,8 +370,8 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
     async def commit():
         store = Store(redis.url, "streameval", topic, ("click", "like"))
         for partition, delta in (
-            (0, ("u1", 20, 2, NOON, NOON + 5, (3, 0))),
-            (2, ("u1", 10, 1, NOON - 5, NOON, (1, 1))),
+            (0, ["u1", 20, 2, NOON, NOON + 5, 3, 0]),
+            (2, ["u1", 10, 1, NOON - 5, NOON, 1, 1]),
         ):
             await store.commit(
                 Commit(partition, None, 1, [delta], "cluster", "topic", "print", "{}", NOON)

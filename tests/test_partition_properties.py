@@ -73,8 +73,8 @@ class Counters:
         self.kinds = kinds
         self.users = {}
 
-    def add(self, deltas: Iterable[tuple]):
-        for user_id, impressions, slates, first_ts, last_ts, positives in deltas:
+    def add(self, deltas: Iterable[list]):
+        for user_id, impressions, slates, first_ts, last_ts, *positives in deltas:
             zero = {
                 "impressions": 0,
                 "slates": 0,

@@ -18,7 +18,7 @@ NOW = 1_700_000_000_000
 
 
 def delta(user="u1", impressions=10, slates=1, first=NOW, last=NOW + 5, positives=(1, 0)):
-    return (user, impressions, slates, first, last, positives)
+    return [user, impressions, slates, first, last, *positives]
 
 
 def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition=0):

@@ -32,6 +32,7 @@ from streameval.core.showings import Showings
 from streameval.core.slates import (
     NEVER,
     POSITION_BITS,
+    POSITIVES,
     ByItem,
     Pending,
     Slate,
@@ -164,9 +165,9 @@ class Attribution(Showings):
         """Attribute what came in since the last flush; afterwards `dirty` is complete."""
         self._rematch()
         self._count_kinds()
-        kinds, thresholds = self._kinds, self._thresholds
+        users, kinds, thresholds = self.users, self._kinds, self._thresholds
         for event in self.inbox:
-            user = self.touch(event.user_id, event.ts)
+            delta = self.delta(event.user_id, event.ts)
             kind = kinds.get(event.feedback)
             if kind is None:
                 self.ignored += 1
@@ -175,7 +176,8 @@ class Attribution(Showings):
             if threshold is not None and event.value < threshold and not event.retract:
                 self.ignored += 1
                 continue
-            if event.request_id is not None:
+            user = users.get(event.user_id)
+            if user is not None and event.request_id is not None:
                 named = self._named(user, event.request_id, event.item_id, event.ts)
                 if named is not None:
                     slate, packed = named
@@ -183,12 +185,14 @@ class Attribution(Showings):
                         self._credit(
                             slate, event.item_id, kind, event.ts, event.retract, event.value
                         )
+                        self.mark(slate)
                     else:
                         self._credit_first(user, slate, event, kind, packed)
+                        delta[POSITIVES + kind] += 1
                     continue
             self.wait(
                 Pending(
-                    user.id,
+                    event.user_id if user is None else user.id,
                     event.item_id,
                     event.request_id,
                     event.ts,
@@ -256,9 +260,7 @@ class Attribution(Showings):
 
     def wait(self, pending: Pending) -> None:
         """Hold feedback until nothing that may still arrive can change what becomes of it."""
-        user = self.users.get(pending.user)
-        if user is None:
-            user = self.users[pending.user] = User(pending.user, {})
+        user = self.user(pending.user)
         pending.number = self._number
         self._number += 1
         if user.pending is None:
@@ -413,7 +415,10 @@ class Attribution(Showings):
                 self.waiting -= 1
                 self.unattributed["expired" if pending.expired else "no_impression"] += 1
             else:
-                self._let_go(slate, pending)
+                # What it is worth stays the same, so no flush has to look at the slate.
+                assert slate.soft is not None
+                del slate.soft[pending.number]
+                slate.soft = slate.soft or None
                 self._credit(
                     slate,
                     pending.item,
@@ -422,6 +427,7 @@ class Attribution(Showings):
                     pending.retract,
                     pending.value,
                 )
+                self.note(slate)
 
     def _credit(
         self, slate: Slate, item: str, kind: int, ts: int, retract: bool, value: float
@@ -430,7 +436,6 @@ class Attribution(Showings):
         if slate.particulars is not None:
             slate.particulars.log.append((item, kind, ts, value, retract))
         slate.feedback = marked(slate.feedback, item, kind, ts, retract)
-        self.mark(slate)
 
     def _credit_first(
         self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int
@@ -451,9 +456,4 @@ class Attribution(Showings):
         cell = user.cell if user.cell_segment == segment else self.cell(user, segment)
         self.rows.add_positives(slate.time, cell, kind, 1)
         self.rows.add_ranking(slate.time, cell, judged[1], 1)
-        if user.positives is None:
-            user.positives = [0] * len(self._gains)
-        user.positives[kind] += 1
-        if self.journal and not slate.unsaved:
-            slate.unsaved = True
-            self.unsaved.append(slate)
+        self.note(slate)

@@ -469,6 +469,3 @@ def _restore_counters(partition: Partition, stored: Header) -> None:
         slate.unsaved = False
     partition.attribution.unsaved.clear()
     partition.unsaved_panes.clear()
-    for user in attribution.users.values():
-        user.impressions = user.shown_slates = 0
-        user.positives = None

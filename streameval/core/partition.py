@@ -26,12 +26,18 @@ from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
-from streameval.core.slates import NEVER, NOTHING, Ranking, Slate, User
+from streameval.core.slates import (
+    IMPRESSIONS,
+    NEVER,
+    NOTHING,
+    POSITIVES,
+    SLATES,
+    Ranking,
+    Slate,
+    UserDelta,
+)
 from streameval.core.verdict import verdict
 from streameval.core.windows import Cells, Rows, WindowState, renumber
-
-UserDelta = tuple[str, int, int, int, int, tuple[int, ...]]
-"""User id, impressions, slates, first ts, last ts (ms), positives by kind: what to add."""
 
 SMALLEST_RENUMBERING = 4096
 MOST_BOOKED = 50_000  # rows that wait for the windows
@@ -67,7 +73,6 @@ class Partition:
         )
         self.scorer = Scorer(definition.ks, definition.ndcg_gain)
         self.gains = [definition.gain(kind) for kind in definition.kinds]
-        self._nothing = (0,) * len(self.gains)
         columns = 1 + len(self.scorer.columns)
         self.windows = [
             WindowState(window, definition.horizon, len(self.gains), columns)
@@ -94,7 +99,7 @@ class Partition:
     @property
     def users_touched(self) -> int:
         """Users with something to commit, at most (feedback not yet flushed counts as one)."""
-        return len(self.attribution.touched) + len(self.attribution.inbox)
+        return len(self.attribution.deltas) + len(self.attribution.inbox)
 
     @property
     def events(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ class Partition:
         rows = self._book()
         self._booked.extend(rows)
         self.changes = self._changes(rows)
-        deltas = self._deltas()
+        deltas, self.attribution.deltas = list(self.attribution.deltas.values()), {}
         self.attribution.close()
         self._flushed = self.watermark
         if self.watermark is not None:
@@ -197,32 +202,6 @@ class Partition:
             if self.journal:
                 self.unsaved_panes += [(index, number) for number in settled]
 
-    def _deltas(self) -> list[UserDelta]:
-        """What to add to the counters of the users touched since; they are untouched then."""
-        nothing = self._nothing
-        deltas: list[UserDelta] = []
-        for user in self.attribution.touched:
-            positives = nothing
-            if user.positives is not None:
-                positives = tuple(user.positives)
-                user.positives = None
-            deltas.append(
-                (
-                    user.id,
-                    user.impressions,
-                    user.shown_slates,
-                    user.first_ts,
-                    user.last_ts,
-                    positives,
-                )
-            )
-            user.impressions = user.shown_slates = 0
-            user.touched = False
-            if not user.slates:
-                self.attribution.forget(user)
-        self.attribution.touched.clear()
-        return deltas
-
     def read_at(self, time: int) -> None:
         """Move T on to `time` (ms), never back."""
         self.reading_time = max(time, self.reading_time or 0)
@@ -245,23 +224,26 @@ class Partition:
                 slate.unsaved = True
                 unsaved.append(slate)
             user = users[slate.user]
+            delta = self.attribution.deltas.get(slate.user)
+            if delta is None:  # only while a checkpoint is restored
+                delta = self.attribution.delta(slate.user, slate.time)
             segment, time = slate.segment, slate.time
             booked = slate.booked_segment
             moved = booked != segment or slate.booked_time != time
             if moved and booked != NEVER:
-                self._take_back(slate, user, rows)
+                self._take_back(slate, delta, rows)
             cell = user.cell if user.cell_segment == segment else cell_of(user, segment)
             if moved:
                 shown = slate.size()
                 slate.booked_segment = segment
                 slate.booked_time = time
                 is_slate = 0 if slate.request is None else 1
-                user.shown_slates += is_slate
+                delta[SLATES] += is_slate
                 add_time(time)
                 add_cell(cell)
                 add_impressions(shown)
                 add_slates(is_slate)
-                user.impressions += shown
+                delta[IMPRESSIONS] += shown
                 slate.booked_impressions = shown
             elif isinstance(slate.shown, dict):  # a list kept as it came has not grown
                 more = len(slate.shown) - slate.booked_impressions
@@ -270,10 +252,10 @@ class Partition:
                     add_cell(cell)
                     add_impressions(more)
                     add_slates(0)
-                    user.impressions += more
+                    delta[IMPRESSIONS] += more
                     slate.booked_impressions += more
             if slate.feedback or slate.soft or slate.booked_verdict is not NOTHING:
-                self._judge(slate, user, cell, rows)
+                self._judge(slate, delta, cell, rows)
         self.attribution.dirty.clear()
         return rows
 
@@ -297,7 +279,7 @@ class Partition:
         }
         return SegmentChanges(impressions, positives)
 
-    def _take_back(self, slate: Slate, user: User, rows: Rows) -> None:
+    def _take_back(self, slate: Slate, delta: UserDelta, rows: Rows) -> None:
         """Undo all that is booked of a slate that moved to another time or segment."""
         cell = self.cells.of(slate.user, slate.booked_segment)
         is_slate = 0 if slate.request is None else 1
@@ -305,35 +287,39 @@ class Partition:
         rows.cells.append(cell)
         rows.impressions.append(-slate.booked_impressions)
         rows.slates.append(-is_slate)
-        user.impressions -= slate.booked_impressions
-        user.shown_slates -= is_slate
+        delta[IMPRESSIONS] -= slate.booked_impressions
+        delta[SLATES] -= is_slate
         _, _, duplicates = slate.booked_verdict
-        self._book_positives(slate, user, cell, None, rows)
+        self._book_positives(slate, delta, cell, None, rows)
         self._book_ranking(slate, cell, None, rows)
         slate.booked_verdict = (None, None, duplicates)
 
-    def _judge(self, slate: Slate, user: User, cell: int, rows: Rows) -> None:
+    def _judge(self, slate: Slate, delta: UserDelta, cell: int, rows: Rows) -> None:
         judged = verdict(slate, self.gains)
         positives, ranking, duplicates = judged
         before = slate.booked_verdict
         self.duplicate_feedback += duplicates - before[2]
         if positives != before[0]:
-            self._book_positives(slate, user, cell, positives, rows)
+            self._book_positives(slate, delta, cell, positives, rows)
         if ranking != before[1]:
             self._book_ranking(slate, cell, ranking, rows)
         slate.booked_verdict = judged
 
     def _book_positives(
-        self, slate: Slate, user: User, cell: int, positives: tuple[int, ...] | None, rows: Rows
+        self,
+        slate: Slate,
+        delta: UserDelta,
+        cell: int,
+        positives: tuple[int, ...] | None,
+        rows: Rows,
     ) -> None:
-        before, after = slate.booked_verdict[0] or self._nothing, positives or self._nothing
-        if user.positives is None:
-            user.positives = [0] * len(after)
+        nothing = self.attribution.no_positives
+        before, after = slate.booked_verdict[0] or nothing, positives or nothing
         for kind, count in enumerate(after):
             change = count - before[kind]
             if change:
                 rows.add_positives(slate.booked_time, cell, kind, change)
-                user.positives[kind] += change
+                delta[POSITIVES + kind] += change
 
     def _book_ranking(self, slate: Slate, cell: int, ranking: Ranking | None, rows: Rows) -> None:
         booked = slate.booked_verdict[1]

@@ -14,15 +14,20 @@ from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_ITEMS
 from streameval.core.slates import (
     BETWEEN,
+    FIRST_TS,
+    IMPRESSIONS,
+    LAST_TS,
     MAX_LISTED,
     NEVER,
     POSITION_BITS,
     POSITION_MASK,
+    SLATES,
     ByItem,
     Particulars,
     Segments,
     Slate,
     User,
+    UserDelta,
     keep_scores,
     sharing,
 )
@@ -46,7 +51,7 @@ class Showings:
 
     `cell_of` numbers a (user, segment) for the windows. With `journal`, `unsaved` takes the slates
     that the next checkpoint has to write. `dirty` are the slates that the next flush looks at,
-    `touched` the users whose counters it adds to, `offset` is that of the record being applied.
+    `deltas` what it adds to users' counters, `offset` is that of the record being applied.
     """
 
     def __init__(
@@ -63,7 +68,8 @@ class Showings:
         self.segments = Segments(definition.dimensions, definition.max_segments)
         self.watermark: int | None = None
         self.users: dict[str, User] = {}
-        self.touched: list[User] = []
+        self.deltas: dict[str, UserDelta] = {}
+        self.no_positives = (0,) * len(definition.kinds)
         self.dirty: list[Slate] = []
         self.rows = Rows()  # what was booked since the last flush
         self.unsaved: list[Slate] = []
@@ -81,26 +87,29 @@ class Showings:
 
     # ------------------------------------------------------------------- show
 
-    def touch(self, user_id: str, ts: int) -> User:
-        """The user of an event at `ts`, who has something to commit by that."""
+    def delta(self, user_id: str, ts: int) -> UserDelta:
+        """What the next flush adds to the counters of a user, who has an event at `ts`."""
+        delta = self.deltas.get(user_id)
+        if delta is None:
+            delta = self.deltas[user_id] = [user_id, 0, 0, ts, ts, *self.no_positives]
+        elif ts > delta[LAST_TS]:
+            delta[LAST_TS] = ts
+        elif ts < delta[FIRST_TS]:
+            delta[FIRST_TS] = ts
+        return delta
+
+    def user(self, user_id: str) -> User:
+        """The user of that id, a new one if need be."""
         user = self.users.get(user_id)
         if user is None:
             user = self.users[user_id] = User(user_id, {})
-        if user.touched:
-            if ts > user.last_ts:
-                user.last_ts = ts
-            elif ts < user.first_ts:
-                user.first_ts = ts
-        else:
-            user.touched = True
-            user.first_ts = user.last_ts = ts
-            self.touched.append(user)
         return user
 
     def show(self, event: ImpressionEvent) -> Slate:
         """Put an impression into its slate."""
         ts = event.ts
-        user = self.touch(event.user_id, ts)
+        user = self.user(event.user_id)
+        self.delta(user.id, ts)
         segment = self.segments.of(event.variant, event.surface)
         if event.request_id is None:
             slate = self._single(user, event.item_id, ts, segment)
@@ -116,14 +125,22 @@ class Showings:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         # Bound once: this loop sees every slate.
         join: Callable[[Iterable[Any]], str] = BETWEEN.join
-        touch, known_segments, segment_of = self.touch, self.segments.known, self.segments.of
+        users, deltas, no_positives = self.users, self.deltas, self.no_positives
+        known_segments, segment_of = self.segments.known, self.segments.of
         width, number, closing = self._closing_width, NEVER, Closing([], [])
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell = self.rows.times.append, self.rows.cells.append
         add_impressions, add_slate = self.rows.impressions.append, self.rows.slates.append
         for index, event in enumerate(events):
             ts, request = event.ts, event.request_id
-            user = touch(event.user_id, ts)
+            user = users.get(event.user_id) or self.user(event.user_id)
+            delta = deltas.get(user.id)
+            if delta is None:
+                delta = deltas[user.id] = [user.id, 0, 0, ts, ts, *no_positives]
+            elif ts > delta[LAST_TS]:
+                delta[LAST_TS] = ts
+            elif ts < delta[FIRST_TS]:
+                delta[FIRST_TS] = ts
             try:
                 segment = known_segments[event.variant][event.surface]
             except KeyError:
@@ -142,8 +159,8 @@ class Showings:
                 shown = _placed(event)
             slate = Slate(user.id, request, ts, segment, ts, shown, ts, segment, count, journal)
             user.slates[request] = slate
-            user.shown_slates += 1
-            user.impressions += count
+            delta[SLATES] += 1
+            delta[IMPRESSIONS] += count
             add_time(ts)
             add_cell(user.cell if user.cell_segment == segment else self.cell(user, segment))
             add_impressions(count)
@@ -258,6 +275,12 @@ class Showings:
             closing = self._closing[number] = Closing([], [])
         return closing
 
+    def note(self, slate: Slate) -> None:
+        """Have the next checkpoint write `slate`."""
+        if self.journal and not slate.unsaved:
+            slate.unsaved = True
+            self.unsaved.append(slate)
+
     def mark(self, slate: Slate) -> None:
         """Have the next flush look at `slate`."""
         if not slate.dirty:
@@ -346,6 +369,6 @@ class Showings:
                 by_item.pop(item, None)
 
     def forget(self, user: User) -> None:
-        """Drop a user with nothing open and nothing to add to the counters."""
-        if not (user.touched or user.slates or user.singles or user.pending):
+        """Drop a user with nothing open."""
+        if not (user.slates or user.singles or user.pending):
             self.users.pop(user.id, None)

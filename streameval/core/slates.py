@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -143,8 +143,18 @@ ByItem = dict[str, dict[Slate, int]]
 """Slates by an item that they show, in the order entered; none was shown later than its number."""
 
 
+UserDelta = list[Any]
+"""What to add to a user's counters: the user's id, impressions, slates, first and last ts (ms),
+positives by index of the kind. The numbers below are its indices."""
+IMPRESSIONS: Final = 1
+SLATES: Final = 2
+FIRST_TS: Final = 3
+LAST_TS: Final = 4
+POSITIVES: Final = 5
+
+
 class User(msgspec.Struct, gc=False, eq=False):
-    """What is open for one user, and what a flush has to add to the user's counters.
+    """What is open for one user.
 
     `cell` is the user's number in the windows for `cell_segment`, the last one asked for.
     `by_item` finds the open slates with a request of a user who has many.
@@ -154,14 +164,8 @@ class User(msgspec.Struct, gc=False, eq=False):
     slates: dict[str, Slate]
     singles: dict[str, dict[int, Slate]] | None = None  # by item, then by time
     pending: dict[int, Pending] | None = None
-    touched: bool = False
-    first_ts: int = 0
-    last_ts: int = 0
-    impressions: int = 0
-    shown_slates: int = 0
     cell: int = 0
     cell_segment: int = NEVER
-    positives: list[int] | None = None
     by_item: ByItem | None = None
 
     def named_slates(self) -> Iterator[Slate]:

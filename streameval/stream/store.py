@@ -26,6 +26,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -35,7 +36,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
-from streameval.core.partition import UserDelta
+from streameval.core.slates import UserDelta
 from streameval.stream.lease import Lease
 from streameval.stream.scan import UserScan, scan_users
 
@@ -253,9 +254,7 @@ class Store:
                 return Fenced(int(answer[1]) if answer[1] else None)
 
     def _arguments(self, commit: Commit, identity: str) -> list[str | bytes | int]:
-        flat: list[str | int] = []
-        for user, impressions, slates, first_ts, last_ts, positives in commit.users:
-            flat += (user, impressions, slates, first_ts, last_ts, *positives)
+        flat = list(chain.from_iterable(commit.users))
         saved = commit.checkpoint or CheckpointWrite(b"", {}, ())
         assert saved.header or commit.checkpoint is None, "an empty header stands for none"
         return [
