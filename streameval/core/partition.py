@@ -40,7 +40,7 @@ from streameval.core.verdict import verdict
 from streameval.core.windows import Cells, Rows, WindowState, renumber
 
 SMALLEST_RENUMBERING = 4096
-MOST_BOOKED = 50_000  # rows that wait for the windows
+MOST_BOOKED = 30_000  # rows that wait for the windows
 
 Added = tuple[int, int]
 """What a flush added and what it took back (both not negative)."""

@@ -310,8 +310,7 @@ class Showings:
         width = self._closing_width
         closed = (self.watermark - self.definition.horizon) // width
         for bucket in sorted(bucket for bucket in self._closing if bucket < closed):
-            for slate, user in zip(*self._closing.pop(bucket), strict=True):
-                self._give_up(slate, user)
+            self._give_up(*self._closing.pop(bucket))
 
     def close_exactly(self) -> None:
         """Give up every slate that can be: `close` leaves some of them for a little later."""
@@ -321,40 +320,54 @@ class Showings:
         # A slate lies in the slice of the time it was opened with, and moved by at most L since.
         last = (over + self.definition.allowed_lateness) // self._closing_width
         for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
+            over_now = Closing([], [])
             for slate, user in zip(*self._closing.pop(bucket), strict=True):
                 if slate.time < over:
-                    self._give_up(slate, user)
+                    over_now.slates.append(slate)
+                    over_now.users.append(user)
                 else:
                     self.open_slates -= 1
                     self.adopt(slate, user)
+            self._give_up(*over_now)
 
-    def _give_up(self, slate: Slate, user: User) -> None:
-        self.open_slates -= 1
+    def _give_up(self, slates: Sequence[Slate], users: Sequence[User]) -> None:
+        self.open_slates -= len(slates)
         if self.keep_outcomes:
-            self.given_up.append(slate)
-        if slate.request is None:
-            assert user.singles is not None
-            (item,) = slate.names()
-            group = user.singles[item]
-            del group[slate.time]
-            if not group:
-                del user.singles[item]
-        else:
-            younger = user.slates[slate.request]
-            if younger is slate:
-                if slate.previous is None:
-                    del user.slates[slate.request]
-                else:
-                    user.slates[slate.request] = slate.previous
+            self.given_up += slates
+        for slate, user in zip(slates, users, strict=True):
+            request = slate.request
+            if request is None:
+                self._forget_single(slate, user)
             else:
-                while younger.previous is not slate:
-                    assert younger.previous is not None
-                    younger = younger.previous
-                younger.previous = slate.previous
-            if user.by_item is not None:
-                self._drop(user, user.by_item, slate)
+                newest = user.slates.pop(request)
+                if newest is not slate or slate.previous is not None:
+                    self._unchain(slate, user, newest)
+                if user.by_item is not None:
+                    self._drop(user, user.by_item, slate)
+            if not (user.slates or user.singles or user.pending):
+                self.forget(user)
+
+    def _forget_single(self, slate: Slate, user: User) -> None:
+        assert user.singles is not None
+        (item,) = slate.names()
+        group = user.singles[item]
+        del group[slate.time]
+        if not group:
+            del user.singles[item]
+
+    def _unchain(self, slate: Slate, user: User, newest: Slate) -> None:
+        """Take a slate out of several of one request; `newest` of them was taken from its user."""
+        assert slate.request is not None
+        if newest is slate:
+            assert slate.previous is not None
+            user.slates[slate.request] = slate.previous
+        else:
+            user.slates[slate.request] = younger = newest
+            while younger.previous is not slate:
+                assert younger.previous is not None
+                younger = younger.previous
+            younger.previous = slate.previous
         slate.previous = None
-        self.forget(user)
 
     def _drop(self, user: User, by_item: ByItem, slate: Slate) -> None:
         """Take a slate out of its user's index, which goes when slates are few again."""

@@ -30,10 +30,8 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionReco
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from streameval.core.limits import APPLY_SLICE
-
-UNIT: Final = APPLY_SLICE
-"""Records handed out together, at most: what is applied in one go."""
+UNIT: Final = 1_000
+"""Records handed out together, at most."""
 
 LARGEST_BATCH: Final = 128 << 20
 """Bytes of a batch, unpacked: a hundred times what brokers take packed (1 MiB), and what fits."""
