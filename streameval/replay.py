@@ -22,12 +22,14 @@ from typing import IO, Any, Final
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError
 from streameval.core.events import decode_batch
-from streameval.core.limits import APPLY_SLICE, MAX_EVENT_BYTES
+from streameval.core.limits import MAX_EVENT_BYTES
 from streameval.core.partition import Partition
 from streameval.core.slates import FIRST_TS, LAST_TS, UserDelta
 
 STDIN: Final = "-"
-# Slices between two flushes: attributing and scoring in bulk is cheaper (20,000 events).
+# Lines read together: who puts them into tables does so by the thousand.
+BATCH_LINES: Final = 1_000
+# Such batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
@@ -121,7 +123,7 @@ def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     lines = iter(lines)
-    while batch := list(islice(lines, APPLY_SLICE)):
+    while batch := list(islice(lines, BATCH_LINES)):
         yield batch
 
 

@@ -3,11 +3,11 @@
 The data's way through the core:
 
 1. `apply` hands events to `attribution`, which records what was shown and what came back.
-2. `flush` has it attribute, judges the slates that changed (`verdict`), scores them (`metrics`) and
-   books the difference to what was booked before: rows for the `windows`, deltas for the users'
-   counters. Then it gives up what can no longer change.
-3. `update_windows` hands the rows of several flushes to the windows; `sums` reads them at a time
-   T; `figures` turns sums into rows.
+2. `flush` has it attribute, judges the slates that changed (`verdict`) and books the difference to
+   what was booked before: rows for the `windows`, deltas for the users' counters. Then it gives up
+   what can no longer change.
+3. `update_windows` has the rows of several flushes scored (`metrics`) and hands them to the
+   windows; `sums` reads them at a time T; `figures` turns sums into rows.
 4. `checkpoint` and `restore` are in `checkpoint`.
 
 Everything is a function of the log: where a batch or a flush ends changes no figure.
@@ -214,7 +214,7 @@ class Partition:
         rows, self.attribution.rows = self.attribution.rows, Rows()
         users = self.attribution.users
         cell_of = self.attribution.cell
-        # Bound once: this loop sees every slate.
+        # Bound once: this loop sees every slate made of single impressions.
         journal, unsaved = self.journal, self.attribution.unsaved
         add_time, add_cell = rows.times.append, rows.cells.append
         add_impressions, add_slates = rows.impressions.append, rows.slates.append

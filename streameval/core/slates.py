@@ -192,7 +192,8 @@ class User(msgspec.Struct, gc=False, eq=False):
 class Segments:
     """The table of segments: dimension values to an index; bounded, the rest is `__other__`.
 
-    `known` is what `of` answered, by variant and surface: the hot path looks there first.
+    `known` holds what `of` answered, by variant and surface, but for what is `__other__` or beyond
+    a bound: the hot path looks there first.
     """
 
     def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:

@@ -117,7 +117,7 @@ R = TypeVar("R", Counts, Positives, Scores)
 
 
 class Columns(NamedTuple):
-    """The rows of a flush as arrays, with their times (ms)."""
+    """`Rows` as arrays, with their times (ms)."""
 
     times: Ints
     counts: Counts
