@@ -15,8 +15,8 @@ Rules of this file (A is the attribution window, L the allowed lateness, wm the 
 Hot path: `apply` only records (what was shown goes into the slate, feedback into a list);
 attribution happens once per flush, in `resolve`, for the slates and users that changed. By the
 order-invariance of the rules the answer does not depend on where a flush falls. Two things are
-booked at once (`rows`), since nearly always nothing changes them: a list that comes whole as a slate
-of its own, and the first feedback to a slate. No flush looks at those, unless something changes.
+booked at once (`rows`), since nearly always nothing changes them: a list that comes whole as a
+slate of its own, and the first feedback to a slate. No flush looks at those, unless something does.
 """
 
 from __future__ import annotations
