@@ -232,7 +232,7 @@ def _refuse_future(
     decoded: list[Any], timestamps: Sequence[int], max_clock_skew: int
 ) -> Iterable[tuple[int, Rejection]]:
     """Replace the events that are later than their record allows by None, and say why."""
-    newest = max((event.ts for event in decoded if event is not None), default=MIN_TS)
+    newest = max([event.ts for event in decoded if event is not None], default=MIN_TS)
     if newest <= min(timestamps) + max_clock_skew:
         return  # nearly always: one look at all of them
     for index, (event, stamp) in enumerate(zip(decoded, timestamps, strict=True)):
