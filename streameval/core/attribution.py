@@ -72,7 +72,7 @@ class Attribution(Showings):
         self._by_surface = keep_outcomes or "surface" in definition.dimensions
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
-        self._gains = [definition.gain(kind) for kind in definition.kinds]
+        self.gains = [definition.gain(kind) for kind in definition.kinds]
         self._due: list[tuple[int, int, Pending]] = []
         self._number = 0
 
@@ -441,15 +441,12 @@ class Attribution(Showings):
         self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int
     ) -> None:
         """The same for the first feedback to a slate of which all is booked: this is at once."""
-        item, ts = event.item_id, event.ts
-        if slate.particulars is not None:
-            slate.particulars.log.append((item, kind, ts, event.value, event.retract))
-        slate.feedback = (item, kind, 1, ts, NEVER)
-        gain = self._gains[kind]
+        self._credit(slate, event.item_id, kind, event.ts, event.retract, event.value)
+        gain = self.gains[kind]
         rank = 0
         if gain > 0:
-            rank = packed if isinstance(slate.shown, str) else ranks_of(slate)[item]
-        judged = of_one(kind, len(self._gains), gain, rank, ranked=True)
+            rank = packed if isinstance(slate.shown, str) else ranks_of(slate)[event.item_id]
+        judged = of_one(kind, len(self.gains), gain, rank, ranked=True)
         assert judged[1] is not None, "what has a request is ranked"
         slate.booked_verdict = judged
         segment = slate.segment

@@ -72,7 +72,7 @@ class Partition:
             keep_outcomes=keep_outcomes,
         )
         self.scorer = Scorer(definition.ks, definition.ndcg_gain)
-        self.gains = [definition.gain(kind) for kind in definition.kinds]
+        self.gains = self.attribution.gains
         columns = 1 + len(self.scorer.columns)
         self.windows = [
             WindowState(window, definition.horizon, len(self.gains), columns)
@@ -215,14 +215,12 @@ class Partition:
         users = self.attribution.users
         cell_of = self.attribution.cell
         # Bound once: this loop sees every slate made of single impressions.
-        journal, unsaved = self.journal, self.attribution.unsaved
+        note = self.attribution.note
         add_time, add_cell = rows.times.append, rows.cells.append
         add_impressions, add_slates = rows.impressions.append, rows.slates.append
         for slate in self.attribution.dirty:
             slate.dirty = False
-            if journal and not slate.unsaved:
-                slate.unsaved = True
-                unsaved.append(slate)
+            note(slate)
             user = users[slate.user]
             delta = self.attribution.deltas.get(slate.user)
             if delta is None:  # only while a checkpoint is restored
