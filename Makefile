@@ -5,6 +5,8 @@ VENV ?= .venv
 # WHEEL=1 installs the built wheel instead of the source tree, as CI does.
 WHEEL ?=
 ARGS ?=
+# Processes that tests run in; PROCESSES=0 is one process without pytest-xdist.
+PROCESSES ?= auto
 BIN := $(VENV)/bin
 PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
@@ -76,7 +78,7 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## lint and every test (ARGS are pytest's)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
 
 chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its seed replays it
 	STREAMEVAL_CHAOS_KILLS=30 STREAMEVAL_CHAOS_EVENTS=300000 \

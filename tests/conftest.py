@@ -1,18 +1,34 @@
-"""A test that takes `seed` runs once for each of them, and says how to replay the one that fails.
+"""How the tests run: properties over seeds within a budget, and files spread over processes.
 
-`STREAMEVAL_SEEDS=2000` runs more seeds than the ordinary 300 (or a module's own `SEEDS`);
-`STREAMEVAL_SEED=17` runs one.
+A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth seed. The
+first `FLOOR` seeds of a test always run. Further ones, up to the module's own `SEEDS` (or 300),
+run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time (default 12). The last lines of a
+run say how many seeds ran. `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and
+`STREAMEVAL_SEED=17` runs that one, as a failure says.
+
+Under pytest-xdist (`make test`) the other tests of one file stay in one process and share its
+servers.
 """
 
+import collections
 import logging
 import os
+import time
 
 import pytest
+import servers
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure: no example and no generator is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+FLOOR = 60
+SHARES = 4
+SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "12"))
+EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
+ONE = os.environ.get("STREAMEVAL_SEED")
+FAILING = pytest.StashKey()
 
 
 @pytest.fixture
@@ -23,19 +39,88 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
+def pytest_report_header():
+    missing = servers.missing_programs()
+    if not missing:
+        return "servers: everything that tests start is installed"
+    return f"servers: tests that need {', '.join(missing)} are skipped (.ci/run installs them)"
+
+
+# --- seeds ---------------------------------------------------------------------------------------
+
+
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
-        one = os.environ.get("STREAMEVAL_SEED")
-        ordinary = getattr(metafunc.module, "SEEDS", 300)
-        many = range(int(os.environ.get("STREAMEVAL_SEEDS", ordinary)))
-        metafunc.parametrize("seed", many if one is None else [int(one)])
+        shares = [0] if ONE is not None else range(SHARES)
+        metafunc.parametrize("seed", shares, ids=[f"share{share}" for share in shares])
+
+
+def share_of(item):
+    """Which share of its seeds an item runs; None for a test without seeds."""
+    return item.callspec.params.get("seed") if hasattr(item, "callspec") else None
+
+
+def seeds_of(item):
+    """The seeds that an item runs, in order; stops where its part of the budget is used up."""
+    share = share_of(item)
+    if ONE is not None:
+        yield int(ONE)
+        return
+    ordinary = getattr(item.module, "SEEDS", 300)
+    end = time.process_time() + SEED_SECONDS / SHARES
+    for seed in range(share, int(EXACTLY or ordinary), SHARES):
+        if seed >= FLOOR and EXACTLY is None and time.process_time() > end:
+            return
+        yield seed
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Call a test for each of its seeds, with a folder of its own and nothing patched before."""
+    if share_of(pyfuncitem) is None:
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    count = 0
+    for seed in seeds_of(pyfuncitem):
+        pyfuncitem.stash[FAILING] = seed
+        given["seed"] = seed
+        if "tmp_path" in given:
+            given["tmp_path"] = pyfuncitem.funcargs["tmp_path"] / str(seed)
+            given["tmp_path"].mkdir()
+        assert pyfuncitem.obj(**given) is None, "a test returns nothing"
+        if "monkeypatch" in given:
+            given["monkeypatch"].undo()
+        count += 1
+    pyfuncitem.user_properties.append(("seeds", count))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    seed = getattr(item, "callspec", None) and item.callspec.params.get("seed")
+    seed = item.stash.get(FAILING, None)
     if report.failed and seed is not None:
         test = item.nodeid.split("[")[0]
         report.sections.append(("replay this seed", f"STREAMEVAL_SEED={seed} pytest {test}"))
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    ran = collections.Counter()
+    for report in terminalreporter.stats.get("passed", ()):
+        properties = dict(report.user_properties)
+        if report.when == "call" and "seeds" in properties:
+            ran[report.nodeid.split("[")[0]] += properties["seeds"]
+    if ran:
+        terminalreporter.section("seeds that ran")
+        for test, count in sorted(ran.items()):
+            terminalreporter.write_line(f"{count:6} {test}")
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if share_of(item) is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))

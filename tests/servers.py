@@ -10,6 +10,7 @@ import atexit
 import base64
 import contextlib
 import functools
+import importlib.util
 import itertools
 import os
 import pathlib
@@ -33,6 +34,14 @@ _S3_SERVER = pathlib.Path(__file__).parent.parent / ".cache" / "s3" / "bin" / "m
 _names = itertools.count(1)
 
 
+def _kafka_jars():
+    return _LIBS.glob("kafka_2.13-*.jar")
+
+
+def _s3_program():
+    return _S3_SERVER if _S3_SERVER.exists() else shutil.which("moto_server")
+
+
 def unique(stem="topic"):
     """A name that no other test of this run uses (topics, groups)."""
     return f"{stem}-{os.getpid()}-{next(_names)}"
@@ -43,6 +52,19 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def missing_programs():
+    """What tests need and this machine lacks, for a person to read."""
+    here = {
+        "Apache Kafka (Java and its jars)": shutil.which("java") and any(_kafka_jars()),
+        "redis-server": shutil.which("redis-server"),
+        "promtool": shutil.which("promtool"),
+        "openssl": shutil.which("openssl"),
+        "Spark (Java and pyspark)": shutil.which("java") and importlib.util.find_spec("pyspark"),
+        "a server for S3 (moto)": _s3_program(),
+    }
+    return [name for name, found in here.items() if not found]
 
 
 def missing(what):
@@ -167,7 +189,7 @@ def kafka(*, advertised_port=None, secure_port=None, **config):
     whose protocol is for `config` to say: broker settings with `_` for `.`. A context manager."""
     if shutil.which("java") is None:
         missing("java")
-    if not list(_LIBS.glob("kafka_2.13-*.jar")):
+    if not any(_kafka_jars()):
         missing(f"Kafka's jars in {_LIBS} or STREAMEVAL_KAFKA_LIBS")
     port, controller, folder = free_port(), free_port(), pathlib.Path(_folder("kafka"))
     settings = {
@@ -280,9 +302,7 @@ def s3(name="bucket", *, strict=False):
 
     `strict`: it knows no keys, once the bucket is made.
     """
-    program = _S3_SERVER if _S3_SERVER.exists() else shutil.which("moto_server")
-    if program is None:
-        missing("moto_server")
+    program = _s3_program() or missing("moto_server")
     port = free_port()
     checked = ["INITIAL_NO_AUTH_ACTION_COUNT=2"] if strict else []
     command = ["env", *checked, str(program), "-H", "127.0.0.1", "-p", str(port)]
