@@ -26,6 +26,7 @@ from streameval.offline.checks import runner
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.outcomes import table
+from streameval.offline.snapshot_folder import CHECKS as CHECKS_FILE
 from streameval.settings import Settings
 from streameval.stream import schedule
 from streameval.stream.schedule import SnapshotSchedule
@@ -273,6 +274,23 @@ def test_the_leader_shows_how_the_checks_of_the_newest_snapshot_ended(service, t
     assert ended == dict.fromkeys(ended, True) | {"freshness": False, "counters_match_log": None}
     assert before - 1 < shown["drift"].time < time.time() + 1
     assert shown["drift"].seconds > 0
+
+
+def test_the_leader_shows_for_how_long_an_answer_has_been_missing(service, tmp_path):
+    """Kafka is not there, so the counters are not compared; the time goes on over snapshots."""
+    settings, earlier, later = scheduled(service, tmp_path)
+    check_snapshot(settings, earlier)
+    document = json.loads((earlier / CHECKS_FILE).read_text())
+    assert {one["name"] for one in document["checks"] if one["unanswered_since"]} == {
+        "counters_match_log"
+    }
+    check_snapshot(settings, later)
+    newer = json.loads((later / CHECKS_FILE).read_text())
+    assert newer["checks"][0]["unanswered_since"] == document["time"] < newer["time"]
+    shown = {status.name: status for status in SnapshotSchedule(settings).results()}
+    missing = (newer["time"] - document["time"]) / 1000
+    assert shown.pop("counters_match_log").unanswered_seconds == missing
+    assert {status.unanswered_seconds for status in shown.values()} == {None}
 
 
 def test_the_reference_is_the_newest_snapshot_of_the_age_that_was_asked_for(tmp_path):

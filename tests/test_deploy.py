@@ -24,6 +24,7 @@ GOLDEN = ROOT / "tests" / "golden" / "metrics.prom"
 A, B = (f'job="streameval", instance="{name}"' for name in "ab")
 COUNTERS = f'streameval_check_passed{{{A}, check="counters_match_log", severity="error"}}'
 COUNTERS_RUN = f'streameval_check_last_run_timestamp_seconds{{{A}, check="counters_match_log"}}'
+UNANSWERED = f'streameval_check_unanswered_seconds{{{A}, check="metric_regression"}}'
 DRIFT = f'streameval_check_passed{{{A}, check="drift", severity="warning"}}'
 STEADY = {
     f"up{{{A}}}": "1x180",
@@ -82,7 +83,7 @@ FIRES = {
     ),
     "StreamevalCheckFailed": (steady(check_passed="1x60 0x119"), 62),
     "StreamevalCheckWarns": (steady() | {DRIFT: "1x60 0x119"}, 62),
-    "StreamevalCheckUnanswered": (steady(check_passed="1x20 _x160"), 150),
+    "StreamevalCheckUnanswered": (steady(check_passed="_x180") | {UNANSWERED: "18000+60x180"}, 65),
     "StreamevalChecksStopped": (steady(check_last_run_timestamp_seconds="0x180"), 52),
 }
 QUIET = {
@@ -111,6 +112,7 @@ QUIET = {
     "two rebalances fence a commit each": steady(fences_total="0x60 1x10 2x109"),
     "checks that have nothing to check": steady()
     | {f'streameval_check_last_run_timestamp_seconds{{{A}, check="off_policy"}}': "0+60x180"},
+    "a check waits two hours for its first answer": steady() | {UNANSWERED: "0+60x119 _x60"},
     "the first check of a deployment comes late": steady(
         check_last_run_timestamp_seconds="_x40 2400+60x139", check_passed="_x40 1x139"
     ),

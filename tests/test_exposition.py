@@ -181,6 +181,15 @@ def golden_status() -> ServiceStatus:
                 "drift", "error", passed=False, value=0.25, time=1_700_000_000, seconds=0.5
             ),
             CheckStatus("off_policy", "warning", None, None, time=1_700_000_000, seconds=0.0),
+            CheckStatus(
+                "freshness",
+                "error",
+                None,
+                None,
+                time=1_700_000_000,
+                seconds=0.25,
+                unanswered_seconds=900.0,
+            ),
         ],
         check_interval=900.0,
         daily=DailyStatus(

@@ -24,13 +24,18 @@ T = TypeVar("T")
 
 
 class LastResult(TypedDict):
-    """What a leader needs of one result of `checks.json`."""
+    """What a leader needs of one result of `checks.json`.
+
+    `unanswered_since`: the time (ms) of the first of the runs up to this one that had no answer
+    although one was due; None where this one has, or none was due.
+    """
 
     name: str
     severity: str
     passed: bool | None
     value: float | None
     seconds: float
+    unanswered_since: int | None
 
 
 class LastResults(TypedDict):

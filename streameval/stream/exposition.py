@@ -371,6 +371,11 @@ _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]
     ("value", "What the check measured, in its own unit", lambda c: c.value),
     ("last_run_timestamp_seconds", "When the check last ended", lambda c: c.time),
     ("duration_seconds", "How long the check took", lambda c: c.seconds),
+    (
+        "unanswered_seconds",
+        "How long the check has had no answer although one is due",
+        lambda c: c.unanswered_seconds,
+    ),
 )
 
 

@@ -201,9 +201,15 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
             one["value"],
             found["time"] / 1000,
             one["seconds"],
+            _seconds_since(one["unanswered_since"], found["time"]),
         )
         for one in found["checks"]
     ]
+
+
+def _seconds_since(begin: int | None, end: int) -> float | None:
+    """From ms to ms, in seconds; None where it did not begin."""
+    return None if begin is None else max(0, end - begin) / 1000
 
 
 def _last_daily(settings: Settings) -> DailyStatus | None:

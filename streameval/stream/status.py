@@ -138,8 +138,9 @@ class PartitionStatus:
 class CheckStatus:
     """How an offline check ended the last time.
 
-    `passed` and `value` are None where there was nothing to check. `time`: seconds since the epoch
-    at its end; `seconds`: how long it took. `severity`: error or warning.
+    `passed` and `value` are None where nothing was compared. `time`: seconds since the epoch at its
+    end; `seconds`: how long it took. `severity`: error or warning. `unanswered_seconds`: for how
+    long an answer has been due and missing at that time; None where that is not so.
     """
 
     name: str
@@ -148,6 +149,7 @@ class CheckStatus:
     value: float | None
     time: float
     seconds: float
+    unanswered_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from streameval.offline.checks.result import (
     nothing,
     passed,
     percent,
+    unanswered,
 )
 
 Plain: TypeAlias = dict[str, Any]
@@ -95,10 +96,10 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     try:
         logs = evidence.recording(settings.max_records)
         if isinstance(logs, str):
-            return nothing(logs)
+            return unanswered(logs)
         return _check(evidence, settings, logs)
     except (RefusedError, UnreachableError) as error:
-        return nothing(f"the log cannot be read: {error}")
+        return unanswered(f"the log cannot be read: {error}")
 
 
 def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> Found:
@@ -106,7 +107,7 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
     users, wrong, share = 0, [], settings.sample
     for partition, log in sorted(logs.items()):
         if log.begin and log.since is None:
-            return nothing(
+            return unanswered(
                 f"the log of partition {partition} begins at {log.begin}: give an earlier snapshot"
             )
         sample = Sample(settings.sample, evidence.user if evidence.snapshot.pseudonymous else None)
@@ -117,7 +118,7 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
         then = None if log.since is None else _Side.of(log.since, partition, sample)
         lacking = _lacking(evidence.definition, log, part, now)
         if lacking is not None:
-            return nothing(f"the log of partition {partition} {lacking}")
+            return unanswered(f"the log of partition {partition} {lacking}")
         count, differences = _compare(evidence, sample, log, part, now, then)
         users += count
         wrong += [f"{text} (partition {partition})" for text in differences]

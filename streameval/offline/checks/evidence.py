@@ -94,6 +94,15 @@ class Snapshot:
                         found[user] = Counters(*counts)
         return found
 
+    def begins(self) -> dict[int, int]:
+        """The time (ms) of the first event of any user, by partition."""
+        path = str(self.path / "users.parquet")
+        with connected(path) as connection:
+            rows = connection.execute(
+                "SELECT partition, min(first_ts) FROM read_parquet(?) GROUP BY ALL", [path]
+            ).fetchall()
+        return dict(rows)
+
 
 Records = Sequence[tuple[int, Event | None]]
 """Consecutive records: the offset, and the event or None where it is rejected."""

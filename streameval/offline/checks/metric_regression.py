@@ -24,6 +24,7 @@ from streameval.offline.checks.result import (
     nothing,
     passed,
     percent,
+    unanswered,
 )
 from streameval.offline.intervals import Arm, Moments
 from streameval.offline.sequences import compare
@@ -64,7 +65,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     """Each metric, of each variant against the control and of now against the reference."""
     if settings.control is None and not evidence.has_reference:
         return nothing("name a `control` in the specification, or give a reference")
-    worst, parts, fallen = 0.0, [], []
+    worst, compared, parts, fallen = 0.0, 0, [], []
     for metric in settings.metrics:
         for label, now, before in _pairs(evidence, settings, metric):
             if now is None or before is None:
@@ -75,6 +76,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
                 needed = "more" if found.needed is None else f"{found.needed:,}"
                 parts.append(f"{metric} of {label}: not yet, each side needs {needed} users")
                 continue
+            compared += 1
             drop = -found.high / before.value if before.value else 0.0
             text = (
                 f"{metric} of {label}: {now.value:.4g} against {before.value:.4g}, difference "
@@ -85,9 +87,11 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             if found.high < -settings.max_drop * before.value:
                 fallen.append(text)
     if not fallen and settings.control is not None and (unknown := _unknown(evidence, settings)):
-        return nothing(unknown)
+        return unanswered(unknown)
     if not parts:
-        return nothing(f"there is no variant beside the control {settings.control!r}")
+        return unanswered(f"there is no variant beside the control {settings.control!r}")
+    if not compared:
+        return unanswered("; ".join(parts))
     if not fallen:
         return passed(worst, settings.max_drop, "; ".join(parts))
     return failed(

@@ -16,7 +16,15 @@ from pydantic import Field
 
 from streameval.core.windows import cluster_of
 from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.offline.checks.result import (
+    CheckSettings,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+    unanswered,
+)
 from streameval.offline.off_policy import OffPolicy, WeightSums, estimate
 
 BATCH: Final = 65_536
@@ -62,7 +70,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         )
     sums = _sums(evidence, 1 / settings.catalogue_size)
     if sums is None:
-        return nothing("no impression has a propensity")
+        return unanswered("no impression has a propensity")
     found = estimate(sums)
     share = found.effective / found.rounds
     if found.refused is not None:

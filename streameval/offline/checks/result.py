@@ -38,18 +38,21 @@ class CheckSettings(BaseModel):
 class Found:
     """What one check found. `value` is what `threshold` bounds, in the unit its sentence names.
 
-    `passed` None: there was nothing to check, and `message` says what it would need.
+    `passed` None: nothing was compared, and `message` says what that would need. `due`: the
+    specification asks for an answer and the data should have it by now, so somebody is told where
+    that stays so.
     """
 
     passed: bool | None
     value: float | None
     threshold: float | None
     message: str
+    due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A check that was run: what it found, and how long it took (seconds)."""
+    """A check that was run: what it found (see `Found`), and how long it took (seconds)."""
 
     name: str
     passed: bool | None
@@ -57,6 +60,7 @@ class Result:
     value: float | None
     threshold: float | None
     message: str
+    due: bool
     seconds: float
 
     def document(self) -> dict[str, Any]:
@@ -75,8 +79,13 @@ def failed(value: float | None, threshold: float, message: str) -> Found:
 
 
 def nothing(message: str) -> Found:
-    """There was nothing to check."""
+    """No answer, and none was due: it was not asked for, or there can be none yet."""
     return Found(passed=None, value=None, threshold=None, message=f"not checked: {message}")
+
+
+def unanswered(message: str) -> Found:
+    """No answer although one was due; `message` says what is missing."""
+    return Found(passed=None, value=None, threshold=None, message=f"no answer: {message}", due=True)
 
 
 def percent(share: float) -> str:

@@ -38,6 +38,7 @@ def run(
             found.value,
             found.threshold,
             found.message,
+            found.due,
             clock() - begin,
         )
 

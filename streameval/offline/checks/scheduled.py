@@ -7,17 +7,17 @@ lead finds the last results there.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streameval.core.errors import ConfigError
+from streameval.core.errors import ConfigError, InputError
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import document, run
 from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshot_folder import CHECKS, earlier_than, taken_at
+from streameval.offline.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.offline.snapshots import attach
 from streameval.offline.specification import load
 
@@ -48,8 +48,29 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         users_expire=settings.user_ttl is not None,
     ) as evidence:
         results = list(run(evidence, specification))
-    attach(folder, CHECKS, document(results, now))
+    attach(folder, CHECKS, _document(results, now, _unanswered(folder)))
     return results
+
+
+def _document(results: Sequence[Result], now: int, known: Mapping[str, int]) -> dict[str, Any]:
+    """What `streameval check --json` prints, and since when each due answer has been missing."""
+    found = document(results, now)
+    for one in found["checks"]:
+        missing = one["due"] and one["passed"] is None
+        one["unanswered_since"] = known.get(one["name"], now) if missing else None
+    return found
+
+
+def _unanswered(folder: Path) -> dict[str, int]:
+    """Since when (ms) checks had no answer at the run before, by name."""
+    try:
+        before = last_results(folder.parent)
+    except InputError:
+        return {}  # damaged: counted anew
+    found = [] if before is None else before["checks"]
+    return {
+        one["name"]: one["unanswered_since"] for one in found if one["unanswered_since"] is not None
+    }
 
 
 def reference_for(folder: Path, age: int) -> Path | None:
