@@ -246,8 +246,11 @@ def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:
         for number, extent in log.extents.items()
     )
     if beyond:
-        message = f"stored offsets of partitions {beyond} lie beyond the log: it was made anew"
-        cure = "take another group, or delete its keys in Redis, to count the new log"
+        message = (
+            f"stored offsets of partitions {beyond} lie beyond the log, in several readings:"
+            " the topic was made anew or set back"
+        )
+        cure = "set another `group`: it counts this log from its start, and the old counters stay"
         return failed(check, message, cure, InputError.exit_code)
     if lost:
         message = f"{lost:,} records were deleted before they were counted"

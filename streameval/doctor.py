@@ -11,6 +11,7 @@ Here servers are visited; `diagnosis` judges what was seen.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +31,13 @@ from streameval.diagnosis import (
 
 if TYPE_CHECKING:
     from streameval.config import Settings
+    from streameval.stream.store import Store
 
 SAMPLE: Final = 1_000
 """Records looked at, of each partition."""
+READINGS: Final = 3
+"""Readings of Redis and the log that have to agree that something stored is wrong."""
+READING_SECONDS: Final = 0.5
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -48,7 +53,6 @@ async def examine(config: Path | None) -> list[Finding]:
         settings = load(config)
     except InputError as error:
         return [failed("config", str(error), "correct that key", InputError.exit_code)]
-    source = str(config) if config else "environment and defaults"
     source = str(config) if config else "environment and defaults"
     findings = [Finding("config", "ok", f"good ({source})")]
     log = await _visit_kafka(settings, findings)
@@ -72,8 +76,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
         extents, records = await tools.sample(client, settings.topic, SAMPLE)
         findings += judge_records(settings, records, _now())
     except StreamevalError as error:
-        cure = "start Kafka, or correct `kafka` and its security keys"
-        findings.append(failed("kafka", str(error), cure, error.exit_code))
+        findings.append(_kafka_failed(error))
         return None
     return Log(cluster.cluster_id, extents)
 
@@ -88,8 +91,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         facts = await store.facts()
         findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
         if log is not None:
-            stored = {partition: await store.load(partition) for partition in log.extents}
-            findings += judge_stored(settings, log, stored, definition.fingerprint())
+            findings += await _compare(settings, log, store, definition.fingerprint())
     except UnreachableError as error:
         cure = "start Redis, or correct `redis`"
         findings.append(failed("redis", str(error), cure, error.exit_code))
@@ -98,6 +100,36 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         findings.append(failed("redis", str(error), cure, error.exit_code))
     finally:
         await store.close()
+
+
+async def _compare(settings: Settings, log: Log, store: Store, fingerprint: str) -> list[Finding]:
+    """Judge what is stored beside the log; a fault has to show in each of `READINGS` readings.
+
+    Workers and producers go on meanwhile. What is stored is read first: an offset that was stored
+    by then has been in the log, and the log's end, read later, cannot lie before it.
+    """
+    from streameval.stream import tools
+    from streameval.stream.reader import client_arguments
+
+    client = client_arguments(settings)
+    found: list[Finding] = []
+    for reading in range(READINGS):
+        if reading:
+            await asyncio.sleep(READING_SECONDS)
+        stored = {partition: await store.load(partition) for partition in log.extents}
+        try:
+            log = Log(log.cluster_id, await tools.extents(client, settings.topic))
+        except StreamevalError as error:
+            return [_kafka_failed(error)]
+        found = judge_stored(settings, log, stored, fingerprint)
+        if all(finding.level != "fail" for finding in found):
+            break
+    return found
+
+
+def _kafka_failed(error: StreamevalError) -> Finding:
+    cure = "start Kafka, or correct `kafka` and its security keys"
+    return failed("kafka", str(error), cure, error.exit_code)
 
 
 def _now() -> int:

@@ -21,10 +21,10 @@ from streameval.diagnosis import (
     judge_stored,
     judge_timestamps,
 )
-from streameval.doctor import exit_code
+from streameval.doctor import examine, exit_code
 from streameval.settings import Settings
-from streameval.stream.store import Facts, Stored
-from streameval.stream.tools import Cluster, Extent, Sampled, create_topics
+from streameval.stream.store import Commit, Facts, Store, Stored
+from streameval.stream.tools import Cluster, Extent, Sampled, cluster, create_topics
 
 NOON = 1_735_732_800_000
 MINUTE = 60_000
@@ -360,6 +360,85 @@ def test_a_topic_not_keyed_by_user():
     assert "40 of 40 records are not keyed by their user_id" in findings["keys"]["message"]
     assert "3 of 3 users are in several partitions" in findings["keys"]["message"]
     assert "user_id" in findings["keys"]["cure"]
+
+
+def stored_at(settings, cluster_id, start, end):
+    """The commit that moves partition 0 from one stored offset to another."""
+    return Commit(
+        partition=0,
+        start=start,
+        end=end,
+        users=[],
+        cluster_id=cluster_id,
+        topic_id="t",
+        fingerprint=settings.definition().fingerprint(),
+        definition="{}",
+        now=1,
+    )
+
+
+async def examined_beside(tmp_path, work, times=1):
+    """What the doctor finds, several times, while `work` goes on in the background."""
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = servers.unique("doctor")
+    client = {"bootstrap_servers": kafka.address}
+    await create_topics(client, {topic: 1, f"{topic}.dead-letter": 1})
+    given = {"kafka": kafka.address, "redis": redis.url, "topic": topic, "group": topic}
+    config = tmp_path / "streameval.yaml"
+    config.write_text(json.dumps(given))
+    settings = Settings(**given)
+    store = Store(settings.redis_url, topic, topic, settings.definition().kinds)
+    cluster_id = (await cluster(client)).cluster_id
+    begun = asyncio.Event()
+    working = asyncio.create_task(work(settings, store, cluster_id, begun))
+    await begun.wait()
+    found = [await examine(config) for _ in range(times)]
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    await store.close()
+    return found
+
+
+@pytest.mark.servers
+def test_a_busy_deployment_in_order_has_no_finding_that_failed(tmp_path):
+    """Records come and are committed all the time: the log's end read too early lies before them.
+
+    STREAMEVAL_DOCTOR_RUNS=50 for a longer look.
+    """
+
+    async def serve(settings, store, cluster_id, begun):
+        producer = AIOKafkaProducer(bootstrap_servers=settings.kafka)
+        await producer.start()
+        offset = None
+        try:
+            while True:
+                for user in range(20):
+                    value = event(now(), f"u{user}")
+                    sent = await producer.send(settings.topic, value, b"u%d" % user)
+                end = (await sent).offset + 1
+                await store.commit(stored_at(settings, cluster_id, offset, end))
+                offset = end
+                begun.set()
+        finally:
+            await producer.stop()
+
+    runs = int(os.environ.get("STREAMEVAL_DOCTOR_RUNS", "8"))
+    for findings in asyncio.run(examined_beside(tmp_path, serve, runs)):
+        assert [finding for finding in findings if finding.level == "fail"] == []
+        assert "offsets" in by_check(findings)
+
+
+@pytest.mark.servers
+def test_an_offset_beyond_the_log_is_found_and_the_advice_deletes_nothing(tmp_path):
+    async def store_too_much(settings, store, cluster_id, begun):
+        await store.commit(stored_at(settings, cluster_id, None, 77))
+        begun.set()
+
+    (findings,) = asyncio.run(examined_beside(tmp_path, store_too_much))
+    found = by_check(findings)["offsets"]
+    assert (found.level, found.code) == ("fail", 2)
+    assert "partitions [0] lie beyond the log, in several readings" in found.message
+    assert "delete" not in found.cure
 
 
 def test_the_doctor_speaks_in_lines_to_people():

@@ -122,9 +122,29 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
             await producer.stop()
 
 
+async def extents(client: Client, topic: str) -> dict[int, Extent]:
+    """Return the extent of each partition of a topic."""
+    places = await _places(client, topic)
+    async with _consumer(client) as consumer:
+        return {place.partition: each for place, each in (await _extents(consumer, places)).items()}
+
+
 async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Extent], list[Sampled]]:
-    """The extent of each partition, and its last `count` records at most."""
-    places = [TopicPartition(topic, number) for number in range(await partitions(client, topic))]
+    """Return the extent of each partition, and its last `count` records at most."""
+    places = await _places(client, topic)
+    async with _consumer(client) as consumer:
+        found = await _extents(consumer, places)
+        records = await _read(consumer, found, count)
+    return {place.partition: extent for place, extent in found.items()}, records
+
+
+async def _places(client: Client, topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(await partitions(client, topic))]
+
+
+@asynccontextmanager
+async def _consumer(client: Client) -> AsyncIterator[AIOKafkaConsumer]:
+    """Start a consumer without a group, and stop it at the end of the block."""
     with our_errors(client):
         consumer = AIOKafkaConsumer(
             **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
@@ -133,13 +153,17 @@ async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Exte
             await consumer.start()
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
-            starts = await consumer.beginning_offsets(places)
-            ends = await consumer.end_offsets(places)
-            extents = {place: Extent(starts[place], ends[place]) for place in places}
-            records = await _read(consumer, extents, count)
+            yield consumer
         finally:
             await consumer.stop()
-    return {place.partition: extent for place, extent in extents.items()}, records
+
+
+async def _extents(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, Extent]:
+    starts = await consumer.beginning_offsets(places)
+    ends = await consumer.end_offsets(places)
+    return {place: Extent(starts[place], ends[place]) for place in places}
 
 
 async def _read(
