@@ -1,17 +1,18 @@
 """Loading the settings: one YAML file, and each key also as an environment variable.
 
 Where a key is given in both, the environment beats the file, whole: `STREAMEVAL_GAINS` replaces
-`gains`. A key of the file that does not exist is an error. Variables that name no key are left
-alone, because Kubernetes puts its own among them (`STREAMEVAL_PORT`, for a service of that name).
-Each error is one line that names the key.
+`gains`. A key of the file that does not exist is an error, and so is a variable that nearly names a
+key. Other variables are left alone, because Kubernetes puts its own among them (`STREAMEVAL_PORT`,
+for a service of that name). Each error is one line that names the key.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
@@ -23,12 +24,42 @@ from streameval.settings import PREFIX, SECRETS, Settings, WindowSettings
 
 __all__ = ["Settings", "load", "reference"]
 
+NEARLY: Final = 0.93
+"""How alike a variable and one of ours are that differ by a letter or two of the key."""
+
+OTHER_NAMES: Final = {
+    "bootstrap": "kafka",
+    "bootstrap_servers": "kafka",
+    "brokers": "kafka",
+    "kafka_bootstrap": "kafka",
+    "kafka_bootstrap_servers": "kafka",
+    "kafka_brokers": "kafka",
+    "kafka_servers": "kafka",
+    "kafka_url": "kafka",
+    "kafka_topic": "topic",
+    "kafka_group": "group",
+    "group_id": "group",
+    "consumer_group": "group",
+    "kafka_user": "kafka_username",
+    "redis_url": "redis",
+    "redis_host": "redis",
+    "host": "listen",
+    "port": "listen",
+    "address": "listen",
+    "k": "ks",
+    "cutoffs": "ks",
+    "feedback": "positives",
+    "lateness": "allowed_lateness",
+}
+"""What other systems call some of the keys."""
+
 
 def load(path: Path | None) -> Settings:
     """Load the file at `path`, else at `STREAMEVAL_CONFIG`, else only defaults and environment.
 
     Raises ConfigError.
     """
+    _refuse_misspelt(os.environ)
     named = path or os.environ.get(f"{PREFIX}CONFIG")
     given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
@@ -44,6 +75,18 @@ def load(path: Path | None) -> Settings:
         # pydantic names the key in quotes; the variable's value is not in the message.
         key = str(error).split('"')[1]
         raise ConfigError(f"{PREFIX}{key.upper()}: write JSON, like {_example(key)}") from None
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    """Raise ConfigError for a variable that is one or two letters away from one of ours."""
+    known = [PREFIX + key.upper() for key in Settings.model_fields]
+    known += [f"{PREFIX}{key.upper()}_FILE" for key in SECRETS]
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable in known:
+            continue
+        close = difflib.get_close_matches(variable, known, n=1, cutoff=NEARLY)
+        if close:
+            raise ConfigError(f"{variable}: no key has that name; did you mean {close[0]}?")
 
 
 def _in_environment(key: str) -> bool:
@@ -72,7 +115,7 @@ def _secret(location: tuple[int | str, ...]) -> bool:
 
 def _meant(key: str) -> str:
     keys = [*Settings.model_fields, *WindowSettings.model_fields]
-    close = difflib.get_close_matches(key, keys, n=1)
+    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, keys, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
 
 

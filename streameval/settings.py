@@ -91,8 +91,9 @@ def _positive(value: str) -> str:
         finite = not at_least or math.isfinite(float(threshold))
     except ValueError:
         finite = False
-    if not finite:
-        raise ValueError(f"write a kind, or a kind>=number, not {value!r}")
+    # A kind with such a sign in it is a threshold written otherwise: it would match no feedback.
+    if not finite or set("<>=") & set(kind):
+        raise ValueError(f"write a kind, or a kind>=number, like watch>=0.5, not {value!r}")
     return value
 
 
@@ -104,8 +105,25 @@ def _servers(value: str) -> str:
 
 def _address(value: str) -> str:
     host, _, port = value.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"write host:port, not {value!r}")
+    good = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if not host or "/" in host or not good:
+        raise ValueError(f"write host:port{_like(value)}, not {value!r}")
+    return value
+
+
+def _like(value: str) -> str:
+    """The address that was meant, where the value says enough."""
+    meant = re.fullmatch(r"\w+://([\w.-]+:\d{1,5})/?", value, re.ASCII)
+    return f", like {meant[1]}" if meant else ""
+
+
+def _port_alone(value: object) -> object:
+    """Refuse a port without a host: which interface it opens is for a person to decide."""
+    text = str(value)
+    if isinstance(value, int | str) and text.isascii() and text.isdecimal():
+        raise ValueError(
+            f"write host:port: 127.0.0.1:{text} for this machine, 0.0.0.0:{text} for all"
+        )
     return value
 
 
@@ -178,6 +196,13 @@ class WindowSettings(BaseModel):
 
     size: Annotated[str, BeforeValidator(_window_size)]
     slide: Annotated[int, Duration("1ms", _LONGEST)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_whole(cls, given: object) -> object:
+        if isinstance(given, str | int):
+            raise ValueError(f"write {{size: 5m, slide: 5s}}, not {given!r}")  # noqa: TRY004  # pydantic reports ValueError
+        return given
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -384,7 +409,7 @@ class Settings(BaseSettings):
     )
 
     # Web page and log
-    listen: Annotated[str, AfterValidator(_address)] = Field(
+    listen: Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)] = Field(
         "127.0.0.1:8080", description="Where the pages and /metrics are served; port 0: any free."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -415,7 +440,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """Check what no key can check alone; each message names the key to change."""
-        _distinct("positives", [positive.kind for positive in self._positives()])
+        kinds = [positive.kind for positive in self._positives()]
+        _distinct("positives", kinds)
+        for kind in self.gains.keys() - set(kinds):
+            raise ValueError(f"gains: {kind!r} is not in positives, so nothing would gain by it")
         _distinct("dimensions", self.dimensions)
         _distinct("windows", [window.size for window in self.windows])
         if list(self.ks) != sorted(set(self.ks)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streameval.config import load, reference
+from streameval.config import OTHER_NAMES, load, reference
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.errors import ConfigError
 from streameval.durations import format_duration, parse_duration
@@ -59,7 +59,7 @@ def test_a_file_defines_the_figures(write):
     settings = load(
         write(
             """
-            positives: [click, "watch >= 0.5"]
+            positives: [click, "watch >= 0.5", purchase]
             gains: {purchase: 3}
             ndcg_gain: exponential
             dimensions: [variant, surface]
@@ -73,7 +73,7 @@ def test_a_file_defines_the_figures(write):
         )
     )
     assert settings.definition() == Definition(
-        positives=(Positive("click"), Positive("watch", 0.5)),
+        positives=(Positive("click"), Positive("watch", 0.5), Positive("purchase")),
         gains={"purchase": 3.0},
         ndcg_gain="exponential",
         dimensions=("variant", "surface"),
@@ -102,12 +102,12 @@ def test_an_empty_file_says_nothing(write):
 
 def test_the_environment_beats_the_file_one_key_at_a_time(write, monkeypatch):
     monkeypatch.setenv("STREAMEVAL_KS", "[3,7]")
-    monkeypatch.setenv("STREAMEVAL_GAINS", '{"b":2}')
+    monkeypatch.setenv("STREAMEVAL_GAINS", '{"like":2}')
     monkeypatch.setenv("STREAMEVAL_TICK", "500ms")
     monkeypatch.setenv("STREAMEVAL_GROUP", "")  # empty: as if unset
-    settings = load(write("ks: [1]\ngains: {a: 3}\ntopic: t\ngroup: g"))
+    settings = load(write("ks: [1]\ngains: {click: 3}\ntopic: t\ngroup: g"))
     assert settings.ks == (3, 7)
-    assert settings.gains == {"b": 2.0}
+    assert settings.gains == {"like": 2.0}
     assert settings.tick == 500
     assert (settings.topic, settings.group) == ("t", "g")
 
@@ -118,8 +118,31 @@ def test_the_environment_may_name_the_file(write, monkeypatch):
 
 
 def test_variables_that_name_no_key_are_left_alone(monkeypatch):
-    monkeypatch.setenv("STREAMEVAL_PORT", "tcp://10.0.0.1:8080")
+    """Kubernetes sets some for each service, here `streameval` and `streameval-redis`."""
+    for name in ("PORT", "SERVICE_HOST", "PORT_8080_TCP", "REDIS_PORT", "REDIS_SERVICE_PORT"):
+        monkeypatch.setenv(f"STREAMEVAL_{name}", "tcp://10.0.0.1:8080")
     assert load(None).listen == "127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("STREAMEVAL_POSITIVS", "STREAMEVAL_POSITIVES"),
+        ("STREAMEVAL_TOPICS", "STREAMEVAL_TOPIC"),
+        ("STREAMEVAL_KAFAK", "STREAMEVAL_KAFKA"),
+        ("STREAMEVAL_REDIS_PASWORD_FILE", "STREAMEVAL_REDIS_PASSWORD_FILE"),
+    ],
+)
+def test_a_variable_that_nearly_names_a_key_is_refused(monkeypatch, variable, meant):
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(ConfigError, match=f"^{variable}: .* did you mean {meant}\\?$"):
+        load(None)
+
+
+@pytest.mark.parametrize("key", sorted(OTHER_NAMES))
+def test_another_systems_name_of_a_key_is_no_key_of_ours(key):
+    assert key not in Settings.model_fields
+    assert OTHER_NAMES[key] in Settings.model_fields
 
 
 def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
@@ -163,16 +186,38 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ("positives: [click, 'click>=2']", "positives: 'click' stands there twice"),
         (
             "positives: ['watch>=much']",
-            "positives.0: write a kind, or a kind>=number, not 'watch>=much'",
+            "positives.0: write a kind, or a kind>=number, like watch>=0.5, not 'watch>=much'",
         ),
         (
             "positives: ['watch>=nan']",
-            "positives.0: write a kind, or a kind>=number, not 'watch>=nan'",
+            "positives.0: write a kind, or a kind>=number, like watch>=0.5, not 'watch>=nan'",
         ),
         (
             "positives: ['>=1']",
             "positives.0: must be 1 to 64 characters without control characters",
         ),
+        *(
+            (
+                f"positives: ['{kind}']",
+                f"positives.0: write a kind, or a kind>=number, like watch>=0.5, not '{kind}'",
+            )
+            for kind in ("watch>0.5", "watch=0.5", "watch=>0.5", "watch<5", "watch > 0.5")
+        ),
+        (
+            "gains: {purchase: 3}",
+            "gains: 'purchase' is not in positives, so nothing would gain by it",
+        ),
+        ("kafka: kafka://a:9092", "kafka: write host:port, like a:9092, not 'kafka://a:9092'"),
+        ("kafka: b:1,PLAINTEXT://a:9092", "kafka: write host:port, like a:9092, not 'PLAINTEXT"),
+        ("kafka_bootstrap: a:1", "kafka_bootstrap: there is no such key; did you mean kafka?"),
+        ("bootstrap_servers: a:1", "bootstrap_servers: there is no such key; did you mean kafka?"),
+        ("port: 8080", "port: there is no such key; did you mean listen?"),
+        (
+            "listen: 8080",
+            "listen: write host:port: 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
+        ),
+        ("listen: '8080'", "listen: write host:port: 127.0.0.1:8080 for this machine"),
+        ("windows: [5m]", "windows.0: write {size: 5m, slide: 5s}, not '5m'"),
         ("dimensions: [surface, surface]", "dimensions: 'surface' stands there twice"),
         ("kafka: localhost", "kafka: write host:port, not 'localhost'"),
         ("kafka: 'a:1,b:99999'", "kafka: write host:port, not 'b:99999'"),
@@ -210,7 +255,6 @@ def test_what_cannot_be_is_refused_with_the_key_and_what_to_do(refused, text, me
         "ks: [1.5]",
         "windows: []",
         "windows: [{size: 5m}]",
-        "windows: [5m]",
         "windows: [{size: 400d, slide: 1d}]",
         "max_segments: 0",
         "batch_events: 1000000",
@@ -220,7 +264,6 @@ def test_what_cannot_be_is_refused_with_the_key_and_what_to_do(refused, text, me
         "redis: http://127.0.0.1",
         "redis: 127.0.0.1:6379",
         "start_from: middle",
-        "listen: '8080'",
         "log_level: loud",
     ],
 )
