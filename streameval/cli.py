@@ -193,23 +193,39 @@ def replay(
         typer.Option(help="Move time on to here (ms since the epoch, or RFC 3339), as if idle."),
     ] = None,
     users: Annotated[bool, typer.Option("--users", help="With each user's counters.")] = False,
+    rejected: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write every line that is rejected here (JSON lines), and why."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 where a line is rejected.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compute all figures of event files, with no server.
 
-    The files are one partition, in the order given, through the same core as the service.
+    The files are one partition, in the order given, through the same core as the service. The
+    first lines that are rejected are named on standard error, with the reason.
     """
     reading_time = _instant(at) if at is not None else None
     definition = _settings(config).definition()
     from streameval import replay as replaying
+    from streameval.rejected_lines import rejected_lines
     from streameval.tables import print_figures, progress_bar
 
-    with progress_bar(files) as advance:
-        document = replaying.replay(definition, files, advance, at=reading_time, with_users=users)
+    with rejected_lines(rejected) as found, progress_bar(files) as advance:
+        document = replaying.replay(
+            definition, files, advance, at=reading_time, with_users=users, on_rejected=found.add
+        )
     if as_json:
         _print_json(document)
     else:
         print_figures(document)
+    for line in found.report():
+        typer.echo(line, err=True)
+    raise typer.Exit(int(strict and found.count > 0))
 
 
 @app.command(epilog="Example: streameval snapshot --config streameval.yaml")

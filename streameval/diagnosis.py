@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from streameval.core.errors import InputError, StreamevalError
 from streameval.core.events import Event, Rejection, decode_batch
 from streameval.durations import UNITS, format_duration
+from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:
     from streameval.config import Settings
@@ -100,7 +101,9 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
     kept = [record for index, record in enumerate(records) if index not in refused]
     newest = max(record.timestamp for record in records)
     return [
-        _judge_decoding(len(records), [rejection for _, rejection in rejected]),
+        _judge_decoding(
+            len(records), [(values[index], rejection) for index, rejection in rejected]
+        ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
         # A record from the future shows a clock that is wrong; one from the past, that it is old.
@@ -110,13 +113,16 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
     ]
 
 
-def _judge_decoding(count: int, rejected: Sequence[Rejection]) -> Finding:
+def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection]]) -> Finding:
     check = "events"
     if not rejected:
         return Finding(check, "ok", f"the last {count:,} records are events")
-    reasons = Counter(rejection.reason for rejection in rejected)
+    reasons = Counter(rejection.reason for _, rejection in rejected)
     named = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
-    message = f"of the last {count:,} records {named} (the first: {rejected[0].detail})"
+    message = f"of the last {count:,} records {named} (the first: {rejected[0][1].detail})"
+    foreign = recognise(value for value, _ in rejected)
+    if foreign is not None:
+        message += f"; {foreign}"
     cure = "send what `streameval schema` prints; the dead-letter topic holds each with its reason"
     if len(rejected) > count * MANY:
         return failed(check, message, cure)

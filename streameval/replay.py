@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from itertools import islice
 from operator import add
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError
-from streameval.core.events import decode_batch
+from streameval.core.events import LATE, Rejection, decode_batch
 from streameval.core.limits import MAX_EVENT_BYTES
 from streameval.core.partition import Partition
 from streameval.core.slates import FIRST_TS, LAST_TS, UserDelta
@@ -38,6 +38,26 @@ Progress = Callable[[int], None]
 """Called with the number of bytes of the files (as they lie on disk) read since the last call."""
 
 
+class RejectedLine(NamedTuple):
+    """A line that is no event: where it stands (lines count from 1), what it is, and why not."""
+
+    file: str
+    line: int
+    value: bytes
+    rejection: Rejection
+
+
+class Lines(NamedTuple):
+    """Lines of a file without the blank ones, and the number of each: parallel sequences."""
+
+    values: list[bytes]
+    numbers: Sequence[int]
+
+
+def _ignore(_: RejectedLine) -> None:
+    """Take no notice of a line that is rejected: the counters of the document have it."""
+
+
 def replay(
     definition: Definition,
     names: Sequence[str],
@@ -45,20 +65,23 @@ def replay(
     *,
     at: int | None = None,
     with_users: bool = False,
+    on_rejected: Callable[[RejectedLine], None] = _ignore,
 ) -> dict[str, Any]:
-    """What `streameval replay` prints, after all lines of the files (`-` is standard input).
+    """Return what `streameval replay` prints, after all lines of the files.
 
-    `at` (ms) moves T on; users are in it where asked for, and cost memory for each. Blank lines are
-    skipped. Raises `InputError` for a file that cannot be read.
+    `-` is standard input. `at` (ms) moves T on; users are in it where asked for, and cost memory
+    for each. Blank lines are skipped. `on_rejected` is called for each line that is no event or
+    comes too late. Raises `InputError` for a file that cannot be read.
     """
     partition = Partition(definition)
     users = _Users(definition) if with_users else None
     for name in names:
         with _opened(name) as (stream, position, size):
             done = 0
-            for number, batch in enumerate(_batches(_lines(stream)), 1):
-                _apply(partition, batch)
-                if not number % FLUSH_EVERY:
+            for count, lines in enumerate(_batches(stream), 1):
+                for rejected in _apply(partition, name, lines):
+                    on_rejected(rejected)
+                if not count % FLUSH_EVERY:
                     _flush(partition, users)
                 progress(position() - done)
                 done = position()
@@ -70,14 +93,25 @@ def replay(
 def lines_of(name: str) -> Iterator[list[bytes]]:
     """The lines of a file that are not blank, a slice at a time; raises `InputError`."""
     with _opened(name) as (stream, _, _):
-        yield from _batches(_lines(stream))
+        for lines in _batches(stream):
+            yield lines.values
 
 
-def _apply(partition: Partition, values: Sequence[bytes]) -> None:
+def _apply(partition: Partition, file: str, lines: Lines) -> Iterator[RejectedLine]:
+    """Apply the lines of a file; return those that are rejected, in order."""
+    values, numbers = lines
     events, rejected = decode_batch(values, None, partition.definition.max_clock_skew)
     for _, rejection in rejected:
         partition.reject(rejection.reason)
-    partition.apply(events)
+    late = partition.apply(events)
+    if late:
+        bad = {index for index, _ in rejected}
+        good = [index for index in range(len(values)) if index not in bad]
+        rejected = sorted([*rejected, *((good[index], LATE) for index in late)])
+    return (
+        RejectedLine(file, numbers[index], values[index], rejection)
+        for index, rejection in rejected
+    )
 
 
 def _flush(partition: Partition, users: _Users | None) -> None:
@@ -121,21 +155,26 @@ def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
     return joined
 
 
-def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    lines = iter(lines)
-    while batch := list(islice(lines, BATCH_LINES)):
-        yield batch
+def _batches(stream: IO[bytes]) -> Iterator[Lines]:
+    """Read lines by the thousand."""
+    lines = _lines(stream)
+    begin = 1
+    while values := list(islice(lines, BATCH_LINES)):
+        numbers: Sequence[int] = range(begin, begin + len(values))
+        begin += len(values)
+        if b"" in values:
+            numbers = [number for number, value in zip(numbers, values, strict=True) if value]
+            values = [value for value in values if value]
+        yield Lines(values, numbers)
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Each line that is not blank, without its end; of one that is too long, its beginning."""
+    """Each line without its end and blanks around it; of one that is too long, its beginning."""
     while line := stream.readline(_READ_AT_MOST + 1):
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
             rest = stream.readline(_READ_AT_MOST + 1)
-        line = line.strip()
-        if line:
-            yield line
+        yield line.strip()
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from streameval.durations import parse_duration
+
 if TYPE_CHECKING:
     from streameval.diagnosis import Finding
     from streameval.offline.checks.result import Result
@@ -71,7 +73,8 @@ def print_figures(document: Mapping[str, Any]) -> None:
     console.print(_events(document["events"]), soft_wrap=True)
     for title, rows in (("Rates", document["rates"]), ("Ranking", document["ranking"])):
         if rows:
-            console.print(_figures(title, rows))
+            by_size = sorted(rows, key=lambda row: parse_duration(row["window"]))
+            console.print(_figures(title, by_size))
     if not document["rates"]:
         console.print("No window holds an impression.")
     if "users" in document:

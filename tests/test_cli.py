@@ -242,6 +242,60 @@ def test_blank_lines_are_skipped_and_broken_ones_counted(tmp_path):
     }
 
 
+def test_rejected_lines_are_named_with_their_file_line_field_and_reason(tmp_path):
+    late = IMPRESSION | {"ts": NOON - 3_600_000}
+    more = b'{"type": "impression"}\n' * 3
+    first = tmp_path / "first.jsonl"
+    first.write_bytes(lines(IMPRESSION) + b"\n" + lines(CLICK | {"ts": "noon"}, late) + b"nope\n")
+    second = tmp_path / "second.jsonl"
+    second.write_bytes(b"\n" * 1_000 + more)
+    all_of_them = tmp_path / "rejected.jsonl"
+
+    done = streameval("replay", first, second, "--rejected", all_of_them)
+    assert done.returncode == 0
+    rows = [json.loads(line) for line in all_of_them.read_text().splitlines()]
+    assert [(Path(row["file"]).name, row["line"], row["reason"]) for row in rows] == [
+        ("first.jsonl", 3, "invalid"),
+        ("first.jsonl", 4, "late"),
+        ("first.jsonl", 5, "malformed"),
+        *(("second.jsonl", line, "invalid") for line in (1_001, 1_002, 1_003)),
+    ]
+    assert "$.ts" in rows[0]["detail"]
+    assert rows[2]["value"] == "nope"
+    said = done.stderr.decode().splitlines()
+    assert said[0].startswith(f"{first}:3: invalid: ")
+    assert "$.ts" in said[0]
+    assert said[5:] == ["... and 1 more"]
+    shorter = streameval("replay", first, second).stderr.decode().splitlines()
+    assert shorter[5:] == ["... and 1 more; --rejected FILE writes all of them"]
+
+
+def test_strict_is_for_programs_that_accept_no_rejected_line(tmp_path):
+    good = written(tmp_path / "good", IMPRESSION)
+    bad = written(tmp_path / "bad", IMPRESSION, {"type": "view"})
+    assert streameval("replay", good, "--strict").returncode == 0
+    assert streameval("replay", bad).returncode == 0
+    done = streameval("replay", bad, "--strict", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["events"]["rejected"]["invalid"] == 1
+    nowhere = tmp_path / "no" / "folder"
+    assert_one_line(streameval("replay", bad, "--rejected", nowhere), 2, "--rejected", str(nowhere))
+
+
+def test_events_of_another_tracker_are_called_by_its_name(tmp_path):
+    segment = {"type": "track", "messageId": "m", "userId": "u", "event": "Product Clicked"}
+    done = streameval("replay", written(tmp_path / "events", segment))
+    assert done.stderr.decode().splitlines()[-1] == (
+        "this looks like Segment or RudderStack: convert it to the format of docs/events.md"
+    )
+
+
+def test_tables_are_ordered_by_the_size_of_the_window(tmp_path):
+    table = streameval("replay", written(tmp_path / "events", IMPRESSION)).stdout.decode()
+    places = [table.index(window) for window in (" 5m live", " 1h live", " 24h live")]
+    assert places == sorted(places)
+
+
 def test_a_line_of_many_megabytes_is_one_event_that_is_too_large(tmp_path):
     path = tmp_path / "e.jsonl"
     huge = b'"' + b"x" * (3 * MAX_EVENT_BYTES) + b'"\n'

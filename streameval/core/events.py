@@ -155,6 +155,9 @@ class Rejection(NamedTuple):
     detail: str
 
 
+LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
+"""What `decode_batch` cannot say: it knows no watermark."""
+
 _decode_wire = msgspec.json.Decoder(Event).decode
 # What a syntax check parses into: nothing is built.
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode

@@ -16,17 +16,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streameval.core.checkpoint import Checkpoint, checkpoint
-from streameval.core.events import Event, Rejection, decode_batch
+from streameval.core.events import LATE, Event, Rejection, decode_batch
 from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS, MAX_WAITING_OUTCOMES
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.slates import UserDelta
 from streameval.stream.status import PartitionStatus, ProcessCounters
-
-LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
 
 
 class Records(NamedTuple):

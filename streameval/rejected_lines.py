@@ -1,0 +1,69 @@
+"""What `streameval replay` says of lines that are no events: the first few, or all in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from streameval.core.errors import InputError
+from streameval.core.limits import MAX_DEAD_LETTER_BYTES
+from streameval.foreign_formats import recognise
+
+if TYPE_CHECKING:
+    from streameval.replay import RejectedLine
+
+SHOWN: Final = 5
+"""Lines that are named to a person; the next ones rarely say anything new."""
+
+
+class RejectedLines:
+    """The rejected lines of a replay: a count, the first few, and all of them in `file`."""
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self.count = 0
+        self._file = file
+        self._first: list[RejectedLine] = []
+
+    def add(self, line: RejectedLine) -> None:
+        """Count a line; write it to the file, where there is one."""
+        self.count += 1
+        if len(self._first) < SHOWN:
+            self._first.append(line)
+        if self._file is not None:
+            value = line.value[:MAX_DEAD_LETTER_BYTES].decode(errors="replace")
+            row = {
+                "file": line.file,
+                "line": line.line,
+                "reason": line.rejection.reason,
+                "detail": line.rejection.detail,
+                "value": value,
+            }
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def report(self) -> Iterator[str]:
+        """Return the lines that tell a person what was rejected; none where nothing was."""
+        for line in self._first:
+            yield f"{line.file}:{line.line}: {line.rejection.reason}: {line.rejection.detail}"
+        more = self.count - len(self._first)
+        if more:
+            advice = "" if self._file else "; --rejected FILE writes all of them"
+            yield f"... and {more:,} more{advice}"
+        format_found = recognise(line.value for line in self._first)
+        if format_found is not None:
+            yield format_found
+
+
+@contextmanager
+def rejected_lines(path: Path | None) -> Iterator[RejectedLines]:
+    """Collect rejected lines, into a file at `path` where one is given. Raises `InputError`."""
+    if path is None:
+        yield RejectedLines(None)
+        return
+    try:
+        with path.open("w", encoding="utf-8", errors="surrogateescape") as file:
+            yield RejectedLines(file)
+    except OSError as error:
+        raise InputError(f"--rejected {path}: cannot be written: {error.strerror}") from error
