@@ -11,11 +11,12 @@ import pytest
 from model import Client, Group, Member, Server, Topic, virtual_time
 from streams import to_json
 
+from streameval.core import checkpoint as checkpoint_module
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.stream.ingest import POLL_RECORDS, Ingest
-from streameval.stream.owned import Records
+from streameval.stream.owned import Owned, Records
 from streameval.stream.store import Store
 
 TS = 1_700_000_000_000
@@ -218,6 +219,36 @@ def test_the_size_of_a_checkpoint_is_that_of_all_it_holds_in_the_store(world):
         more, there, shown = sizes()
         assert more > several
         assert there == shown
+
+    world.run(scenario)
+
+
+def test_a_checkpoint_is_made_in_pieces_between_which_nothing_is_applied(world, monkeypatch):
+    """Records that come meanwhile wait: the checkpoint is of one offset."""
+    monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 10)
+    save, made = Owned.save, []
+
+    def save_and_send(owned, cut):
+        made.append((cut.end, steps := []))
+        for _ in save(owned, cut):
+            world.produce(1)
+            steps.append(owned.next_offset)
+            yield
+
+    monkeypatch.setattr(Owned, "save", save_and_send)
+
+    async def scenario():
+        await world.start(checkpoint_interval=1)
+        world.send(ImpressionEvent(TS, "u", "i", f"r{n}") for n in range(1_000))
+        await asyncio.sleep(A_WHILE)
+        end, steps = max(made, key=lambda cut: len(cut[1]))
+        assert len(steps) >= 20
+        assert set(steps) == {end}
+        assert world.stored("checkpoint_offset") == world.stored() > 1_000
+        await world.start()
+        await asyncio.sleep(A_WHILE)  # it has many chunks to load
+        events = world.ingest.owned[0].state.events
+        assert events["accepted"]["impression"] == world.topic.ends[0]
 
     world.run(scenario)
 

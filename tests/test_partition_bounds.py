@@ -9,9 +9,10 @@ from streams import placed
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
+from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slates as slates_module
 from streameval.core.attribution import Attribution
-from streameval.core.checkpoint import checkpoint, restore
+from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.events import SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
@@ -123,6 +124,45 @@ def test_a_state_that_is_dropped_is_gone():
     assert sys.getrefcount(user) == 2  # ours and the call's
     del user
     assert sys.getrefcount(slate) == 2
+
+
+def test_a_checkpoint_is_made_in_pieces_of_bounded_work_and_the_state_can_be_read_between(
+    monkeypatch,
+):
+    """Slates, a pane with many users, and pending feedback: no chunk holds more than the bound."""
+    monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 20)
+    monkeypatch.setattr(checkpoint_module, "CHUNK_ITEMS", 100)
+    definition, users = DEFINITION, [f"u{n}" for n in range(300)]
+    partition, packed = Partition(definition, journal=True), []
+    events = [
+        SlateEvent(BASE, user, f"r{n}", tuple(f"i{k}" for k in range(1 + n % 40)))
+        for n, user in enumerate(users)
+    ]
+    events += [click(0, "i0", user=user, request=f"r{n}") for n, user in enumerate(users)]
+    partition.apply(events)
+    partition.flush()
+    end = definition.horizon + definition.windows[0].slide
+    partition.apply([show(end, "late", request="r"), *(click(end, "x", user=u) for u in users)])
+    partition.flush()
+    pack = checkpoint_module._pack
+    monkeypatch.setattr(
+        checkpoint_module, "_pack", lambda value: packed.append(value) or pack(value)
+    )
+    steps, documents = pieces(partition, "0"), []
+    try:
+        while True:
+            next(steps)
+            documents.append(partition.document())
+    except StopIteration as stop:
+        saved = stop.value
+    *chunks, _ = packed
+    assert {name.split(".")[1] for name in saved.chunks} == {"slates", "panes", "pending"}
+    assert len(chunks) == len(documents) > 40
+    for chunk in chunks:
+        assert len(chunk) <= 20
+        assert all(len(users) <= 60 for _, users, *_ in chunk if isinstance(users, list))
+    restored = restore(definition, saved.header, saved.chunks)
+    assert all(document == restored.document() for document in documents)
 
 
 def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():

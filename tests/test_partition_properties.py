@@ -11,6 +11,7 @@ import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import attribution, showings, windows
+from streameval.core import checkpoint as checkpoint_module
 from streameval.core import partition as partition_module
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
@@ -149,7 +150,7 @@ def run_with_kills(definition, events, rng):
         end = min(len(events), log.committed + rng.randint(0, longest))
         partition.apply(events[log.committed : end])
         deltas = partition.flush()
-        saved = checkpoint(partition, end) if rng.random() < saves else None
+        saved = checkpoint(partition, f"{end}-{rng.random()}") if rng.random() < saves else None
         if rng.random() < kills:  # the chunks may be there, the pointer was not flipped
             log.chunks |= saved.chunks if saved is not None else {}
             partition = log.start()
@@ -167,8 +168,10 @@ def drawn(seed):
 
 @pytest.fixture(autouse=True)
 def _tidy_up_often(seed, monkeypatch):
-    """The streams are too small for cells to be renumbered and rows to be summed up: for half."""
+    """The streams are too small for cells to be renumbered, for rows to be summed up, and for
+    several chunks of one checkpoint: for half."""
     if seed % 2:
+        monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 3)
         monkeypatch.setattr(partition_module, "SMALLEST_RENUMBERING", 2)
         monkeypatch.setattr(windows, "MAX_PIECES", 2)
 

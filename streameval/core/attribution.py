@@ -271,8 +271,8 @@ class Attribution(Showings):
         self._match(user, pending)
 
     def pending(self) -> list[Pending]:
-        """All feedback that is pending, in order of ts."""
-        return [entry[2] for entry in sorted(self._due, key=lambda entry: entry[:2])]
+        """All feedback that is pending, in no order."""
+        return [entry[2] for entry in self._due]
 
     def _named(self, user: User, request: str, item: str, ts: int) -> tuple[Slate, int] | None:
         """The slate that feedback naming `request` counts for, if any, and what it holds of it."""

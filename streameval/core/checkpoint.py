@@ -1,15 +1,19 @@
 """A partition's state as bytes, incrementally: what changed since the last checkpoint.
 
-A checkpoint is a *header*, written whole (watermark, segments, event counters, pending feedback,
-the list of chunks), and *chunks*, written once and never changed:
+A checkpoint is a *header*, written whole (watermark, segments, event counters, the list of chunks),
+and *chunks*, written once and never changed:
 
 * slate chunks hold the slates that changed, also those closed since; the newest version wins;
-* pane chunks hold, for one window, the panes that can no longer change, written once. The other
-  panes are rebuilt from their slates.
+* pane chunks hold, for one window, the panes that can no longer change, written once, large ones in
+  several parts. The other panes are rebuilt from their slates;
+* pending chunks hold the feedback that is pending, all of it, for one checkpoint only.
 
 A slate chunk is needed until every pane that its slates belong to, of every window, has matured;
 slate chunks go oldest first only, so no older version of a slate can come back. A pane chunk is
 needed until its last pane has left the matured window.
+
+A checkpoint is made chunk by chunk (`pieces`): each is a bounded amount of work, so that whoever
+makes it can do something else in between, as long as the state stays as it is.
 
 Encoding: MessagePack, compressed with Zstandard. A checksum (CRC-32) stands before the header,
 those of the chunks stand in it: what was damaged in the store is refused and never counted.
@@ -19,7 +23,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -31,7 +35,7 @@ import numpy as np
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
-from streameval.core.limits import CHUNK_ITEMS
+from streameval.core.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.core.partition import Partition
 from streameval.core.slates import (
     NEVER,
@@ -46,9 +50,12 @@ from streameval.core.slates import (
 )
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
 
-FORMAT = 3
+FORMAT = 4
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
+# Stand in a chunk's description where a pane chunk has the number of its window.
+SLATES: Final = -1
+PENDING: Final = -2
 
 SlateRecord = tuple[
     str,  # user
@@ -60,7 +67,17 @@ SlateRecord = tuple[
     list[tuple[FeedbackKey, FeedbackMark]] | None,
     Particulars | None,
 ]
-PendingRecord = tuple[str, str, str | None, int, int, bool, float, bool]
+PendingRecord = tuple[
+    str,  # user
+    str,  # item
+    str | None,  # request
+    int,  # ts
+    int,  # index of the kind
+    bool,  # retract
+    float,  # value
+    bool,  # expired
+    int,  # its number, which orders those of the same ts
+]
 PaneRecord = tuple[
     int,  # number of the pane
     list[str],  # users of its cells
@@ -72,7 +89,7 @@ PaneRecord = tuple[
 
 
 class ChunkInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk: its name, the window of its panes (-1: slates), its newest slate time or pane.
+    """A chunk: its name, the window of its panes (or `SLATES`, `PENDING`), its newest time or pane.
 
     `size` and `checksum` are those of the bytes stored.
     """
@@ -100,7 +117,6 @@ class Header(msgspec.Struct, array_like=True):
     ignored: int
     unattributed: dict[str, int]
     feedback_kinds: dict[str, int]
-    pending: list[PendingRecord]
     settled: list[int | None]
     chunks: list[ChunkInfo]
     attachments: list[str] = []
@@ -143,11 +159,25 @@ def _checksum(data: bytes) -> bytes:
 
 
 def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ()) -> Checkpoint:
-    """What changed since the last checkpoint; names of chunks begin with `stem`, which is new.
+    """Make a checkpoint in one go; see `pieces`."""
+    steps = pieces(partition, stem, attachments)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Checkpoint = end.value
+            return made
+
+
+def pieces(
+    partition: Partition, stem: str, attachments: Sequence[str] = ()
+) -> Generator[None, None, Checkpoint]:
+    """Write what changed since the last checkpoint; names of chunks begin with `stem`, a new one.
 
     `attachments` are names of whatever else counts only if this checkpoint does.
 
-    Call it right after a flush. The partition takes the checkpoint for written: if it was not,
+    Begin right after a flush, and change nothing of the partition until the end; it may be read.
+    Each step encodes one chunk. The partition takes the checkpoint for written: if it was not,
     drop the state and restore.
     """
     assert partition.journal, "a partition without a journal has no checkpoints"
@@ -160,7 +190,8 @@ def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ())
     for info, data in _new_chunks(partition, stem):
         chunks[info.name] = data
         infos.append(info)
-    partition.attribution.unsaved.clear()
+        yield
+    attribution.unsaved.clear()
     partition.unsaved_panes.clear()
     partition.chunks = infos
     header = _header(partition, attachments)
@@ -173,7 +204,9 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
     kept: list[ChunkInfo] = []
     oldest_slates_go = True
     for info in partition.chunks:
-        if info.window == NEVER:
+        if info.window == PENDING:
+            needed = False
+        elif info.window == SLATES:
             oldest_slates_go = oldest_slates_go and all(
                 info.newest // state.window.slide <= (state.last_settled or 0)
                 for state in partition.windows
@@ -187,17 +220,21 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
     return kept
 
 
-def _new_chunks(partition: Partition, stem: str) -> Iterable[tuple[ChunkInfo, bytes]]:
-    for number, (newest, records) in enumerate(_portions(partition.attribution.unsaved)):
-        yield _chunk(f"{stem}.slates.{number}", NEVER, newest, records)
+def _new_chunks(partition: Partition, stem: str) -> Iterator[tuple[ChunkInfo, bytes]]:
+    for number, (newest, slates) in enumerate(_portions(partition.attribution.unsaved)):
+        yield _chunk(f"{stem}.slates.{number}", SLATES, newest, slates)
     for index, state in enumerate(partition.windows):
-        numbers = [number for window, number in partition.unsaved_panes if window == index]
-        written = [number for number in numbers if number in state.panes]
-        if written:
-            panes = [
-                _pane_record(number, state.panes[number], partition.cells) for number in written
-            ]
-            yield _chunk(f"{stem}.panes.{index}", index, max(written), panes)
+        unsaved = [number for window, number in partition.unsaved_panes if window == index]
+        panes = ((number, state.panes[number]) for number in unsaved if number in state.panes)
+        for number, (newest, parts) in enumerate(_pane_portions(panes, partition.cells)):
+            yield _chunk(f"{stem}.panes.{index}.{number}", index, newest, parts)
+    pending = partition.attribution.pending()
+    for number, start in enumerate(range(0, len(pending), CHUNK_RECORDS)):
+        waiting: list[PendingRecord] = [
+            (p.user, p.item, p.request, p.ts, p.kind, p.retract, p.value, p.expired, p.number)
+            for p in pending[start : start + CHUNK_RECORDS]
+        ]
+        yield _chunk(f"{stem}.pending.{number}", PENDING, NEVER, waiting)
 
 
 def _chunk(name: str, window: int, newest: int, records: object) -> tuple[ChunkInfo, bytes]:
@@ -205,7 +242,7 @@ def _chunk(name: str, window: int, newest: int, records: object) -> tuple[ChunkI
     return ChunkInfo(name, window, newest, len(data), crc32(data)), data
 
 
-def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
+def _portions(slates: Iterable[Slate]) -> Iterator[tuple[int, list[SlateRecord]]]:
     """What is written of `slates`, which are saved then: time of the newest and records, by chunk.
 
     One visit to each: most have left the processor's caches.
@@ -229,7 +266,7 @@ def _portions(slates: list[Slate]) -> Iterable[tuple[int, list[SlateRecord]]]:
         )
         newest = max(newest, time)
         items += slate.booked_impressions
-        if items >= CHUNK_ITEMS:
+        if items >= CHUNK_ITEMS or len(records) >= CHUNK_RECORDS:
             yield newest, records
             records, items, newest = [], 0, NEVER
     if records:
@@ -240,15 +277,32 @@ def _listed(marks: Marks) -> list[tuple[FeedbackKey, FeedbackMark]]:
     return [(marks[:2], marks[2:])] if isinstance(marks, tuple) else list(marks.items())
 
 
+def _pane_portions(
+    panes: Iterable[tuple[int, Pane]], cells: Cells
+) -> Iterator[tuple[int, list[PaneRecord]]]:
+    """What is written of settled panes: number of the newest and records, by chunk."""
+    records: list[PaneRecord] = []
+    size, newest = 0, NEVER
+    for number, pane in panes:
+        for start in range(0, max(1, pane.rows), CHUNK_RECORDS):
+            records.append(_pane_record(number, pane.part(start, start + CHUNK_RECORDS), cells))
+            newest = max(newest, number)
+            size += min(pane.rows - start, CHUNK_RECORDS)
+            if size >= CHUNK_RECORDS:
+                yield newest, records
+                records, size, newest = [], 0, NEVER
+    if records:
+        yield newest, records
+
+
 def _pane_record(number: int, pane: Pane, cells: Cells) -> PaneRecord:
-    """One settled pane (at most one array of each sort), with users in place of cells."""
+    """One settled pane or a part of it, with users in place of cells."""
     counted = [rows.cells for rows in pane.counts] + [rows.cells for rows in pane.positives]
     used = np.unique(np.concatenate(counted)) if counted else np.empty(0, np.int32)
-    segments, _ = cells.arrays()
     return (
         number,
         [cells.users[cell] for cell in used.tolist()],
-        segments[used].tolist(),
+        [cells.segments[cell] for cell in used.tolist()],
         [
             np.searchsorted(used, rows.cells).astype("<i4").tobytes()
             + rows.impressions.astype("<i4").tobytes()
@@ -285,10 +339,6 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
         ignored=attribution.ignored,
         unattributed=attribution.unattributed,
         feedback_kinds=attribution.feedback_kinds,
-        pending=[
-            (p.user, p.item, p.request, p.ts, p.kind, p.retract, p.value, p.expired)
-            for p in attribution.pending()
-        ],
         settled=[state.last_settled for state in partition.windows],
         chunks=partition.chunks,
         attachments=list(attachments),
@@ -367,16 +417,20 @@ def restore(
     for state, settled in zip(partition.windows, stored.settled, strict=True):
         state.last_settled = settled
     versions: dict[tuple[str, str, int], SlateRecord] = {}
+    pending: list[PendingRecord] = []
     for info in stored.chunks:
-        if info.window == NEVER:
+        if info.window == SLATES:
             for record in _read(info, chunks, list[SlateRecord]):
                 versions[_identity(record)] = record
+        elif info.window == PENDING:
+            pending += _read(info, chunks, list[PendingRecord])
         else:
             for pane_record in _read(info, chunks, list[PaneRecord]):
                 _restore_pane(partition, info.window, pane_record)
     for record in sorted(versions.values(), key=lambda record: record[2]):
         _adopt(attribution, record)
-    for user, item, request, ts, kind, retract, value, expired in stored.pending:
+    pending.sort(key=lambda record: (record[3], record[-1]))
+    for user, item, request, ts, kind, retract, value, expired, _ in pending:
         attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, value, expired))
     partition.flush()
     partition.update_windows()
@@ -439,7 +493,7 @@ def _restore_pane(partition: Partition, window: int, record: PaneRecord) -> None
         [partition.cells.of(user, segment) for user, segment in zip(users, segments, strict=True)],
         np.int32,
     )
-    pane = Pane(settled=True)
+    pane = state.panes.setdefault(number, Pane(settled=True))
     for data in counts:
         index, impressions, slates = np.frombuffer(data, "<i4").reshape(3, -1)
         pane.counts.append(Counts(cells[index], impressions, slates))
@@ -450,7 +504,6 @@ def _restore_pane(partition: Partition, window: int, record: PaneRecord) -> None
         keys = np.frombuffer(scores[0], "<i4")
         values = np.frombuffer(scores[1], "<i8").reshape(len(keys), -1)
         pane.scores.append(Scores(keys, values))
-    state.panes[number] = pane
 
 
 def _restore_counters(partition: Partition, stored: Header) -> None:

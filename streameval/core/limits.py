@@ -84,9 +84,10 @@ MAX_BATCH_USERS: Final = 5_000
 # caches what they were decoded into: of whole slates, 1,000 in one go take 8 % longer (10,000 of
 # single events a third), and below 200 what a slice costs begins to show.
 APPLY_SLICE: Final = 250
-# Impressions in one chunk of a checkpoint: about 10 MB before compression, so that no value of
-# Redis blocks the server for long.
-CHUNK_ITEMS: Final = 500_000
+# Impressions, and slates or rows, in one chunk of a checkpoint: encoding it holds the loop for some
+# 20 ms, and its 1 MB before compression is no value that blocks Redis.
+CHUNK_ITEMS: Final = 50_000
+CHUNK_RECORDS: Final = 10_000
 # Rows of outcome files that wait for the next checkpoint: beyond, it comes at once (200 MB).
 MAX_WAITING_OUTCOMES: Final = 65_536
 # Slates scored in one go: bounds the padding that one slate with many positives causes.

@@ -190,7 +190,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Pane:
-    """The rows of one pane; once `settled` at most one array of each sort."""
+    """The rows of one pane, which do not change any more once it is `settled`."""
 
     counts: list[Counts] = field(default_factory=list)
     positives: list[Positives] = field(default_factory=list)
@@ -201,6 +201,22 @@ class Pane:
     def pieces(self) -> int:
         """How many arrays of one sort it holds, at most."""
         return max(len(self.counts), len(self.positives), len(self.scores))
+
+    @property
+    def rows(self) -> int:
+        """The length of its longest array."""
+        arrays = (*self.counts, *self.positives, *self.scores)
+        return max((len(rows[0]) for rows in arrays), default=0)
+
+    def part(self, start: int, end: int) -> Pane:
+        """The rows `start` to `end` of each array, views of them."""
+        chosen = slice(start, end)
+        return Pane(
+            [_picked(rows, chosen) for rows in self.counts if len(rows[0]) > start],
+            [_picked(rows, chosen) for rows in self.positives if len(rows[0]) > start],
+            [_picked(rows, chosen) for rows in self.scores if len(rows[0]) > start],
+            settled=self.settled,
+        )
 
 
 def sum_up(panes: Sequence[Pane]) -> None:

@@ -5,7 +5,8 @@ The steps of one batch of one partition (numbers stand in the code):
 1. *read* what the log has (`_turn`); a partition whose store is behind is paused, so memory is
    bounded and the group's membership is kept up.
 2. *decode and apply*, a slice at a time (`Owned.work`).
-3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`).
+3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`),
+   which is made in pieces while nothing is applied to this partition (`Owned.save`).
 4. *bury* what was rejected in the dead-letter topic, acknowledged; with a checkpoint, write the
    outcome files of the slates that it gives up, not visible yet.
 5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
@@ -181,7 +182,8 @@ class Ingest:
         for number in range(1, TURN_SLICES + 1):
             if not owned.backlog or self.owned.get(owned.number) is not owned:
                 break
-            if owned.due(time.monotonic()) and not self._begin_commit(owned):
+            waits = owned.due(time.monotonic()) and not self._begin_commit(owned)
+            if waits or owned.held:
                 blocked = True
                 break
             owned.work(time.monotonic())  # 2. decode and apply
@@ -212,16 +214,18 @@ class Ingest:
         """Cut the batch and commit it in the background; False while another is under way."""
         if owned.number in self._commits:
             return False
-        began = time.monotonic()
-        cut = owned.cut(began, with_checkpoint=with_checkpoint)  # 3. cut
-        if cut.checkpoint is not None:
-            self.counters.checkpoint_seconds.observe(time.monotonic() - began)
+        cut = owned.cut(time.monotonic(), with_checkpoint=with_checkpoint)  # 3. cut
         task = asyncio.create_task(self._commit(owned, cut))
         self._commits[owned.number] = task
         return True
 
     async def _commit(self, owned: Owned, cut: Cut) -> None:
+        began = time.monotonic()
         try:
+            for _ in owned.save(cut):
+                await asyncio.sleep(0)
+            if cut.checkpoint is not None:
+                self.counters.checkpoint_seconds.observe(time.monotonic() - began)
             if cut.letters:
                 await self.reader.bury(cut.letters)  # 4. bury, write
             await self.outbox.write(cut)

@@ -4,7 +4,8 @@
 2. While it is *restoring*, records below the committed offset change the state and nothing else:
    their counters are in the store already. The first record at or beyond it ends that.
 3. `cut` flushes and makes the commit of everything applied since the last one. It is pipelined:
-   the state goes on while the commit is under way, and is dropped if the commit is refused.
+   the state goes on while the commit is under way, and is dropped if the commit is refused. With a
+   checkpoint the state is `held` until `save` has made it, a bounded piece at a time.
 4. `settle` counts a commit that went through. Counters of the process rise only here.
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from streameval.core.checkpoint import Checkpoint, checkpoint
+from streameval.core.checkpoint import Checkpoint, pieces
 from streameval.core.events import LATE, Event, Rejection, decode_batch
 from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS, MAX_WAITING_OUTCOMES
 from streameval.core.outcome import Outcome, Span
@@ -65,15 +66,19 @@ class Tally:
 
 @dataclass(slots=True)
 class Cut:
-    """A batch ready to be committed: offsets, what it adds, and what it leaves behind."""
+    """A batch to be committed: offsets, what it adds, and what it leaves behind.
+
+    One with `pieces` is ready when `Owned.save` has made its `checkpoint` of them.
+    """
 
     partition: int
     start: int | None
     end: int
     users: list[UserDelta]
     letters: list[DeadLetter]
-    checkpoint: Checkpoint | None
+    pieces: Generator[None, None, Checkpoint] | None
     tally: Tally
+    checkpoint: Checkpoint | None = None
     span: Span | None = None  # of the outcomes, where there are any
     outcomes: Callable[[], list[Outcome]] = list  # for another thread to call: they take a while
 
@@ -95,7 +100,8 @@ class Owned:
 
     `committed` is where the last cut ends (the next one begins there), `stored` the offset that
     the store is known to hold, `saved` that of the last checkpoint (or where reading began).
-    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them.
+    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While a
+    checkpoint of it is made the state is `held`: nothing may be applied.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -111,6 +117,7 @@ class Owned:
     checkpoint_at: float = 0.0
     idle_since: float = 0.0
     restoring: bool = False
+    held: bool = False
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
     _backlog: deque[Records] = field(default_factory=deque)
@@ -176,6 +183,7 @@ class Owned:
 
     def work(self, now: float) -> None:
         """Apply the next slice."""
+        assert not self.held, "a checkpoint is of one offset"
         records = self._backlog.popleft()
         if self.restoring:
             assert self.committed is not None
@@ -251,14 +259,18 @@ class Owned:
         )
 
     def cut(self, now: float, *, with_checkpoint: bool = False) -> Cut:
-        """Flush, and make the commit of everything applied since the last one."""
+        """Flush, and make the commit of everything applied since the last one.
+
+        One with a checkpoint holds the state: `save` it.
+        """
         start = self.committed
         users = self.state.flush()
         many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
         # The commit of where reading begins has nothing to save: the next one has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
-        saved, span, outcomes = self._checkpoint(now) if due else (None, None, list)
+        steps, span, outcomes = self._checkpoint(now) if due else (None, None, list)
+        self.held = due
         began = self._began or now
         cut = Cut(
             self.number,
@@ -266,10 +278,10 @@ class Owned:
             self.next_offset,
             users,
             self._letters,
-            saved,
+            steps,
             self._tally(now - began),
-            span,
-            outcomes,
+            span=span,
+            outcomes=outcomes,
         )
         self.committed = self.next_offset
         self._letters = []
@@ -279,17 +291,24 @@ class Owned:
         self._began = None
         return cut
 
+    def save(self, cut: Cut) -> Iterator[None]:
+        """Make the checkpoint of a cut, if it has one, a bounded piece at a step."""
+        if cut.pieces is not None:
+            cut.checkpoint = yield from cut.pieces
+            cut.pieces = None
+            self.held = False
+
     def _checkpoint(
         self, now: float
-    ) -> tuple[Checkpoint, Span | None, Callable[[], list[Outcome]]]:
+    ) -> tuple[Generator[None, None, Checkpoint], Span | None, Callable[[], list[Outcome]]]:
         self.checkpoint_at = now + self.limits.checkpoint_seconds
         token = secrets.token_hex(6)
         slates = self.state.take_given_up()
         span = Span(self.number, self.saved, self.next_offset, token) if slates else None
         attachments = [] if span is None else [span.name]
-        saved = checkpoint(self.state, f"{self.next_offset}-{token}", attachments)
+        steps = pieces(self.state, f"{self.next_offset}-{token}", attachments)
         self.saved = self.next_offset
-        return saved, span, partial(self.state.outcomes_of, slates)
+        return steps, span, partial(self.state.outcomes_of, slates)
 
     def _tally(self, seconds: float) -> Tally:
         counts = self._counts()
