@@ -22,6 +22,7 @@ from redis import exceptions
 
 from streameval.stream import ingest, patience, store, takeover
 from streameval.stream.owned import Records
+from streameval.stream.record_mark import mark
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0
@@ -123,6 +124,7 @@ class Member:
 
     cluster_id = "cluster"
     topic_id = "topic"
+    trouble = ""
 
     def __init__(self, rng, topic, group):
         self.rng, self.topic, self.group = rng, topic, group
@@ -192,6 +194,9 @@ class Member:
                 self._paused = set(partitions)
                 await self._listener.assigned(partitions)
 
+    async def connect(self):
+        return len(self.topic.log)
+
     async def start(self, listener):
         self._listener = listener
         self._joining = asyncio.ensure_future(self.group.join(self))
@@ -224,6 +229,11 @@ class Member:
     async def bounds(self, partition):
         await self.gate()
         return 0, self.topic.ends[partition]
+
+    async def mark_at(self, partition, offset):
+        await self.gate()
+        found = [record for record in self.topic.log[partition] if record[0] == offset]
+        return mark(*found[0]) if found else None
 
     def lag(self, partition, next_offset):
         return max(0, self.topic.ends[partition] - next_offset)
@@ -270,7 +280,7 @@ class Server:
     def commit(self, key, arguments):
         """What `commit.lua` does, step by step."""
         start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
-        _, kinds, users, header, keep, new = arguments[8:]
+        _, kinds, users, header, keep, new, last_record = arguments[8:]
         prefix = key.removesuffix("partition")
         stored = self.keys.get(key, {})
         listed = stored.get(b"chunks", b"").decode().split()
@@ -286,6 +296,7 @@ class Server:
             return fenced
         fields = {b"offset": end, b"commit": identity}
         fields |= {} if _bytes(start) == _bytes(end) else {b"committed_at": now}
+        fields |= {b"last_record": last_record} if last_record else {}
         fields |= {} if stored else {b"cluster_id": cluster, b"topic_id": topic}
         fields |= {} if stored else {b"fingerprint": fingerprint, b"definition": definition}
         if header:

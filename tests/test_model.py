@@ -99,6 +99,7 @@ def random_commit(rng, stored, number):
     arguments += ["cluster", "topic", "f2" if rng.random() < 0.05 and stored else "f1", "{}", 0]
     arguments += [msgpack(["click", "like"]), msgpack(users), b"header" if saved else b""]
     arguments += [msgpack(keep if saved else []), msgpack(new if saved else [])]
+    arguments += [f"{number}:0123abcd" if rng.random() < 0.8 else ""]
     return arguments, [name for name in new if saved and rng.random() < 0.9]
 
 

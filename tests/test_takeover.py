@@ -17,6 +17,7 @@ from streameval.core.events import ImpressionEvent
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits
+from streameval.stream.record_mark import RecordMark, mark
 from streameval.stream.store import CheckpointWrite, Commit, Store
 from streameval.stream.takeover import Takeover
 
@@ -29,9 +30,13 @@ class Log:
     """The part of a reader that is asked: a log from 0 to 100."""
 
     cluster_id, topic_id = "cluster", "topic"
+    first = 0
 
     async def bounds(self, _):
-        return 0, 100
+        return self.first, 100
+
+    async def mark_at(self, _, offset):
+        return mark(offset, TS, b"u", b"v")
 
 
 def spoil(client, key):
@@ -53,7 +58,8 @@ async def stored(topic, definition, log=Log):
     saved = checkpoint(state, "c")
     written = CheckpointWrite(saved.header, saved.chunks, saved.keep)
     identity = "cluster", "topic", definition.fingerprint(), "{}"
-    await store.commit(Commit(0, None, 50, users, *identity, TS, written))
+    last = mark(49, TS, b"u", b"v")
+    await store.commit(Commit(0, None, 50, users, *identity, TS, written, last))
     try:
         yield store, functools.partial(takeover, store, log)
     finally:
@@ -137,5 +143,63 @@ def test_nothing_is_reset_of_another_log():
             with pytest.raises(RefusedError, match="another Kafka topic"):
                 await of(Definition(ks=(3,)), reset=True).open(0, None)
             assert (await store.load(0)).header is not None
+
+    asyncio.run(scenario())
+
+
+def marked(found, first_offset=0):
+    """A log whose record at the last applied offset has the mark `found`."""
+
+    class Marked(Log):
+        first = first_offset
+
+        async def mark_at(self, _, offset):
+            assert offset >= self.first, "what is deleted is not asked for"
+            return found and RecordMark(offset, found)
+
+    return Marked
+
+
+def test_a_log_with_another_record_where_the_last_one_was_is_refused_at_each_takeover():
+    """Also where the state is still there from before, because the partition only went and came."""
+
+    async def scenario():
+        async with stored(servers.unique("takeover"), Definition(), marked(1)) as (_, of):
+            with pytest.raises(RefusedError, match=r"the record at offset 49 .* was set back"):
+                await of(Definition()).open(0, None)
+        async with stored(servers.unique("takeover"), Definition()) as (store, of):
+            parked = await of(Definition()).open(0, None)
+            assert await of(Definition()).open(0, parked) is parked
+            with pytest.raises(RefusedError, match=r"the record at offset 49 .* was set back"):
+                await takeover(store, marked(1), Definition()).open(0, parked)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("log", [marked(None), marked(1, first_offset=50)])
+def test_a_last_record_that_compaction_or_retention_took_is_not_compared(log):
+    async def scenario():
+        async with stored(servers.unique("takeover"), Definition(), log) as (_, of):
+            assert (await of(Definition()).open(0, None)).committed == 50
+
+    asyncio.run(scenario())
+
+
+def test_what_redis_alone_refuses_is_refused_before_there_is_an_assignment():
+    """Nobody else rebalances for a worker that cannot work; a reset may change a definition."""
+
+    class Another(Log):
+        topic_id = "another"
+
+    async def scenario():
+        other = Definition(ks=(3,))
+        async with stored(servers.unique("takeover"), Definition(), Another) as (_, of):
+            with pytest.raises(RefusedError, match="another Kafka topic"):
+                await of(Definition()).check_stored(2)
+        async with stored(servers.unique("takeover"), Definition()) as (_, of):
+            await of(Definition()).check_stored(2)
+            await of(other, reset=True).check_stored(2)
+            with pytest.raises(RefusedError, match="another configuration"):
+                await of(other).check_stored(2)
 
     asyncio.run(scenario())

@@ -393,6 +393,11 @@ def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -
         )
 
 
+def refuse_header(header: bytes, definition: Definition) -> None:
+    """Raise `UnusableStateError` where `restore` would because of the header."""
+    refuse_other_definition(_decode(header).definition, definition)
+
+
 def restore(
     definition: Definition,
     header: bytes,

@@ -16,7 +16,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t}:<lease>          string  the lease's   store.py    who holds the lease
   streameval:{g:t}:<lease>:fence    string  none          store.py    the fencing token given out last
 
-Fields of the partition's hash: offset (the next to apply), committed_at (ms, when it last moved on),
+Fields of the partition's hash: offset (the next to apply), last_record (offset and checksum of the last
+record applied, see record_mark.py), committed_at (ms, when offset last moved on),
 commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition (JSON); with a
 checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by spaces).
 
@@ -29,6 +30,7 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         11 MessagePack: users, flat: id, impressions, slates, first_ts, last_ts, then positives by kind
         12 header of the checkpoint, "" for none
         13 MessagePack: chunks to keep, the new ones among them   14 MessagePack: the new ones
+        15 last_record, "" where the batch has none
 
 Answers {"applied"}; {"missing"} when a new chunk is not there (it is to be written again); or {"fenced", stored offset or "", stored commit}, where the stored commit is this one if
 an earlier try went through. Everything is read before anything is written: a key of a wrong type
@@ -120,6 +122,7 @@ if ttl > 0 then
 end
 call('HSET', partition, 'offset', ARGV[2], 'commit', ARGV[4])
 if ARGV[1] ~= ARGV[2] then call('HSET', partition, 'committed_at', ARGV[3]) end
+if ARGV[15] ~= '' then call('HSET', partition, 'last_record', ARGV[15]) end
 if not stored[3] then
   call('HSET', partition, 'cluster_id', ARGV[5], 'topic_id', ARGV[6],
     'fingerprint', ARGV[7], 'definition', ARGV[8])

@@ -124,7 +124,7 @@ class Ingest:
             await self._wait_for_store()
             if not self._stopping.is_set():
                 self._reason = "waiting for Kafka"
-                await self._unless_stopping(self.reader.start(self))
+                await self._unless_stopping(self._join())
             self._joined = not self._stopping.is_set()
             self._broker_up = self._joined
             self._reason = "joining the group"
@@ -136,6 +136,11 @@ class Ingest:
                     raise self._failure
         finally:
             self._left.set()
+
+    async def _join(self) -> None:
+        """Join the group, unless what is stored would be refused: others need not rebalance."""
+        await self._takeover.check_stored(await self.reader.connect())
+        await self.reader.start(self)
 
     async def _wait_for_store(self) -> None:
         self._reason = "waiting for Redis"
@@ -264,6 +269,7 @@ class Ingest:
             checkpoint=None
             if saved is None
             else CheckpointWrite(saved.header, saved.chunks, saved.keep),
+            last_record=cut.last_record,
         )
 
     def _drop(self, owned: Owned, stored: int | None) -> None:
@@ -455,7 +461,8 @@ class Ingest:
             store_up=self._store_up,
             broker_up=self._broker_up,
             ready=self._joined and not (self._reason or self._unfit),
-            reason=self._reason or self._unfit,
+            reason=("" if self._joined else self.reader.trouble) or self._reason or self._unfit,
+            kafka_trouble=self.reader.trouble,
             partitions=partitions,
             figures=self._figures,
         )

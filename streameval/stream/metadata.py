@@ -7,12 +7,14 @@ classes, field by field as in Kafka's MetadataRequest.json and MetadataResponse.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import random
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import (
@@ -26,6 +28,8 @@ from aiokafka.protocol.types import (
 )
 
 METADATA: Final = 3
+# A broker that has not answered by then may be down: another one is asked, too.
+HESITATION_SECONDS: Final = 0.5
 
 
 class LogIdentity(NamedTuple):
@@ -34,6 +38,7 @@ class LogIdentity(NamedTuple):
     cluster_id: str
     topic_id: str  # as kafka-topics.sh prints it
     partitions: int
+    leaderless: frozenset[int] = frozenset()  # partitions that no broker serves
 
 
 class _Uuid(CompactString):  # type: ignore[misc]  # aiokafka has no types
@@ -47,7 +52,7 @@ class _Uuid(CompactString):  # type: ignore[misc]  # aiokafka has no types
         return base64.urlsafe_b64decode(f"{value}==") if value else bytes(16)
 
 
-_UUID: Final = _Uuid("utf-8")
+UUID: Final = _Uuid("utf-8")
 _TEXT: Final = CompactString("utf-8")
 
 
@@ -73,7 +78,7 @@ class _Response10(Response):  # type: ignore[misc]  # aiokafka has no types
             CompactArray(
                 ("error_code", Int16),
                 ("name", _TEXT),
-                ("topic_id", _UUID),
+                ("topic_id", UUID),
                 ("is_internal", Boolean),
                 (
                     "partitions",
@@ -103,7 +108,7 @@ class _Request10(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
     API_VERSION = 10
     RESPONSE_TYPE = _Response10
     SCHEMA = Schema(
-        ("topics", CompactArray(("topic_id", _UUID), ("name", _TEXT), ("tags", TaggedFields))),
+        ("topics", CompactArray(("topic_id", UUID), ("name", _TEXT), ("tags", TaggedFields))),
         ("allow_auto_topic_creation", Boolean),
         ("include_cluster_authorized_operations", Boolean),
         ("include_topic_authorized_operations", Boolean),
@@ -122,12 +127,37 @@ class _TopicRequest(Request[_Request10]):  # type: ignore[misc]  # aiokafka has 
 
 
 async def identify(client: AIOKafkaClient, topic: str) -> LogIdentity | None:
-    """Ask any broker for the identity of `topic`; None if there is no such topic.
+    """Ask the brokers for the identity of `topic`; None if there is no such topic.
 
-    Raises aiokafka's errors. A broker without version 10 is asked in an older one, which tells
-    neither id; no version creates the topic.
+    The first that answers will do: another one is asked where one fails or hesitates. Raises
+    aiokafka's errors.
     """
-    node = client.get_random_node()
+    nodes = [broker.nodeId for broker in client.cluster.brokers()]
+    random.shuffle(nodes)
+    asking: set[asyncio.Task[LogIdentity | None]] = set()
+    error: BaseException = KafkaConnectionError("no broker is known")
+    try:
+        while nodes or asking:
+            if nodes:
+                asking.add(asyncio.ensure_future(_ask(client, nodes.pop(), topic)))
+            done, asking = await asyncio.wait(
+                asking,
+                timeout=HESITATION_SECONDS if nodes else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in done:
+                failed = task.exception()
+                if failed is None:
+                    return task.result()
+                error = failed
+        raise error
+    finally:
+        for task in asking:
+            task.cancel()
+
+
+async def _ask(client: AIOKafkaClient, node: int, topic: str) -> LogIdentity | None:
+    """Ask one broker; an old one without version 10 tells neither id. None creates the topic."""
     try:
         answer: Any = await client.send(node, _TopicRequest(topic))
     except NotImplementedError:
@@ -143,4 +173,7 @@ async def identify(client: AIOKafkaClient, topic: str) -> LogIdentity | None:
         cluster_id=found.get("cluster_id") or "",
         topic_id=described.get("topic_id", ""),
         partitions=len(described["partitions"]),
+        leaderless=frozenset(
+            each["partition"] for each in described["partitions"] if each["leader"] < 0
+        ),
     )

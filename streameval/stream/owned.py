@@ -25,6 +25,7 @@ from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS, MAX_WAITING_OU
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.slates import UserDelta
+from streameval.stream.record_mark import RecordMark, mark
 from streameval.stream.status import PartitionStatus, ProcessCounters
 
 
@@ -79,6 +80,7 @@ class Cut:
     pieces: Generator[None, None, Checkpoint] | None
     tally: Tally
     checkpoint: Checkpoint | None = None
+    last_record: RecordMark | None = None  # None where no record came
     span: Span | None = None  # of the outcomes, where there are any
     outcomes: Callable[[], list[Outcome]] = list  # for another thread to call: they take a while
 
@@ -102,6 +104,7 @@ class Owned:
     the store is known to hold, `saved` that of the last checkpoint (or where reading began).
     `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While a
     checkpoint of it is made the state is `held`: nothing may be applied.
+    `last_record` identifies the last record before `committed`.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -120,6 +123,8 @@ class Owned:
     held: bool = False
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
+    last_record: RecordMark | None = None
+    _last: tuple[int, int, bytes | None, bytes | None] | None = None
     _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
     _began: float | None = None
@@ -198,6 +203,12 @@ class Owned:
             self._apply(records)
             if not self.restoring:  # what is read again was no event of now
                 self.idle_since = now
+                self._last = (
+                    records.offsets[-1],
+                    records.timestamps[-1],
+                    records.keys[-1],
+                    records.values[-1],
+                )
         if self._began is None and not self.restoring and reached != self.next_offset:
             self._began = now
         self.next_offset = reached
@@ -280,6 +291,7 @@ class Owned:
             self._letters,
             steps,
             self._tally(now - began),
+            last_record=self._mark_last(),
             span=span,
             outcomes=outcomes,
         )
@@ -297,6 +309,13 @@ class Owned:
             cut.checkpoint = yield from cut.pieces
             cut.pieces = None
             self.held = False
+
+    def _mark_last(self) -> RecordMark | None:
+        """Return the mark of the last record applied since the last cut; None where none was."""
+        if self._last is None:
+            return None
+        self.last_record, self._last = mark(*self._last), None
+        return self.last_record
 
     def _checkpoint(
         self, now: float

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from streameval.stream.lease import Lease
 from streameval.stream.owned import DeadLetter, Records
+from streameval.stream.record_mark import RecordMark
 from streameval.stream.store import Applied, Commit, Facts, Fenced, Stored
 
 
@@ -25,9 +26,13 @@ class Log(Protocol):
 
     cluster_id: str
     topic_id: str
+    trouble: str  # what Kafka lacks though it answers, in one line; "" where nothing
+
+    async def connect(self) -> int:
+        """Wait for the brokers and the topic (a line every few seconds); the partitions it has."""
 
     async def start(self, listener: Listener) -> None:
-        """Wait for the brokers (a line every few seconds), join the group."""
+        """Join the group; connects first where that is not done."""
 
     async def poll(self, seconds: float, max_records: int) -> list[Records]:
         """What there is to read, by partition; waits at most `seconds`."""
@@ -44,6 +49,9 @@ class Log(Protocol):
     async def bounds(self, partition: int) -> tuple[int, int | None]:
         """First offset of the log, and the one after its last (None: the broker does not say)."""
 
+    async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
+        """The mark of the record at `offset`; None where the log holds no record there."""
+
     def lag(self, partition: int, next_offset: int) -> int | None:
         """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
 
@@ -54,7 +62,7 @@ class Log(Protocol):
         """Tell the group's offsets, for tools that show lag; failure is of no consequence."""
 
     async def probe(self) -> bool:
-        """Whether the brokers answer."""
+        """Whether a broker answers."""
 
     async def close(self, deadline: float) -> None:
         """Leave the group and close, within `deadline` seconds."""
@@ -74,6 +82,9 @@ class Keeper(Protocol):
 
     async def header(self, partition: int) -> bytes | None:
         """The header of the stored checkpoint alone."""
+
+    async def standing(self, partition: int) -> Stored:
+        """Everything stored of a partition but for the chunks of its checkpoint."""
 
     async def load(self, partition: int) -> Stored:
         """Everything stored of a partition."""

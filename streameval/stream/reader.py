@@ -36,10 +36,12 @@ from aiokafka.helpers import create_ssl_context
 from streameval.core.errors import RefusedError, UnreachableError
 from streameval.stream.columns import UNIT, Columns, Fetched, read_columns
 from streameval.stream.dead_letters import DeadLetters
+from streameval.stream.fetch_by_id import VerifyingClient, verify_fetches
 from streameval.stream.metadata import identify
 from streameval.stream.owned import DeadLetter, Records
 from streameval.stream.patience import Complaints, within
 from streameval.stream.reasons import listening, unreached
+from streameval.stream.record_mark import RecordMark
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
@@ -56,6 +58,10 @@ REBALANCE_MS: Final = 30_000
 # Partitions that were added are noticed after this time.
 METADATA_AGE_MS: Final = 30_000
 REQUEST_SECONDS: Final = 5.0
+# The ends of partitions that stand still are asked for by the way, and are no reason to wait.
+LOOK_AHEAD_SECONDS: Final = 2.0
+# An election takes less, once the broker is known to be away; what lasts longer is reported.
+ELECTION_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.5
 # What `poll` waits beyond its timeout for a read held up by a rebalance.
 HELD_UP_SECONDS: Final = 0.05
@@ -119,6 +125,8 @@ class Reader:
         self.cluster_id = ""
         self.topic_id = ""
         self.partitions = 0
+        self.trouble = ""
+        self._leaderless: dict[int, float] = {}  # since when, by partition
         self._client = dict(client)
         self._topic, self._group = topic, group
         self._arguments = {
@@ -139,6 +147,7 @@ class Reader:
         self._listener: Listener | None = None
         self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
         self._fetched: Fetched | None = None
+        self._verifying: VerifyingClient | None = None
         self._reading: asyncio.Task[dict[TopicPartition, list[Columns]]] | None = None
         self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
         self._paused: set[TopicPartition] = set()  # by the listener
@@ -150,11 +159,17 @@ class Reader:
     # ------------------------------------------------------------------ start and end
 
     async def start(self, listener: Listener) -> None:
-        """Wait for the brokers and the topic (a line every few seconds), join the group.
+        """Connect, where that is not done, and join the group.
 
         Returns before partitions are assigned. Raises `RefusedError` where Kafka forbids it.
         """
         self._listener = listener
+        if self._consumer is None:
+            await self.connect()
+        self._open().subscribe([self._topic], listener=_Bridge(self))
+
+    async def connect(self) -> int:
+        """Wait for the brokers and the topic (a line every few seconds); the partitions it has."""
         while True:
             consumer = AIOKafkaConsumer(**self._arguments)
             try:
@@ -177,8 +192,8 @@ class Reader:
                 raise
             else:
                 self._fetched = read_columns(consumer)
-                consumer.subscribe([self._topic], listener=_Bridge(self))
-                return
+                self._verifying = verify_fetches(consumer, self._topic, self.topic_id)
+                return self.partitions
 
     async def close(self, deadline: float) -> None:
         """Leave the group and close, within `deadline` seconds."""
@@ -314,6 +329,8 @@ class Reader:
         for number in numbers:
             log.error("partition %d: the log does not hold the offset to read next", number)
             del self._positions[TopicPartition(self._topic, number)]
+            if self._verifying is not None:
+                self._verifying.forget(number)
             self.pause(number)
         await self._listener.revoked(numbers)
         await self._listener.assigned(numbers)
@@ -373,6 +390,15 @@ class Reader:
         end = await self._ask(self._open().end_offsets([place]))
         return first[place], end.get(place)
 
+    async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
+        """The mark of the record at `offset`; None where the log holds no record there.
+
+        Raises `UnreachableError`.
+        """
+        self._open()
+        assert self._verifying is not None, "connect comes first"
+        return await self._ask(self._verifying.mark_at(partition, offset))
+
     def lag(self, partition: int, next_offset: int) -> int | None:
         """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
         consumer = self._consumer
@@ -387,29 +413,34 @@ class Reader:
         return None if end is None else max(0, end - next_offset)
 
     async def probe(self) -> bool:
-        """Whether the brokers answer; also notices when partitions were added, and new lag."""
+        """Whether a broker answers; also notices when partitions were added, and new lag."""
         if self._consumer is None:
             return False
         try:
             await self._identify()
-            await self._look_ahead()
         except UnreachableError:
             return False
+        # A partition whose leader is away keeps its last end: the others are served.
+        with contextlib.suppress(UnreachableError):
+            await self._look_ahead()
         return True
 
     async def _look_ahead(self) -> None:
         """Ask for the ends of partitions that stand still: no fetch tells them."""
         still = [place for place in self._positions if place in self._paused or place in self._held]
         known = still and self.cluster_id != EMBEDDED_CLUSTER
-        self._ends = await self._ask(self._open().end_offsets(still)) if known else {}
+        self._ends = (
+            await self._ask(self._open().end_offsets(still), LOOK_AHEAD_SECONDS) if known else {}
+        )
 
     async def _identify(self) -> None:
         identity = await self._ask(identify(self._open()._client, self._topic))  # noqa: SLF001 - the only way to send a request of our own
         if identity is None:
-            raise UnreachableError(
+            self.trouble = (
                 f"the topic {self._topic} does not exist: create it, keyed by user, with"
                 f" `kafka-topics.sh --create --topic {self._topic} --partitions N`"
             )
+            raise UnreachableError(self.trouble)
         if self.partitions and identity.partitions != self.partitions:
             log.warning(
                 "topic %s has %d partitions now, it had %d: users move to other partitions, and"
@@ -418,12 +449,17 @@ class Reader:
                 identity.partitions,
                 self.partitions,
             )
-        self.cluster_id, self.topic_id, self.partitions = identity
+        self.cluster_id, self.topic_id, self.partitions, leaderless = identity
+        now = time.monotonic()
+        self._leaderless = {number: self._leaderless.get(number, now) for number in leaderless}
+        lasting = [n for n, since in self._leaderless.items() if now - since >= ELECTION_SECONDS]
+        numbers = ", ".join(map(str, sorted(lasting)))
+        self.trouble = f"Kafka has no leader for partitions {numbers}" if lasting else ""
 
-    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+    async def _ask(self, question: Coroutine[Any, Any, T], seconds: float = REQUEST_SECONDS) -> T:
         """The answer to `question`, within a few seconds; raises `UnreachableError`."""
         asking = asyncio.ensure_future(question)
-        await asyncio.wait({asking}, timeout=REQUEST_SECONDS)
+        await asyncio.wait({asking}, timeout=seconds)
         if not asking.done():
             asking.cancel()
             raise UnreachableError(f"Kafka at {self._servers()} does not answer.")

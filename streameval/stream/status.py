@@ -170,9 +170,9 @@ class ServiceStatus:
     """The whole worker at one tick. `started_at`: seconds since the epoch.
 
     `figures` is None until the first tick with a partition. `reason` says in one line why the
-    service is not `ready`. `leader`, `fencing_token` and, on the leader, `checks`,
-    `check_interval` (seconds; None where no checks are run) and `daily` are filled by the
-    application frame.
+    service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `leader`,
+    `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
+    are run) and `daily` are filled by the application frame.
     """
 
     version: str
@@ -183,6 +183,7 @@ class ServiceStatus:
     counters: ProcessCounters
     store_up: bool = False
     broker_up: bool = False
+    kafka_trouble: str = ""
     ready: bool = False
     reason: str = "starting"
     partitions: list[PartitionStatus] = field(default_factory=list)
@@ -198,9 +199,11 @@ class ServiceStatus:
         if not self.ready:
             return " ".join(self.reason.split()) or "starting"
         if not self.broker_up:
-            return "Kafka does not answer"
+            return self.kafka_trouble or "Kafka does not answer"
         if not self.store_up:
             return "Redis does not answer"
+        if self.kafka_trouble:
+            return self.kafka_trouble
         restoring = [each.partition for each in self.partitions if each.restoring]
         if restoring:
             return f"restoring partitions {', '.join(map(str, sorted(restoring)))}"

@@ -37,7 +37,9 @@ from redis.backoff import NoBackoff
 
 from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.slates import UserDelta
+from streameval.stream import record_mark
 from streameval.stream.lease import Lease
+from streameval.stream.record_mark import RecordMark
 from streameval.stream.scan import UserScan, scan_users
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Commit:
     definition: str
     now: int
     checkpoint: CheckpointWrite | None = None
+    last_record: RecordMark | None = None  # None where the batch has no records
 
 
 class Applied(NamedTuple):
@@ -106,6 +109,7 @@ class Stored(NamedTuple):
     checkpoint_offset: int | None
     committed_at: int | None
     definition: str | None
+    last_record: RecordMark | None = None
 
     @property
     def checkpoint_bytes(self) -> int | None:
@@ -199,6 +203,11 @@ class Store:
 
     # --- Partitions ---------------------------------------------------------------------------
 
+    async def standing(self, partition: int) -> Stored:
+        """Read what is stored of `partition` but for the chunks of its checkpoint."""
+        key = self._key(partition, "partition")
+        return _stored(await self._once(lambda: self._raw("HGETALL", key)), {})
+
     async def load(self, partition: int) -> Stored:
         """Read what is stored of `partition`, its checkpoint included."""
         key = self._key(partition, "partition")
@@ -272,6 +281,7 @@ class Store:
             saved.header,
             msgspec.msgpack.encode(list(saved.keep)),
             msgspec.msgpack.encode(list(saved.chunks)),
+            "" if commit.last_record is None else str(commit.last_record),
         ]
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
@@ -471,6 +481,7 @@ def _stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:
     def number(name: bytes) -> int | None:
         return int(fields[name]) if name in fields else None
 
+    last = text(b"last_record")
     return Stored(
         offset=number(b"offset"),
         cluster_id=text(b"cluster_id"),
@@ -481,6 +492,7 @@ def _stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:
         checkpoint_offset=number(b"checkpoint_offset"),
         committed_at=number(b"committed_at"),
         definition=text(b"definition"),
+        last_record=None if last is None else record_mark.parse(last),
     )
 
 

@@ -10,18 +10,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from streameval.core.checkpoint import refuse_other_definition, restore
+from streameval.core.checkpoint import refuse_header, refuse_other_definition, restore
 from streameval.core.errors import RefusedError, UnusableStateError
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
 from streameval.stream.patience import persist
 from streameval.stream.ports import Keeper, Log
+from streameval.stream.record_mark import RecordMark
 from streameval.stream.store import Stored
 
 if TYPE_CHECKING:
@@ -55,6 +57,18 @@ class Takeover:
         self._limits, self._reader, self._store, self._outbox = limits, reader, store, outbox
         self._reset = reset_windows
 
+    async def check_stored(self, partitions: int) -> None:
+        """Refuse what `open` would, as far as Redis alone tells it, before there is any assignment.
+
+        Raises `RefusedError`.
+        """
+        self.refuse_another_log()
+        for number in range(partitions):
+            stored = await persist(functools.partial(self._store.standing, number))
+            self._refuse_another_log_than(number, stored, None)
+            if not self._reset:
+                self._refuse_another_definition(stored)
+
     async def open(self, number: int, parked: Owned | None) -> Owned:
         """The partition `number`, ready to read on from `next_offset`.
 
@@ -67,6 +81,7 @@ class Takeover:
             first, end = await self._bounds(number)
             held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
             if offset is not None and offset == parked.committed and held:
+                await self._refuse_a_log_set_back(number, parked.last_record, first)
                 return parked
         try:
             stored = await persist(lambda: self._store.load(number))
@@ -74,6 +89,7 @@ class Takeover:
             stored = await self._start_anew(number, error)
         first, end = await self._bounds(number)
         self._refuse_another_log_than(number, stored, end)
+        await self._refuse_a_log_set_back(number, stored.last_record, first)
         try:
             state = await self._restored(stored)
         except UnusableStateError as error:
@@ -97,8 +113,7 @@ class Takeover:
 
     async def _restored(self, stored: Stored) -> Partition:
         """The state as of the checkpoint; raises `UnusableStateError`."""
-        if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
-            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
+        self._refuse_another_definition(stored)
         if stored.header is None:
             return Partition(self.definition, journal=True, keep_outcomes=self._outbox.on)
         return await asyncio.to_thread(
@@ -108,6 +123,13 @@ class Takeover:
             stored.chunks,
             keep_outcomes=self._outbox.on,
         )
+
+    def _refuse_another_definition(self, stored: Stored) -> None:
+        """Raise `UnusableStateError` for figures that mean something else, or another format."""
+        if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
+            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
+        if stored.header is not None:
+            refuse_header(stored.header, self.definition)
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
@@ -148,6 +170,7 @@ class Takeover:
             lost=lost,
             idle_since=time.monotonic() - idle,
             checkpoint_bytes=stored.checkpoint_bytes,
+            last_record=stored.last_record,
         )
 
     # ------------------------------------------------------------- which log is this
@@ -188,4 +211,21 @@ class Takeover:
             raise RefusedError(
                 f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
                 f" end {end}: the topic was made anew or truncated. {_START_OVER}"
+            )
+
+    async def _refuse_a_log_set_back(
+        self, number: int, last: RecordMark | None, first: int
+    ) -> None:
+        """Refuse a log that holds another record where the last one applied was.
+
+        Without effect where retention or compaction has removed that record.
+        """
+        if last is None or last.offset < first:
+            return
+        found = await persist(lambda: self._reader.mark_at(number, last.offset))
+        if found is not None and found != last:
+            raise RefusedError(
+                f"the record at offset {last.offset} of partition {number} is not the one that was"
+                " counted: the log was set back and has grown again (an unclean leader election,"
+                f" a restored disk). {_START_OVER}"
             )

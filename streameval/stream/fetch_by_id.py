@@ -1,0 +1,353 @@
+"""Fetches by topic id, with the epoch of what was read before: no other log can answer them.
+
+aiokafka asks for records by topic name and offset. A topic that was deleted and made anew, and a
+log that was set back (an unclean leader election, a restored disk) and has grown again, answer that
+with records that do not follow those read before. Kafka's protocol can tell, from version 13 of
+Fetch on:
+
+* topics are named by their ids, so a topic made anew is an unknown topic;
+* a request carries the leader epoch of the last record read (KIP-320, KIP-595). A broker whose log
+  ends that epoch earlier answers where the logs diverge, with no records.
+
+`VerifyingClient` stands between aiokafka's fetcher and its client, sends this version and answers
+in the layout of version 11, which the fetcher reads. Brokers before 3.1 are asked as aiokafka does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer.fetcher import READ_UNCOMMITTED
+from aiokafka.errors import (
+    CorruptRecordException,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+from aiokafka.record.memory_records import MemoryRecords
+
+from streameval.stream.metadata import UUID
+from streameval.stream.record_mark import NO_RECORD, RecordMark, mark
+
+FETCH: Final = 1
+NO_EPOCH: Final = -1
+# What brokers answer for an id that they do not know (any more), or know by another name.
+_OTHER_TOPIC: Final = (100, 103)
+# The tagged field of a partition's answer that says where the logs diverge.
+_DIVERGING: Final = 0
+# Before a request that was refused is sent again; aiokafka would do it at once.
+PAUSE_SECONDS: Final = 0.1
+
+# Of a batch's header: base offset, length, leader epoch, version; then crc, attributes and the
+# offset of the last record, counted from the base offset.
+_HEADER: Final = struct.Struct(">qiib4x2xi")
+_BEFORE_LENGTH: Final = 12  # bytes that the length does not count
+_VERSION: Final = 2  # earlier ones have no leader epoch
+
+_TEXT: Final = CompactString("utf-8")
+
+
+class _Response13(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = FETCH
+    API_VERSION = 13
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("session_id", Int32),
+        (
+            "responses",
+            CompactArray(
+                ("topic_id", UUID),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition_index", Int32),
+                        ("error_code", Int16),
+                        ("high_watermark", Int64),
+                        ("last_stable_offset", Int64),
+                        ("log_start_offset", Int64),
+                        (
+                            "aborted_transactions",
+                            CompactArray(
+                                ("producer_id", Int64),
+                                ("first_offset", Int64),
+                                ("tags", TaggedFields),
+                            ),
+                        ),
+                        ("preferred_read_replica", Int32),
+                        ("records", CompactBytes),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _Request13(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    FLEXIBLE_VERSION = True
+    API_KEY = FETCH
+    API_VERSION = 13
+    RESPONSE_TYPE = _Response13
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("max_wait_ms", Int32),
+        ("min_bytes", Int32),
+        ("max_bytes", Int32),
+        ("isolation_level", Int8),
+        ("session_id", Int32),
+        ("session_epoch", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", UUID),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("current_leader_epoch", Int32),
+                        ("fetch_offset", Int64),
+                        ("last_fetched_epoch", Int32),
+                        ("log_start_offset", Int64),
+                        ("partition_max_bytes", Int32),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        (
+            "forgotten_topics_data",
+            CompactArray(
+                ("topic_id", UUID), ("partitions", CompactArray(Int32)), ("tags", TaggedFields)
+            ),
+        ),
+        ("rack_id", _TEXT),
+        ("tags", TaggedFields),
+    )
+
+
+class _FetchById(Request[_Request13]):  # type: ignore[misc]  # aiokafka has no types
+    """A request of aiokafka's fetcher, by topic id; `epochs` by partition."""
+
+    API_KEY = FETCH
+
+    def __init__(self, plain: FetchRequest, topic_id: str, epochs: dict[int, int]) -> None:
+        self._plain, self._topic_id, self._epochs = plain, topic_id, epochs
+
+    def build(self, request_struct_class: type[_Request13]) -> _Request13:
+        plain = self._plain
+        partitions: list[tuple[Any, ...]] = [
+            (partition, NO_EPOCH, offset, self._epochs[partition], -1, max_bytes, {})
+            for _, asked in plain.topics
+            for partition, offset, max_bytes in asked
+        ]
+        return request_struct_class(
+            -1,  # no replica
+            plain._max_wait_ms,  # noqa: SLF001 - there is no public way
+            plain._min_bytes,  # noqa: SLF001 - as above
+            plain._max_bytes,  # noqa: SLF001 - as above
+            plain._isolation_level,  # noqa: SLF001 - as above
+            0,  # no session
+            -1,
+            [(self._topic_id, partitions, {})],
+            [],
+            plain._rack_id,  # noqa: SLF001 - as above
+            {},
+        )
+
+
+class _Answer:
+    """What the fetcher reads of an answer, in the layout of version 11."""
+
+    API_VERSION: Final = 11
+
+    def __init__(self, topic: str, partitions: list[tuple[Any, ...]]) -> None:
+        self.topics = [(topic, partitions)]
+
+
+class _Epochs:
+    """The leader epochs of what was fetched of one partition, up to offset `end`."""
+
+    def __init__(self) -> None:
+        self.end = -1
+        self._starts: list[int] = []
+        self._epochs: list[int] = []
+
+    def before(self, offset: int) -> int:
+        """Return the epoch of the record before `offset`, `NO_EPOCH` where that is not known."""
+        at = bisect_left(self._starts, offset)
+        return self._epochs[at - 1] if at and offset <= self.end else NO_EPOCH
+
+    def learn(self, offset: int, records: bytes) -> None:
+        """Take note of what a fetch at `offset` brought."""
+        at = bisect_left(self._starts, offset) if offset <= self.end else 0
+        del self._starts[at:], self._epochs[at:]
+        for start, end, epoch in _batches(records):
+            if not self._epochs or epoch != self._epochs[-1]:
+                self._starts.append(start)
+                self._epochs.append(epoch)
+            self.end = end
+
+
+def _batches(records: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield first offset, next offset and leader epoch of each whole batch."""
+    at, size = 0, len(records)
+    while at + _HEADER.size <= size:
+        first, length, epoch, version, last = _HEADER.unpack_from(records, at)
+        at += _BEFORE_LENGTH + length
+        if version != _VERSION or at > size:
+            return
+        yield first, first + last + 1, epoch
+
+
+def _mark_in(records: bytes, offset: int) -> RecordMark | None:
+    """Find the record at `offset` in the batch that a fetch from there begins with."""
+    fetched = MemoryRecords(records)
+    if not fetched.has_next():
+        return None
+    batch = fetched.next_batch()
+    if not batch.validate_crc():
+        raise CorruptRecordException(f"a damaged batch at offset {offset}")
+    try:
+        found = [record for record in batch if record.offset == offset]
+    except Exception as error:  # any codec's error too
+        raise CorruptRecordException(f"the batch at offset {offset}: {error}") from error
+    if not found:
+        return None
+    if batch.is_control_batch:
+        return RecordMark(offset, NO_RECORD)
+    return mark(offset, found[0].timestamp, found[0].key, found[0].value)
+
+
+class VerifyingClient:
+    """The client of one consumer's fetcher, which verifies that the log goes on where it was left.
+
+    Where it does not, the fetcher is told that the offset is out of range; a topic that is another
+    by now is an unknown one to it.
+    """
+
+    def __init__(self, client: Any, topic: str, topic_id: str) -> None:
+        self._client, self._topic, self._topic_id = client, topic, topic_id
+        self._epochs: dict[int, _Epochs] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the client's own."""
+        return getattr(self._client, name)
+
+    def forget(self, partition: int) -> None:
+        """Compare the next fetch of a partition with nothing that was read before."""
+        self._epochs.pop(partition, None)
+
+    async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
+        """Return the mark of the record at `offset`; None where the log holds no record there.
+
+        It is of no record of ours where a marker of transactions is in its place. Raises aiokafka's
+        errors.
+        """
+        place = TopicPartition(self._topic, partition)
+        self.forget(partition)
+        leader = self._client.cluster.leader_for_partition(place)
+        if leader is None or leader < 0:
+            self._client.force_metadata_update()
+            raise LeaderNotAvailableError(place)
+        # The batch that holds the offset comes whole, however small the limits are.
+        request = FetchRequest(0, 1, 1, READ_UNCOMMITTED, [(self._topic, [(partition, offset, 1)])])
+        answer = await self.send(leader, request)
+        for _, partitions in answer.topics:
+            for _, code, *_, records in partitions:
+                if code:
+                    self._client.force_metadata_update()
+                    raise for_code(code)(place)
+                return _mark_in(records, offset)
+        return None
+
+    async def send(self, node: int, request: Any, **options: Any) -> Any:
+        """Send a request to a broker; raises aiokafka's errors."""
+        if not isinstance(request, FetchRequest) or not self._topic_id:
+            return await self._client.send(node, request, **options)
+        asked = {partition: offset for _, asked in request.topics for partition, offset, _ in asked}
+        epochs = {
+            partition: self._known(node, partition, offset) for partition, offset in asked.items()
+        }
+        try:
+            answer = await self._client.send(node, _FetchById(request, self._topic_id, epochs))
+        except NotImplementedError:  # a broker before 3.1
+            return await self._client.send(node, request, **options)
+        partitions = [
+            self._translated(asked, *partition)
+            for _, partitions, _ in answer.responses
+            for partition in partitions
+        ]
+        if any(partition[1] for partition in partitions):
+            await asyncio.sleep(PAUSE_SECONDS)
+        return _Answer(self._topic, partitions)
+
+    def _known(self, node: int, partition: int, offset: int) -> int:
+        """Return the epoch to send, if any: a follower that lags would take it for a divergence."""
+        epochs = self._epochs.get(partition)
+        leader = self._client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
+        return epochs.before(offset) if epochs is not None and node == leader else NO_EPOCH
+
+    def _translated(
+        self,
+        asked: dict[int, int],
+        partition: int,
+        error: int,
+        high_watermark: int,
+        last_stable: int,
+        log_start: int,
+        aborted: list[tuple[int, int, Any]] | None,
+        preferred: int,
+        records: bytes | None,
+        tags: dict[int, bytes],
+    ) -> tuple[Any, ...]:
+        if error in _OTHER_TOPIC:
+            error = UnknownTopicOrPartitionError.errno
+        elif not error and _DIVERGING in tags:
+            error = OffsetOutOfRangeError.errno
+        if not error and records:
+            self._epochs.setdefault(partition, _Epochs()).learn(asked[partition], records)
+        aborts = [(producer, first) for producer, first, _ in aborted or ()]
+        return (
+            partition,
+            error,
+            high_watermark,
+            last_stable,
+            log_start,
+            aborts,
+            preferred,
+            records or b"",
+        )
+
+
+def verify_fetches(consumer: AIOKafkaConsumer, topic: str, topic_id: str) -> VerifyingClient:
+    """Have a consumer that was just started verify what it fetches of `topic`.
+
+    With `topic_id` "", which is a broker's that does not tell ids, nothing can be verified.
+    """
+    fetcher = consumer._fetcher  # noqa: SLF001 - there is no public way
+    verifying = VerifyingClient(fetcher._client, topic, topic_id)  # noqa: SLF001 - as above
+    fetcher._client = verifying  # noqa: SLF001 - as above
+    return verifying
