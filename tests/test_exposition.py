@@ -71,7 +71,8 @@ def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]
         mature = int(chance.integers(0, impressions.sum() + 1))
         means, squares = chance.random(kinds).tolist(), chance.random(kinds).tolist()
         users = int(chance.integers(2, 5_000))
-        return SegmentSums(users, means, squares, impressions, slates, positives, scores, mature)
+        by_cluster = np.vstack((impressions, slates, positives, scores))
+        return SegmentSums(users, means, squares, np.arange(CLUSTERS), by_cluster, mature)
 
     return {
         (index, basis): {segment: of_segment() for segment in segments}

@@ -1,6 +1,7 @@
 """Above the bounds the order of arrival decides, and the engine still equals the oracle."""
 
 import gc
+import math
 import sys
 from dataclasses import replace
 from unittest.mock import Mock
@@ -11,8 +12,10 @@ from test_partition_properties import assert_same, run
 
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slates as slates_module
+from streameval.core import windows as windows_module
 from streameval.core.attribution import Attribution
 from streameval.core.checkpoint import checkpoint, pieces, restore
+from streameval.core.definition import Window
 from streameval.core.events import SlateEvent
 from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
@@ -124,6 +127,39 @@ def test_a_state_that_is_dropped_is_gone():
     assert sys.getrefcount(user) == 2  # ours and the call's
     del user
     assert sys.getrefcount(slate) == 2
+
+
+def test_scores_take_room_for_the_clusters_that_have_any_and_grow_by_doubling(monkeypatch):
+    """Room for all clusters of every segment, made anew at each, was quadratic."""
+    segments, grown = 1_000, Mock(wraps=windows_module._grown)
+    monkeypatch.setattr(windows_module, "_grown", grown)
+    definition = replace(DEFINITION, max_segments=segments)
+    partition = Partition(definition)
+    for n in range(segments):
+        request = f"r{n}"
+        partition.apply([show(0, request=request, variant=f"v{n}"), click(1, request=request)])
+        partition.flush()
+        partition.update_windows()
+    (window,) = partition.windows
+    assert segments <= len(window.live.totals.scores.sums) <= 2 * (segments + 1)
+    assert len(window.matured.totals.scores.sums) == 0
+    # Twice for each basis, once for each of its arrays, every time that it doubles.
+    assert grown.call_count <= 2 * 6 * math.log2(segments)
+    assert len(partition.document()["ranking"]) == 2 * segments
+
+
+def test_rows_of_scores_whose_panes_are_gone_are_used_again():
+    """Clusters and segments come and go: the sums have room for those of a window, twice."""
+    definition = replace(DEFINITION, windows=(Window("w", 20, 10),), max_segments=1_000)
+    partition = Partition(definition)
+    for n in range(600):
+        at, request, user = 100 * n, f"r{n}", f"u{n}"
+        partition.apply([show(at, request=request, user=user, variant=f"v{n}")])
+        partition.apply([click(at, request=request, user=user)])
+        partition.flush()
+        partition.update_windows()
+    for basis in (partition.windows[0].live, partition.windows[0].matured):
+        assert len(basis.totals.scores.sums) <= 256
 
 
 def test_a_checkpoint_is_made_in_pieces_of_bounded_work_and_the_state_can_be_read_between(

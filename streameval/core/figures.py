@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,24 +25,31 @@ Segment = tuple[str, ...]
 Row = dict[str, Any]
 
 
+class ByCluster(NamedTuple):
+    """Sums with a place for each cluster, int64 (256,), (kinds, 256) or (1 + columns, 256)."""
+
+    impressions: Ints
+    slates: Ints
+    positives: Ints
+    scores: Ints
+
+
 @dataclass(slots=True)
 class SegmentSums:
     """The sums of one window, basis and segment.
 
-    By kind: `positives`, `rate_means` and `rate_squares` (mean over users, and the sum of squared
-    deviations from it). By cluster, int64 (256,): `impressions_by_cluster`, `slates_by_cluster`;
-    (kinds, 256): `positives_by_cluster`; (columns, 256): `scores_by_cluster` in nano-units, column
-    0 counting slates with a positive. `mature_impressions`: of live, those that can no longer
-    change.
+    By kind: `rate_means` and `rate_squares` (mean over users, and the sum of squared deviations
+    from it). `clusters` (n,) are those of its users, rising, and `by_cluster`, int64 (rows, n), has
+    a column for each: rows of impressions, slates, positives of each kind, slates with a positive,
+    and each column of scores in nano-units. `mature_impressions`: of live, those that can no
+    longer change.
     """
 
     users: int
     rate_means: list[float]
     rate_squares: list[float]
-    impressions_by_cluster: Ints
-    slates_by_cluster: Ints
-    positives_by_cluster: Ints
-    scores_by_cluster: Ints
+    clusters: Ints
+    by_cluster: Ints
     mature_impressions: int = 0
 
     def add(self, other: SegmentSums) -> None:
@@ -55,11 +62,18 @@ class SegmentSums:
                 self.rate_squares[kind] += apart * apart * self.users * other.users / users
             self.rate_squares[kind] += other.rate_squares[kind]
         self.users = users
-        self.impressions_by_cluster = self.impressions_by_cluster + other.impressions_by_cluster
-        self.slates_by_cluster = self.slates_by_cluster + other.slates_by_cluster
-        self.positives_by_cluster = self.positives_by_cluster + other.positives_by_cluster
-        self.scores_by_cluster = self.scores_by_cluster + other.scores_by_cluster
+        clusters = np.union1d(self.clusters, other.clusters)
+        by_cluster = np.zeros((len(self.by_cluster), len(clusters)), np.int64)
+        for part in (self, other):
+            by_cluster[:, np.searchsorted(clusters, part.clusters)] += part.by_cluster
+        self.clusters, self.by_cluster = clusters, by_cluster
         self.mature_impressions += other.mature_impressions
+
+    def spread(self) -> ByCluster:
+        """The sums with a place for each cluster there can be."""
+        spread = np.zeros((len(self.by_cluster), CLUSTERS), np.int64)
+        spread[:, self.clusters] = self.by_cluster
+        return ByCluster(spread[0], spread[1], *np.split(spread[2:], [len(self.rate_means)]))
 
 
 Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
@@ -100,18 +114,15 @@ def _basis_sums(totals: Any, cells: Cells, segments: list[Segment]) -> dict[Segm
     slates = totals.slates[active]
     positives = [values[active] for values in totals.positives]
     keys = of_segment * CLUSTERS + cluster_of_cell[active]
-    shape = (len(segments), CLUSTERS)
-
-    def by_cluster(values: Ints) -> Ints:
-        # Float sums of integers are exact below 2**53, and bincount is the fast one.
-        found = np.bincount(keys, weights=values, minlength=shape[0] * CLUSTERS)
-        return found.astype(np.int64).reshape(shape)
-
-    impressions_by_cluster = by_cluster(impressions)
-    slates_by_cluster = by_cluster(slates)
-    positives_by_cluster = [by_cluster(values) for values in positives]
+    there = np.flatnonzero(np.bincount(keys))
+    # Float sums of integers are exact below 2**53, and bincount is the fast one.
+    counted = [
+        np.bincount(keys, weights=values)[there].astype(np.int64)
+        for values in (impressions, slates, *positives)
+    ]
+    # Whatever has a score was shown, so its cluster is there.
+    by_cluster = np.concatenate((np.array(counted), totals.scores.of(there).T))
     rates = [values / impressions for values in positives]
-    scores = totals.scores
     answer: dict[Segment, SegmentSums] = {}
     for index, chosen in _members(of_segment):
         means, squares = [], []
@@ -120,15 +131,14 @@ def _basis_sums(totals: Any, cells: Cells, segments: list[Segment]) -> dict[Segm
             mean = float(mine.mean())
             means.append(mean)
             squares.append(float(np.square(mine - mean).sum()))
-        rows = slice(index * CLUSTERS, (index + 1) * CLUSTERS)
+        first = index * CLUSTERS
+        part = slice(*np.searchsorted(there, (first, first + CLUSTERS)).tolist())
         answer[segments[index]] = SegmentSums(
             users=len(mine) if rates else int(np.count_nonzero(of_segment == index)),
             rate_means=means,
             rate_squares=squares,
-            impressions_by_cluster=impressions_by_cluster[index],
-            slates_by_cluster=slates_by_cluster[index],
-            positives_by_cluster=np.array([values[index] for values in positives_by_cluster]),
-            scores_by_cluster=scores[rows].T.copy(),
+            clusters=there[part] - first,
+            by_cluster=by_cluster[:, part],
         )
     return answer
 
@@ -192,10 +202,11 @@ def figures(definition: Definition, sums: Sums) -> Figures:
         for segment, found in segments.items():
             labels = dict(zip(definition.dimensions, segment, strict=True))
             place: Row = {"window": window, "basis": basis, **labels}
-            rates += _rates(definition, place, found)
-            ranking += _ranking(definition, columns, place, found)
+            by_cluster = found.spread()
+            rates += _rates(definition, place, found, by_cluster)
+            ranking += _ranking(definition, columns, place, by_cluster)
             if basis == "live":
-                impressions = int(found.impressions_by_cluster.sum())
+                impressions = int(by_cluster.impressions.sum())
                 share = found.mature_impressions / impressions
                 maturity.append({"window": window, **labels, "maturity": share})
     names = definition.dimensions
@@ -211,11 +222,12 @@ def figures(definition: Definition, sums: Sums) -> Figures:
     )
 
 
-def _rates(definition: Definition, place: Row, found: SegmentSums) -> Iterable[Row]:
-    impressions = int(found.impressions_by_cluster.sum())
+def _rates(
+    definition: Definition, place: Row, found: SegmentSums, by_cluster: ByCluster
+) -> Iterable[Row]:
+    impressions = int(by_cluster.impressions.sum())
     for index, kind in enumerate(definition.kinds):
-        by_cluster = found.positives_by_cluster[index]
-        positives = int(by_cluster.sum())
+        positives = int(by_cluster.positives[index].sum())
         stderr = None
         if found.users > 1:
             stderr = math.sqrt(found.rate_squares[index] / (found.users - 1) / found.users)
@@ -228,22 +240,22 @@ def _rates(definition: Definition, place: Row, found: SegmentSums) -> Iterable[R
             "positive_rate_stderr": stderr,
             "positives_per_impression": positives / impressions,
             "positives_per_impression_stderr": ratio_stderr(
-                by_cluster, found.impressions_by_cluster
+                by_cluster.positives[index], by_cluster.impressions
             ),
         }
 
 
 def _ranking(
-    definition: Definition, columns: list[tuple[int, str]], place: Row, found: SegmentSums
+    definition: Definition, columns: list[tuple[int, str]], place: Row, found: ByCluster
 ) -> Iterable[Row]:
-    slates = int(found.slates_by_cluster.sum())
-    with_positive = int(found.scores_by_cluster[0].sum())
+    slates = int(found.slates.sum())
+    with_positive = int(found.scores[0].sum())
     for k in definition.ks:
         row = place | {"k": k, "slates": slates, "slates_with_positive": with_positive}
         for column, (at, name) in enumerate(columns, start=1):
             if at == k:
-                nanos = found.scores_by_cluster[column]
-                stderr = ratio_stderr(nanos, found.slates_by_cluster)
+                nanos = found.scores[column]
+                stderr = ratio_stderr(nanos, found.slates)
                 row[name] = int(nanos.sum()) / (slates * NANO) if slates else None
                 row[f"{name}_stderr"] = None if stderr is None else stderr / NANO
         yield row

@@ -194,7 +194,7 @@ class Partition:
         if len(rows):
             columns = rows.columns(self.cells, self.scorer)
             for state in self.windows:
-                state.fit(len(self.cells), len(self.attribution.segments.values))
+                state.fit(len(self.cells))
                 state.add(columns)
         self.read_at(self._flushed)
         for index, state in enumerate(self.windows):
@@ -206,7 +206,7 @@ class Partition:
         """Move T on to `time` (ms), never back."""
         self.reading_time = max(time, self.reading_time or 0)
         for state in self.windows:
-            state.fit(len(self.cells), len(self.attribution.segments.values))
+            state.fit(len(self.cells))
             state.read_at(self.reading_time)
 
     def _book(self) -> Rows:

@@ -274,6 +274,65 @@ def _sums(panes: list[list[tuple[Any, ...]]]) -> list[Summed]:
     ]
 
 
+def _grown(values: Ints, size: int) -> Ints:
+    """The same and zeros after it. What nobody writes to takes no memory: `pad` would write."""
+    grown = np.zeros((size, *values.shape[1:]), np.int64)
+    grown[: len(values)] = values
+    return grown
+
+
+class ScoreSums:
+    """Sums of scores of the (segment, cluster) that have any: most do not have all clusters.
+
+    `sums`, int64 (rows, columns), grows by doubling; `_rows` has the row of a key, -1 for none.
+    Rows whose scores have all been taken back are used again before it grows.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.sums = np.zeros((0, columns), np.int64)
+        self._keys = np.zeros(0, np.int64)
+        self._rows = np.full(0, -1, np.int32)
+
+    def add(self, scores: Scores, sign: int) -> None:
+        """Add (or take back) rows of scores."""
+        rows = self._rows_of(scores.keys)
+        # `add.at` is several times faster where index and values have one dimension.
+        width = self.sums.shape[1]
+        index = rows[:, np.newaxis].astype(np.int64) * width + np.arange(width)
+        np.add.at(self.sums.reshape(-1), index.ravel(), (sign * scores.values).ravel())
+
+    def of(self, keys: Ints) -> Ints:
+        """The sums of `keys`, int64 (keys, columns): zeros where there are none."""
+        found = np.zeros((len(keys), self.sums.shape[1]), np.int64)
+        known = np.flatnonzero(keys < len(self._rows))
+        rows = self._rows[keys[known]]
+        found[known[rows >= 0]] = self.sums[rows[rows >= 0]]
+        return found
+
+    def _rows_of(self, keys: SmallInts) -> SmallInts:
+        """The row of each key, new ones if need be."""
+        known = len(self._rows)
+        beyond = int(keys.max(initial=-1)) + 1
+        if beyond > known:
+            rows = np.full(2 * beyond, -1, np.int32)
+            rows[:known] = self._rows
+            self._rows = rows
+        fresh = np.unique(keys[self._rows[keys] < 0])
+        if len(fresh):
+            if len(self._keys) + len(fresh) > len(self.sums):
+                self._make_room(len(fresh))
+            self._rows[fresh] = np.arange(len(self._keys), len(self._keys) + len(fresh))
+            self._keys = np.concatenate((self._keys, fresh))
+        return self._rows[keys]
+
+    def _make_room(self, more: int) -> None:
+        held = np.flatnonzero(self.sums[: len(self._keys)].any(axis=1))
+        self._rows[self._keys] = -1
+        self._keys = self._keys[held]
+        self._rows[self._keys] = np.arange(len(held))
+        self.sums = _grown(self.sums[held], max(256, 2 * (len(held) + more)))
+
+
 class Totals:
     """The sum of the panes of one basis: by cell, and by (segment, cluster) for scores."""
 
@@ -281,18 +340,15 @@ class Totals:
         self.impressions = np.zeros(0, np.int64)
         self.slates = np.zeros(0, np.int64)
         self.positives = [np.zeros(0, np.int64) for _ in range(kinds)]
-        self.scores = np.zeros((0, columns), np.int64)
+        self.scores = ScoreSums(columns)
 
-    def fit(self, cells: int, segments: int) -> None:
+    def fit(self, cells: int) -> None:
         """Make room; grows by doubling."""
         if cells > len(self.impressions):
-            room = max(1024, 2 * cells) - len(self.impressions)
-            self.impressions = np.pad(self.impressions, (0, room))
-            self.slates = np.pad(self.slates, (0, room))
-            self.positives = [np.pad(values, (0, room)) for values in self.positives]
-        if segments * CLUSTERS > len(self.scores):
-            room = segments * CLUSTERS - len(self.scores)
-            self.scores = np.pad(self.scores, ((0, room), (0, 0)))
+            size = max(1024, 2 * cells)
+            self.impressions = _grown(self.impressions, size)
+            self.slates = _grown(self.slates, size)
+            self.positives = [_grown(values, size) for values in self.positives]
 
     def keep(self, cells: npt.NDArray[np.intp]) -> None:
         """Keep only `cells`, numbered anew in that order."""
@@ -313,10 +369,7 @@ class Totals:
 
     def add_scores(self, rows: Scores, sign: int) -> None:
         """Add (or take back) rows of scores."""
-        # `add.at` is several times faster where index and values have one dimension.
-        width = self.scores.shape[1]
-        index = rows.keys[:, np.newaxis].astype(np.int64) * width + np.arange(width)
-        np.add.at(self.scores.reshape(-1), index.ravel(), (sign * rows.values).ravel())
+        self.scores.add(rows, sign)
 
     def add_panes(self, panes: Sequence[Pane], sign: int) -> None:
         """Add (or take back) whole panes."""
@@ -375,10 +428,10 @@ class WindowState:
         """The last pane that ends at or before `time` - H."""
         return (time - self.horizon) // self.window.slide - 1
 
-    def fit(self, cells: int, segments: int) -> None:
+    def fit(self, cells: int) -> None:
         """Make room in both bases."""
-        self.live.totals.fit(cells, segments)
-        self.matured.totals.fit(cells, segments)
+        self.live.totals.fit(cells)
+        self.matured.totals.fit(cells)
 
     def add(self, rows: Columns) -> None:
         """Spread rows over the panes and the sums that hold them.

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.core.figures import Figures, ShownSegments, figures, merge
+from streameval.core.figures import Figures, ShownSegments, Sums, figures, merge
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.patience import answer_within
@@ -423,12 +423,13 @@ class Ingest:
         began = time.monotonic()
         if began < self._tick_at:
             return
-        sums = []
+        sums: Sums = {}
         for owned in list(self.owned.values()):
             if not owned.restoring:
-                sums.append(owned.state.sums(self._reading_time(owned, began)))
+                found = owned.state.sums(self._reading_time(owned, began))
+                sums = merge((sums, found), self._shown)
                 await asyncio.sleep(0)
-        self._figures = figures(self.definition, merge(sums, self._shown))
+        self._figures = figures(self.definition, sums)
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
     def _reading_time(self, owned: Owned, now: float) -> int | None:
