@@ -6,8 +6,8 @@ run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time (default 12). 
 run say how many seeds ran. `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and
 `STREAMEVAL_SEED=17` runs that one, as a failure says.
 
-Under pytest-xdist (`make test`) the other tests of one file stay in one process and share its
-servers.
+Under pytest-xdist (`make test`) tests of a file that share a fixture stay in one process. Each
+process starts servers of its own.
 """
 
 import collections
@@ -120,7 +120,14 @@ def pytest_terminal_summary(terminalreporter):
 # --- processes -----------------------------------------------------------------------------------
 
 
+def pytest_xdist_auto_num_workers(config):
+    """Run one process more than there are cores: many tests wait for a server."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items):
+    """Keep tests in one process that share what only a whole file sets up."""
     for item in items:
-        if share_of(item) is None:
+        definitions = item._fixtureinfo.name2fixturedefs.values()
+        if any(each.scope != "function" and each.baseid for group in definitions for each in group):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
