@@ -162,10 +162,51 @@ def test_what_is_wrong_with_a_table_is_said_with_its_place(said: str) -> None:
 
 def test_a_broken_file_is_named() -> None:
     write(**{"x.jsonl": '{"list": "u1", "item": "b"}\n{"list": "u1", \n', "x.parquet": "PAR1"})
-    assert refused("s.csv", "--labels", "x.jsonl").startswith("x.jsonl: Malformed JSON")
+    assert refused("s.csv", "--labels", "x.jsonl").startswith("x.jsonl: line 2: ")
     assert refused("s.csv", "--labels", "x.parquet").startswith("x.parquet: ")
     write(**{"x.csv.gz": SLATES})
     assert refused("x.csv.gz", "--labels", "l.csv").startswith("x.csv.gz: ")
+
+
+LINE = '{"list": "u1", "item": "b"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"list": "u1" "item": "b"}\n', 1),
+        (LINE + '{"list":\n', 2),
+        (LINE + "\n\n" + '{"list": }\n' + LINE, 4),
+        (LINE + LINE + '{"list": "u1"', 3),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_line_of_json_that_is_broken_is_counted_from_one(
+    text: str, line: int, packed: bool
+) -> None:
+    name = "x.jsonl.gz" if packed else "x.jsonl"
+    Path(name).write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert refused("s.csv", "--labels", name).startswith(f"{name}: line {line}: ")
+
+
+def test_json_that_is_no_table_is_told_what_a_table_is() -> None:
+    write(**{"x.json": '{"lists": [{"list": "u1", "item": "b"}]}', "y.json": '[{"list": "u1",}]'})
+    said = refused("s.csv", "--labels", "x.json")
+    assert said.endswith("a table in JSON is a .jsonl file, one object a line")
+    assert "write one object a line (jq -c), as .jsonl" in refused("s.csv", "--labels", "y.json")
+
+
+def test_columns_are_found_in_capitals_too() -> None:
+    capitals = SLATES.replace("list,item,rank", "List,ITEM,Rank")
+    assert capitals != SLATES
+    write(**{"w.csv": capitals})
+    assert mrr("w.csv", "--labels", "l.csv") == 0.75
+
+
+def test_lists_of_two_models_in_one_file_are_told_what_to_do() -> None:
+    write(**{"w.csv": "list,item,rank,model\nu1,a,1,A\nu1,b,1,B\n"})
+    said = refused("w.csv", "--labels", "l.csv", "--by", "model")
+    assert "list u1 has several values of model: write a file for each model" in said
 
 
 def an_outcome(offset: int = 0, *, gain: float = 1.0, **other: Any) -> Outcome:

@@ -155,7 +155,10 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
             " ORDER BY list LIMIT 1"
         ).fetchall()
         for (found,) in wrong:
-            raise InputError(f"{', '.join(files)}: list {found} has several values of {name}")
+            raise InputError(
+                f"{', '.join(files)}: list {found} has several values of {name}: write a file for"
+                f" each {name}, or lists with names of their own"
+            )
 
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:

@@ -61,12 +61,12 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     ratings, predictions = files_of(given.ratings), files_of(given.predictions)
     tables = opened(connection, ratings)
     known = columns_of(tables)
-    here = [name for name in given.by if name in known]
+    here = [name for name in given.by if optional(known, (name,))]
     again = _load_ratings(connection, tables, here, advance, with_predictions=not predictions)
     if predictions:
         _join(connection, predictions, given.by, here, advance)
     else:
-        if missing := [name for name in given.by if name not in known]:
+        if missing := [name for name in given.by if not optional(known, (name,))]:
             named(ratings, known, missing)
         connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")

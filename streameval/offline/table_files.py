@@ -155,15 +155,17 @@ def named(files: Sequence[str], known: Sequence[str], names: Sequence[str]) -> s
     """The first column of `names` that a table has. Raises `InputError` without one."""
     found = optional(known, names)
     if found is None:
-        raise InputError(
-            f"{', '.join(files)}: no column {' or '.join(names)} (it has {', '.join(known)})"
-        )
+        whole = any(Path(file).suffix.lower() == ".json" for file in files)
+        advice = "; a table in JSON is a .jsonl file, one object a line" if whole else ""
+        has = f"it has {', '.join(known)}"
+        raise InputError(f"{', '.join(files)}: no column {' or '.join(names)} ({has}){advice}")
     return found
 
 
 def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first column of `names` that a table has, or None."""
-    return next((name for name in names if name in known), None)
+    """The first column of `names` that a table has, in capitals or not, or None."""
+    written = {name.lower(): name for name in reversed(known)}
+    return next((written[name.lower()] for name in names if name.lower() in written), None)
 
 
 def text(column: str) -> Column:

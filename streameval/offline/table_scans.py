@@ -7,6 +7,7 @@ one file, whatever characters it holds.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from streameval.core.errors import InputError
@@ -32,6 +34,7 @@ _LINE: Final = re.compile(
     r"CSV Error on Line: (\d+)\n.*?^((?:Value|Maximum|Invalid|Expected)[^\n]*)",
     re.DOTALL | re.MULTILINE,
 )
+_parse: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # The first line of a CSV file ends within this many bytes.
 _HEADER_BYTES: Final = 1 << 20
 
@@ -68,9 +71,10 @@ class TableFile:
 
     def require(self, column: str, *, is_id: bool) -> None:
         """Raise `InputError` without a column, or for ids that are floats."""
-        if column not in self.types:
+        kind = {name.lower(): kind for name, kind in self.types.items()}.get(column.lower())
+        if kind is None:
             raise InputError(f"{self.file}: no column {column} (it has {', '.join(self.types)})")
-        if is_id and self.types[column] in {"FLOAT", "DOUBLE"}:
+        if is_id and kind in {"FLOAT", "DOUBLE"}:
             raise InputError(
                 f"{self.file}: column {column}: ids are floats; write them as text or integers"
             )
@@ -108,6 +112,8 @@ def reading(file: str) -> Iterator[None]:
             ) from error
         if found := _LINE.search(text):
             raise InputError(f"{file}: line {found[1]}: {found[2]}") from error
+        if "Malformed JSON" in text:
+            raise InputError(f"{file}: {_first_broken_line(file)}") from error
         if "state machine reached an invalid state" in text:
             raise InputError(
                 f"{file}: no sound CSV: lines end in several ways, or a quote is out of place"
@@ -115,6 +121,21 @@ def reading(file: str) -> Iterator[None]:
         raise InputError(
             ours.partition("\n")[0] or f"{file}: {text.partition(': ')[2].splitlines()[0]}"
         ) from error
+
+
+def _first_broken_line(file: str) -> str:
+    """Say which line of a file is no JSON; DuckDB counts lines in several ways."""
+    packed = _COMPRESSIONS.get(Path(file).suffix.lower())
+    with pa.input_stream(file, compression=packed) as stream:
+        for number, line in enumerate(io.BufferedReader(stream), 1):
+            try:
+                if line.strip():
+                    _parse(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if (number == 1 and line.lstrip()[:1] == b"[") or line.strip() in {b"{", b"["}:
+                    return "no sound JSON Lines: write one object a line (jq -c), as .jsonl"
+                return f"line {number}: {error}"
+    return "no sound JSON"
 
 
 def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> TableFile:
