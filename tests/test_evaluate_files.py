@@ -190,7 +190,12 @@ def test_the_line_of_json_that_is_broken_is_counted_from_one(
 
 
 def test_json_that_is_no_table_is_told_what_a_table_is() -> None:
-    write(**{"x.json": '{"lists": [{"list": "u1", "item": "b"}]}', "y.json": '[{"list": "u1",}]'})
+    write(
+        **{
+            "x.json": '{"lists": [{"list": "u1", "item": "b"}]}',
+            "y.json": '[{"list": "u1" "item": "b"}]',
+        }
+    )
     said = refused("s.csv", "--labels", "x.json")
     assert said.endswith("a table in JSON is a .jsonl file, one object a line")
     assert "write one object a line (jq -c), as .jsonl" in refused("s.csv", "--labels", "y.json")
