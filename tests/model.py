@@ -124,6 +124,7 @@ class Member:
 
     cluster_id = "cluster"
     topic_id = "topic"
+    partitions = 0
     trouble = ""
 
     def __init__(self, rng, topic, group):

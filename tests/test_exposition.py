@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import re
 import shutil
 import subprocess
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
 from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, RATES
 from streameval.stream.exposition import Exposition, page, registry
-from streameval.stream.overview import MAX_SEGMENTS_SHOWN, render
+from streameval.stream.overview import MAX_SEGMENTS_SHOWN, POLICY, render
 from streameval.stream.status import (
     BUCKETS,
     CheckStatus,
@@ -425,10 +427,42 @@ def test_the_overview_escapes_everything_and_is_bounded():
     shown = figures(definition, some_sums(definition, 5, segments))
     topic = "<img src=x onerror=alert(1)>"
     html = render(a_status(definition, shown, topic=topic), now=1_700_000_100.0)
-    assert "<script" not in html
+    assert re.findall(r"<script[^>]*>", html) == ["<script>"]
     assert "<img" not in html
     assert html.count("&lt;script&gt;") == MAX_SEGMENTS_SHOWN * len(definition.windows) * 8
     assert f"{50 - MAX_SEGMENTS_SHOWN} more segments" in html
+
+
+def test_the_script_and_style_of_the_overview_are_all_that_its_policy_lets_run():
+    html = render(a_status(), now=1_700_000_100.0)
+    for kind in ("script", "style"):
+        (text,) = re.findall(rf"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
+        digest = b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in POLICY
+    assert "default-src 'none'" in POLICY
+    assert " on" not in "".join(re.findall(r"<[a-z]+ [^>]*>", html)), "no handlers in the markup"
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        ([1, 4], "2 of 6 partitions: 1, 4. Other workers"),
+        ([], "0 of 6 partitions. Other workers"),
+        (list(range(6)), None),
+    ],
+)
+def test_the_overview_of_one_of_several_workers_says_which_part_it_shows(mine, said):
+    partitions = [PartitionStatus(number) for number in mine]
+    status = a_status(partitions=partitions, topic_partitions=6)
+    html = render(status, now=1_700_000_100.0)
+    assert (said in html) if said else ("part only" not in html)
+
+
+def test_the_overview_says_what_plus_and_minus_mean():
+    definition = Definition()
+    shown = figures(definition, some_sums(definition, 5, [("A",)]))
+    html = render(a_status(definition, shown), now=1_700_000_100.0)
+    assert "&plusmn; is one standard error: a 95 % interval" in html
 
 
 def test_the_overview_shows_how_checks_ended_on_the_leader_only():

@@ -17,6 +17,7 @@ from streameval.core.errors import InputError
 from streameval.core.outcome import Outcome
 from streameval.offline.curves import curves
 from streameval.offline.outcomes import table
+from streameval.offline.plots import chart
 
 START = 1_700_000_000_000
 
@@ -159,6 +160,19 @@ def test_curves_are_the_counts_of_the_slates(tmp_path: Path) -> None:
     assert found.tail[1] == (1 / 52, 1 / 3)
     assert found.tail_positives[1] == (1 / 52, 0.0)
     assert found.tail[-1] == found.tail_positives[-1] == (1.0, 1.0)
+
+
+def test_the_line_over_time_is_interrupted_where_there_is_no_slate() -> None:
+    def lines(points: list[tuple[float, float]]) -> int:
+        """How often a line is begun: the `M` of the path that has no markers."""
+        svg = chart("t", {"": points}, x="time", y="rate", time_step=60_000)
+        (path,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1.4', svg)
+        return path.count("M")
+
+    minutes = [(60_000.0 * at, 0.1) for at in range(10)]
+    assert lines(minutes) == 1
+    assert lines(minutes[:3] + minutes[6:]) == 2
+    assert lines(minutes[:3] + minutes[5:7] + minutes[9:]) == 3
 
 
 def test_scores_that_are_no_probabilities_are_not_compared_with_rates(tmp_path: Path) -> None:

@@ -82,11 +82,12 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             "time",
             "Over time",
             f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
-            f" {step}{split}. A list of few impressions moves a lot by chance.",
+            f" {step}{split}. A step of few impressions moves a lot by chance; where there are none"
+            " the line is interrupted.",
             found.time,
             x="time",
             y=SHARE,
-            time=True,
+            time_step=found.step,
         ),
         _chart(
             "rank",
@@ -151,13 +152,13 @@ def _chart(
     *,
     x: str,
     y: str,
-    time: bool = False,
+    time_step: int | None = None,
     diagonal: bool = False,
 ) -> str:
     """A chart with its title and explanation; "" where there is nothing to draw."""
     if not any(series.values()):
         return ""
-    svg = chart(name, series, x=x, y=y, time=time, diagonal=diagonal)
+    svg = chart(name, series, x=x, y=y, time_step=time_step, diagonal=diagonal)
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     return (
         f"<figure><h2>{escape(title)}</h2>\n{svg}"

@@ -7,6 +7,7 @@ the page's font.
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -53,19 +54,20 @@ def chart(
     *,
     x: str,
     y: str,
-    time: bool = False,
+    time_step: int | None = None,
     diagonal: bool = False,
 ) -> str:
     """One chart of lines, as an `<svg>` element whose ids start with `name`.
 
-    `x` and `y` label the axes; `time`: x is ms since the epoch; `diagonal`: with the line y = x.
+    `x` and `y` label the axes. With `time_step` (ms) x is time (ms since the epoch), and a line is
+    interrupted between points that are further apart. `diagonal`: with the line y = x.
     Raises `InputError` where matplotlib is not installed.
     """
     matplotlib = _matplotlib()
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # The page's font has the letters: matplotlib's own only measures them.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        figure = _figure(series, x=x, y=y, time=time, diagonal=diagonal)
+        figure = _figure(series, x=x, y=y, time_step=time_step, diagonal=diagonal)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     return _embedded(name, written.getvalue())
@@ -82,16 +84,19 @@ def _matplotlib() -> Any:
     return mpl
 
 
-def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal: bool) -> Any:
+def _figure(
+    series: Mapping[str, Curve], *, x: str, y: str, time_step: int | None, diagonal: bool
+) -> Any:
     # The figure by itself: pyplot would keep it and look for a screen.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.add_subplot()
     handles = []
-    for number, points in enumerate(series.values()):
+    for number, curve in enumerate(series.values()):
+        points = curve if time_step is None else _interrupted(curve, time_step)
         handles += axes.plot(
-            _abscissas(points, time),
+            _abscissas(points, time=time_step is not None),
             [value for _, value in points],
             color=LINES[number % len(LINES)],
             linestyle=_STYLES[number // len(LINES) % len(_STYLES)],
@@ -106,7 +111,7 @@ def _figure(series: Mapping[str, Curve], *, x: str, y: str, time: bool, diagonal
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(0, 1.08 * max([y for points in series.values() for _, y in points]) or 1)
-    if time:
+    if time_step is not None:
         axes.xaxis.axis_date("UTC")
         figure.autofmt_xdate(rotation=30)
     _legend(axes, [(handle, label) for handle, label in zip(handles, labels, strict=True) if label])
@@ -123,7 +128,17 @@ def _legend(axes: Any, lines: Sequence[tuple[Any, str]]) -> None:
         text.set_text(label)
 
 
-def _abscissas(points: Curve, time: bool) -> Sequence[Any]:
+def _interrupted(points: Curve, step: int) -> Curve:
+    """Put a point without a value into each gap of more than a step: no line crosses it."""
+    whole: Curve = []
+    for at, value in points:
+        if whole and at - whole[-1][0] > step:
+            whole.append((whole[-1][0] + step, math.nan))
+        whole.append((at, value))
+    return whole
+
+
+def _abscissas(points: Curve, *, time: bool) -> Sequence[Any]:
     if time:
         return [datetime.fromtimestamp(ms / 1000, UTC) for ms, _ in points]
     return [at for at, _ in points]

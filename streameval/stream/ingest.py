@@ -465,6 +465,7 @@ class Ingest:
             reason=("" if self._joined else self.reader.trouble) or self._reason or self._unfit,
             kafka_trouble=self.reader.trouble,
             partitions=partitions,
+            topic_partitions=self.reader.partitions,
             figures=self._figures,
         )
 

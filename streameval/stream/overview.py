@@ -1,8 +1,9 @@
 """The overview page `/`: what a person wants to see first, as one HTML document.
 
-Self-contained (no script, font or image, nothing fetched), so the content security policy can
-refuse everything but this one style sheet. The browser reloads it every few seconds. Every value
-is escaped; the number of rows is bounded.
+Self-contained (no font or image, nothing fetched but the page itself), so the content security
+policy can refuse everything but one style sheet and one script. The script puts the newest page in
+place every few seconds and keeps how far tables are scrolled; without scripts the browser reloads.
+Every value is escaped; the number of rows is bounded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ RELOAD_SECONDS: Final = 5
 
 # Segments shown per window; `/metrics` has them all.
 MAX_SEGMENTS_SHOWN: Final = 12
+# Partitions named in the line that says which of them the page shows.
+MAX_PARTITIONS_NAMED: Final = 20
 
 STYLE: Final = """
 :root { color-scheme: light dark; --text: #1b2430; --dim: #5d6b7c; --line: #dfe4ea;
@@ -35,6 +38,7 @@ header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .25rem 1rem
 h1 { font-size: 1.4rem; margin: 0; letter-spacing: -.01em; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
 .dim { color: var(--dim); }
+.part { border-left: .25rem solid var(--bad); padding-left: .75rem; }
 a { color: var(--accent); }
 .state { padding: .05rem .6rem; border-radius: 1rem; border: 1px solid currentColor;
   font-size: .85rem; font-weight: 600; }
@@ -50,17 +54,34 @@ th, td { padding: .32rem .75rem; text-align: right; white-space: nowrap; }
 th { color: var(--dim); font-weight: 500; border-bottom: 1px solid var(--line); }
 tbody tr + tr td { border-top: 1px solid var(--line); }
 .name { text-align: left; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; }
+.stale { opacity: .5; }
 .live td { color: var(--dim); } td small { color: var(--dim); }
 meter { width: 5rem; vertical-align: middle; }
 """
 
-_DIGEST = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+SCRIPT: Final = f"""
+setInterval(async () => {{
+  const answer = await fetch(location, {{ cache: "no-store" }}).catch(() => null);
+  if (!answer || !answer.ok) {{ document.body.classList.add("stale"); return; }}
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const left = [...document.querySelectorAll(".table")].map((table) => table.scrollLeft);
+  document.body.replaceWith(page.body);
+  document.querySelectorAll(".table")
+    .forEach((table, at) => {{ table.scrollLeft = left[at] || 0; }});
+}}, {RELOAD_SECONDS * 1000});
+"""
+
+
+def _digest(text: str) -> str:
+    return b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
 
 POLICY: Final = (
-    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    f"default-src 'none'; style-src 'sha256-{_digest(STYLE)}'; "
+    f"script-src 'sha256-{_digest(SCRIPT)}'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
 )
-"""The content security policy under which the page works: this style sheet and nothing else."""
+"""The content security policy under which the page works: one style sheet, one script, itself."""
 
 
 def render(status: ServiceStatus, now: float) -> str:
@@ -68,9 +89,10 @@ def render(status: ServiceStatus, now: float) -> str:
     return "".join(
         (
             "<!doctype html><html lang=en><head><meta charset=utf-8>",
-            f"<meta http-equiv=refresh content={RELOAD_SECONDS}>",
+            f"<noscript><meta http-equiv=refresh content={RELOAD_SECONDS}></noscript>",
             "<meta name=viewport content='width=device-width, initial-scale=1'>",
-            f"<title>streameval: {escape(status.topic)}</title><style>{STYLE}</style></head><body>",
+            f"<title>streameval: {escape(status.topic)}</title><style>{STYLE}</style>",
+            f"<script>{SCRIPT}</script></head><body>",
             _head(status, now),
             _totals(status),
             _windows(status),
@@ -89,7 +111,21 @@ def _head(status: ServiceStatus, now: float) -> str:
     return (
         f"<header><h1>streameval</h1>{state}<span class=dim>topic <b>{escape(status.topic)}</b> · "
         f"group <b>{escape(status.group)}</b> · {role} · up {_duration(now - status.started_at)} · "
-        f"{_moment(now * 1000)}</span></header>"
+        f"{_moment(now * 1000)}</span></header>{_coverage(status)}"
+    )
+
+
+def _coverage(status: ServiceStatus) -> str:
+    """Say which part of the topic the page shows, where that is not all of it."""
+    count, mine = status.topic_partitions, len(status.partitions)
+    if not count or mine >= count:
+        return ""
+    numbers = ", ".join(str(each.partition) for each in status.partitions[:MAX_PARTITIONS_NAMED])
+    more = " …" if mine > MAX_PARTITIONS_NAMED else ""
+    which = f": {numbers}{more}" if mine else ""
+    return (
+        f"<p class=part>This worker's part only: {mine} of {count} partitions{which}. Other workers"
+        " have the rest; Prometheus adds them up.</p>"
     )
 
 
@@ -123,7 +159,8 @@ def _windows(status: ServiceStatus) -> str:
         return "<h2>Figures</h2><p class=dim>No impression in any window yet.</p>"
     return (
         "<p class=dim>Matured figures no longer change: compare variants by them. Live ones are "
-        "fresh, and low while feedback is still coming in.</p>"
+        "fresh, and low while feedback is still coming in. &plusmn; is one standard error: a 95 % "
+        "interval reaches about twice as far.</p>"
         + "".join(_window(status, figures, window.name) for window in status.definition.windows)
     )
 

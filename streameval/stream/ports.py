@@ -26,6 +26,7 @@ class Log(Protocol):
 
     cluster_id: str
     topic_id: str
+    partitions: int  # of the topic; 0 before `connect`
     trouble: str  # what Kafka lacks though it answers, in one line; "" where nothing
 
     async def connect(self) -> int:

@@ -169,6 +169,7 @@ class DailyStatus:
 class ServiceStatus:
     """The whole worker at one tick. `started_at`: seconds since the epoch.
 
+    `partitions` are this worker's; `topic_partitions` counts all of the topic (0: not known yet).
     `figures` is None until the first tick with a partition. `reason` says in one line why the
     service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
@@ -187,6 +188,7 @@ class ServiceStatus:
     ready: bool = False
     reason: str = "starting"
     partitions: list[PartitionStatus] = field(default_factory=list)
+    topic_partitions: int = 0
     figures: Figures | None = None
     leader: bool = False
     fencing_token: int | None = None
