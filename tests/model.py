@@ -281,7 +281,7 @@ class Server:
     def commit(self, key, arguments):
         """What `commit.lua` does, step by step."""
         start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
-        _, kinds, users, header, keep, new, last_record = arguments[8:]
+        _, users, header, keep, new, last_record = arguments[8:]
         prefix = key.removesuffix("partition")
         stored = self.keys.get(key, {})
         listed = stored.get(b"chunks", b"").decode().split()
@@ -306,19 +306,16 @@ class Server:
             for name in set(listed) - set(keep):
                 self.keys.pop(f"{prefix}chunk:{name}", None)
         self.keys[key] = stored | {name: _bytes(value) for name, value in fields.items()}
-        self._count(prefix, msgspec.msgpack.decode(kinds), msgspec.msgpack.decode(users))
+        self._count(prefix, *msgspec.msgpack.decode(users))
         return [b"applied"]
 
-    def _count(self, prefix, kinds, users):
-        width = 5 + len(kinds)
-        names = ["impressions", "slates", *(f"positives:{kind}" for kind in kinds)]
-        for at in range(0, len(users), width):
-            user, impressions, slates, first, last, *positives = users[at : at + width]
-            old = self.keys.get(f"{prefix}user:{user}", {})
-            row = dict(old)
-            for name, value in zip(names, [impressions, slates, *positives], strict=True):
-                if value:
-                    row[name.encode()] = _bytes(int(row.get(name.encode(), 0)) + value)
+    def _count(self, prefix, users, firsts, lasts, *counters):
+        for at, user in enumerate(users):
+            row = dict(self.keys.get(f"{prefix}user:{user}", {}))
+            for field, column in zip(counters[::2], counters[1::2], strict=True):
+                if column[at]:
+                    row[field.encode()] = _bytes(int(row.get(field.encode(), 0)) + column[at])
+            first, last = firsts[at], int(lasts[at])
             row[b"first_ts"] = _bytes(min(first, int(row.get(b"first_ts", first))))
             row[b"last_ts"] = _bytes(max(last, int(row.get(b"last_ts", last))))
             self.keys[f"{prefix}user:{user}"] = row

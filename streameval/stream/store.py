@@ -170,7 +170,7 @@ class Store:
         self.address = options.get("path") or f"{options['host']}:{options.get('port', 6379)}"
         self._scope = f"{group}:{topic}"
         self._kinds = tuple(kinds)
-        self._packed_kinds = msgspec.msgpack.encode(self._kinds)
+        self._counters = ("impressions", "slates", *(f"positives:{kind}" for kind in kinds))
         self._user_ttl = user_ttl or 0
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._complained = -COMPLAINT_SECONDS
@@ -263,7 +263,6 @@ class Store:
                 return Fenced(int(answer[1]) if answer[1] else None)
 
     def _arguments(self, commit: Commit, identity: str) -> list[str | bytes | int]:
-        flat = list(chain.from_iterable(commit.users))
         saved = commit.checkpoint or CheckpointWrite(b"", {}, ())
         assert saved.header or commit.checkpoint is None, "an empty header stands for none"
         return [
@@ -276,13 +275,21 @@ class Store:
             commit.fingerprint,
             commit.definition,
             self._user_ttl,
-            self._packed_kinds,
-            msgspec.msgpack.encode(flat),
+            msgspec.msgpack.encode(self._columns(commit.users)),
             saved.header,
             msgspec.msgpack.encode(list(saved.keep)),
             msgspec.msgpack.encode(list(saved.chunks)),
             "" if commit.last_record is None else str(commit.last_record),
         ]
+
+    def _columns(self, users: Sequence[UserDelta]) -> list[Any]:
+        """The users as `commit.lua` takes them: columns, of counters only those that change."""
+        if not users:
+            return [(), (), ()]
+        ids, impressions, slates, firsts, lasts, *positives = zip(*users, strict=True)
+        columns = zip(self._counters, (impressions, slates, *positives), strict=True)
+        changed = [each for each in columns if any(each[1])]
+        return [ids, firsts, tuple(map(str, lasts)), *chain.from_iterable(changed)]
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
         """Forget the windows of `partition`, keep its counters and offset, take on a definition."""
