@@ -196,7 +196,10 @@ def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> li
     if facts.persistent:
         findings.append(Finding("persistence", "ok", "Redis keeps its data over a restart"))
     else:
-        message = "Redis keeps nothing over a restart: all counters would be read from Kafka again"
+        message = (
+            "Redis has no append-only file and has written no snapshot since it started: after a"
+            " restart all counters may have to be read from Kafka again"
+        )
         cure = "redis-cli CONFIG SET appendonly yes, and the same in redis.conf"
         findings.append(Finding("persistence", "warn", message, cure))
     return [*findings, judge_clock("redis clock", "Redis", facts.now, now, max_clock_skew)]

@@ -370,9 +370,6 @@ class Client:
         facts = {"maxmemory_policy": "noeviction", "redis_version": "0", "aof_enabled": 1}
         return await self._call(lambda: facts)
 
-    async def config_get(self, _):
-        return await self._call(lambda: {"save": ""})
-
     async def time(self):
         return await self._call(lambda: (0, 0))
 

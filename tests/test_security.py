@@ -1,11 +1,17 @@
-"""A worker whose Kafka wants TLS and a password, and whose Redis wants TLS: real servers."""
+"""Real servers that want TLS and passwords, and a Redis user with the documented rights only."""
 
+import contextlib
+import json
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import time
 
 import comparison
 import pytest
+import redis as redis_client
 import servers
 import service
 
@@ -104,3 +110,113 @@ def test_servers_that_are_down_hide_no_other_reason(secured):
         service.wait_for(lambda: worker.logged().count("waiting for it") == 2, 30, "two lines")
         lines = [line for line in worker.logged().splitlines() if "waiting for it" in line]
     assert all("the topic absent does not exist: create it" in line for line in lines)
+
+
+OPERATIONS = pathlib.Path(__file__).parents[1] / "docs" / "operations.md"
+REFUSED = [
+    "FLUSHALL",
+    "FLUSHDB",
+    "KEYS *",
+    "CONFIG GET requirepass",
+    "CONFIG SET requirepass x",
+    "ACL LIST",
+    "ACL SETUSER streameval +@all",
+    "SHUTDOWN NOSAVE",
+    "REPLICAOF NO ONE",
+    "SCRIPT FLUSH",
+    "MODULE LIST",
+    "CLIENT KILL TYPE normal",
+    "MONITOR",
+    "SUBSCRIBE any",
+    "PUBLISH any x",
+    "GET foreign",
+    "SET foreign x",
+    "DEL foreign",
+    "HGETALL foreign",
+    "RENAME streameval:a foreign",
+]
+REFUSED_SCRIPTS = [
+    "return redis.call('GET', 'foreign')",
+    "return redis.call('SET', 'foreign', 'x')",
+    "return redis.call('KEYS', '*')",
+    "return redis.call('FLUSHALL')",
+]
+
+
+@pytest.fixture(scope="module")
+def limited():
+    """A Redis with a password, and the URL of a user made by the line in the docs."""
+    (line,) = re.findall(r"^ACL SETUSER .*$", OPERATIONS.read_text(), re.MULTILINE)
+    with servers.redis(password="administrator", aof="everysec") as redis:
+        url = f"redis://:administrator@{redis.address}"
+        with contextlib.closing(redis_client.Redis.from_url(url)) as administrator:
+            assert administrator.execute_command(*line.replace("SECRET", "right").split())
+            administrator.set("foreign", "secret")
+        yield redis, f"redis://streameval:right@{redis.address}", url
+
+
+def test_every_command_works_with_the_documented_rights(limited, tmp_path):
+    """Worker, snapshot, check, user, doctor, and windows that start anew: no right is missing."""
+    kafka, (_, url, administrator) = servers.shared_kafka(), limited
+    topic, group = servers.unique("rights"), servers.unique("rights")
+    service.create_topic(kafka.port, topic)
+    now = round(time.time() * 1000)
+    event = b'{"type":"impression","ts":%d,"user_id":"u%d","item_id":"i","request_id":"r"}'
+    service.produce(kafka.port, topic, [(b"u%d" % n, event % (now + n, n)) for n in range(50)])
+    _, ends = service.read_log(kafka.port, topic, 4)
+    folders = {"snapshots": str(tmp_path / "snapshots"), "outcomes": str(tmp_path / "outcomes")}
+    told = {"group": group, "user_ttl": "30d", **folders}
+    with service.Worker(kafka.port, url, topic, **told) as worker:
+        service.wait_until_read(administrator, topic, ends, group=group)
+        for command in ("snapshot", "check", "doctor", "user u7"):
+            ran = run(command, worker.config)
+            assert ran.returncode == 0, f"{command}: {ran.stdout}{ran.stderr}"
+        assert json.loads(ran.stdout)["impressions"] == 1
+        assert worker.stop() == 0
+    with service.Worker(kafka.port, url, topic, **told, ks=[3]) as changed:
+        changed.process.wait(60)
+        assert changed.process.returncode == 2
+        changed.start("--reset-windows")
+        service.produce(kafka.port, topic, [(b"u7", event % (now + 99, 7))])
+        _, ends = service.read_log(kafka.port, topic, 4)
+        service.wait_until_read(administrator, topic, ends, group=group)
+        assert "its windows start anew" in changed.logged()
+        assert changed.stop() == 0
+    assert json.loads(run("user u7", changed.config).stdout)["impressions"] == 2
+    assert "extend the rights" not in worker.logged() + changed.logged()
+
+
+def run(command, config):
+    """Run a command of the command line."""
+    name, *arguments = command.split()
+    return subprocess.run(
+        [sys.executable, "-m", "streameval", name, *arguments, "--config", config, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_no_worker_needs_is_refused(limited, command):
+    """Nothing but our keys, and nothing that makes an administrator of the user."""
+    redis, url, _ = limited
+    with (
+        contextlib.closing(redis_client.Redis.from_url(url)) as client,
+        pytest.raises(redis_client.exceptions.NoPermissionError),
+    ):
+        client.execute_command(*command.split())
+    assert redis.process.poll() is None
+
+
+@pytest.mark.parametrize("script", REFUSED_SCRIPTS)
+def test_what_no_worker_needs_is_refused_to_its_scripts_too(limited, script):
+    """A script has the rights of the user who sends it."""
+    _, url, administrator = limited
+    with (
+        contextlib.closing(redis_client.Redis.from_url(url)) as client,
+        pytest.raises(redis_client.exceptions.ResponseError, match=r"can't run|can't access"),
+    ):
+        client.eval(script, 0)
+    with contextlib.closing(redis_client.Redis.from_url(administrator)) as client:
+        assert client.get("foreign") == b"secret"

@@ -551,6 +551,9 @@ def test_facts_tell_version_policy_persistence_and_clock():
         assert found.policy == "noeviction"
         assert not found.persistent
         assert found.now > NOW
+        with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+            client.save()
+        assert asyncio.run(facts(server)).persistent, "it writes snapshots"
     with servers.redis(aof="everysec") as server:
         assert asyncio.run(facts(server)).persistent
 

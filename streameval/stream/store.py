@@ -17,7 +17,6 @@ A checkpoint goes in three steps, safe to stop between any two:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import importlib.resources
@@ -57,6 +56,10 @@ CHUNK_TTL_MS: Final = 3_600_000
 # While the store is away: how often it is tried, and how often the log says so.
 RETRY_SECONDS: Final = (0.05, 1.0)
 COMPLAINT_SECONDS: Final = 3.0
+
+# What INFO says of a server that keeps its data. CONFIG would tell whether snapshots are planned,
+# but whoever may read it may read the administrator's password.
+_PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
 
 # Answers that stand for a state of the server that passes, so the same command may work later.
 _PASSING: Final = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
@@ -135,7 +138,7 @@ class Facts(NamedTuple):
 
     version: str
     policy: str  # maxmemory-policy
-    persistent: bool  # an append-only file or snapshots are on
+    persistent: bool  # it has an append-only file, or has written or loaded a snapshot
     now: int  # the server's clock (ms)
 
 
@@ -180,14 +183,11 @@ class Store:
     async def facts(self) -> Facts:
         """Ask the server about itself."""
         info: dict[str, Any] = await self._once(self._redis.info)
-        policy, saves = str(info["maxmemory_policy"]), ""
-        with contextlib.suppress(RefusedError):  # CONFIG is often forbidden: INFO will do
-            saves = str((await self._once(lambda: self._redis.config_get("save")))["save"])
         seconds, microseconds = await self._once(self._redis.time)
         return Facts(
             version=str(info["redis_version"]),
-            policy=policy,
-            persistent=bool(info["aof_enabled"]) or bool(saves),
+            policy=str(info["maxmemory_policy"]),
+            persistent=any(info.get(sign) for sign in _PERSISTENT),
             now=seconds * 1000 + microseconds // 1000,
         )
 
