@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 
@@ -94,7 +95,8 @@ def main(port: int, behaviour: str, seconds: float) -> int:
     async def build() -> tuple[FakeIngest, FakeLease]:
         return FakeIngest(behaviour), FakeLease(behaviour)
 
-    options = FrameOptions("fake", "127.0.0.1", port, 0.1, seconds)
+    held = float(os.environ.get("CONNECTION_SECONDS", "30"))
+    options = FrameOptions("fake", "127.0.0.1", port, 0.1, seconds, held)
     try:
         return run(options, build)
     except StreamevalError as error:

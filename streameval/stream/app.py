@@ -40,6 +40,7 @@ from mode import Service
 
 from streameval.core.errors import InputError, StreamevalError
 from streameval.stream import logs
+from streameval.stream.connections import Connections
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
@@ -59,6 +60,10 @@ RESERVE: Final = 1.0
 # A flush that ends at its very deadline is not cut off before it could say so.
 GRACE: Final = 0.5
 
+# Longer than any scraper waits (Prometheus: 10 s); the pages are small, so few connections will do.
+CONNECTION_SECONDS: Final = 30.0
+MOST_CONNECTIONS: Final = 128
+
 # The state of millions of slates makes no cycles, and whatever looks for some walks it: by the
 # number of new objects that costs a tenth of the throughput, by the clock less. What cycles there
 # are hold buffers of Kafka's: after a minute of catching up 40 MB. Only the youngest objects are
@@ -73,13 +78,14 @@ NEVER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What the frame itself needs: `name` of the app; `tick_seconds`, `shutdown_seconds`."""
+    """What the frame itself needs: `name` of the app; times in seconds."""
 
     name: str
     host: str
     port: int
     tick_seconds: float = 1.0
     shutdown_seconds: float = 12.0
+    connection_seconds: float = CONNECTION_SECONDS
 
 
 Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike]]]
@@ -346,7 +352,8 @@ class _Site(Web):
         super().__init__(app)
         from streameval.stream.pages import Pages  # imports numpy, which starts threads
 
-        self._listening = frame.listening
+        self._frame = frame
+        self._server: asyncio.Server | None = None
         # Faust's runner would wait 60 s for a scraper that keeps its connection.
         self._runner = web.AppRunner(self.web_app, access_log=None, shutdown_timeout=1.0)
         Pages(frame).add_to(self.web_app)
@@ -355,5 +362,17 @@ class _Site(Web):
         """Serve none of Faust's pages: they show tables and statistics to whoever asks."""
         return []
 
-    def _create_site(self) -> web.BaseSite:
-        return web.SockSite(self._runner, self._listening)
+    async def start_server(self) -> None:
+        """Serve the pages; called in the site's own thread."""
+        await self._runner.setup()
+        assert self._runner.server is not None, "`setup` makes it"
+        seconds = self._frame.options.connection_seconds
+        connections = Connections(self._runner.server, seconds, MOST_CONNECTIONS)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connections, sock=self._frame.listening)
+
+    async def stop_server(self) -> None:
+        """Accept no more, and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        await super().stop_server()

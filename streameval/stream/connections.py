@@ -1,9 +1,9 @@
 """Connections to the pages: how many there are, and for how long.
 
-aiohttp waits for ever for the rest of a request. So a connection is accepted here: it ends after
-`seconds`, whatever it is doing (sending half a request, reading its answer slowly, nothing), and the
-oldest one ends where `most` are open. Every page is one short answer, so nobody who asks in earnest
-notices.
+aiohttp waits for ever for the rest of a request. So a connection is accepted here. It ends after
+`seconds`, whatever its client does: send half a request, read the answer slowly, or nothing. Where
+`most` are open, the oldest one makes room. Every page is one short answer, so clients that read
+what they asked for do not notice.
 """
 
 from __future__ import annotations
@@ -51,4 +51,4 @@ class _Accepted(asyncio.Protocol):
         self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connections.accept(cast(asyncio.Transport, transport))
+        self._connections.accept(cast("asyncio.Transport", transport))

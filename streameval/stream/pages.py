@@ -20,6 +20,7 @@ STUCK_AFTER: Final = 30.0
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
+    "Connection": "close",
     "Content-Security-Policy": overview.POLICY,
     "Referrer-Policy": "no-referrer",
     "Server": "streameval",
@@ -82,3 +83,4 @@ def _line(problem: str | None) -> web.Response:
 
 async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
+    response.force_close()  # a connection that waits for the next request is one that is held
