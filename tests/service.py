@@ -205,7 +205,7 @@ class Worker:
         self.log = self.folder / "log.txt"
         self.process = None
 
-    def start(self, *arguments, program=("-m", "streameval.cli")):
+    def start(self, *arguments, program=("-m", "streameval")):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 import streameval
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
-from streameval.stream.app import FrameOptions, run
+from streameval.stream.app import MOST_CONNECTIONS, FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
 from streameval.stream.logs import REPEAT_SECONDS, Seldom
 from streameval.stream.pages import STUCK_AFTER, Pages
@@ -103,6 +104,68 @@ def test_pages_are_ours_and_hardened():
             assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+HELD = {
+    "nothing is sent": b"",
+    "half a request is sent": b"GET /metrics HTTP/1.1\r\nHost: loc",
+    "a body is missing": b"POST /metrics HTTP/1.1\r\nHost: l\r\nContent-Length: 99\r\n\r\nhalf",
+    "the answers are not read": b"GET /metrics HTTP/1.1\r\nHost: l\r\n\r\n" * 500,
+    "one request is sent": b"GET /healthz HTTP/1.1\r\nHost: l\r\n\r\n",
+}
+
+
+def connect(running: Worker, sent: bytes) -> socket.socket:
+    """A connection on which `sent` was sent and nothing was read."""
+    host, port = re.search(r"//([^:]+):(\d+)/", running.url).groups()
+    connection = socket.create_connection((host, int(port)), PATIENCE)
+    connection.sendall(sent)
+    return connection
+
+
+def wait_for_its_end(connection: socket.socket) -> bytes:
+    """What arrives until the other side ends the connection."""
+    found = b""
+    with connection:
+        try:
+            while more := connection.recv(1 << 16):
+                found += more
+        except ConnectionResetError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("sent", HELD.values(), ids=HELD)
+def test_a_connection_ends_whatever_its_client_does(sent):
+    """Forty clients that hold a connection in the same way are let go, and pages answer on."""
+    with worker("good", CONNECTION_SECONDS="0.5") as running:
+        running.wait_for_pages()
+        held = [connect(running, sent) for _ in range(40)]
+        assert running.get("healthz")[0] == 200
+        answers = {wait_for_its_end(connection)[:12] for connection in held}
+        assert running.get("healthz")[0] == 200
+    assert answers <= {b"", b"HTTP/1.1 200", b"HTTP/1.1 405"}
+
+
+def test_the_oldest_connections_make_room_for_new_ones():
+    """More clients than there may be connections: those that came first are let go at once."""
+    with worker("good", CONNECTION_SECONDS="3600") as running:
+        running.wait_for_pages()
+        held = [connect(running, HELD["half a request is sent"]) for _ in range(200)]
+        for connection in held[: 200 - MOST_CONNECTIONS]:
+            assert wait_for_its_end(connection) == b""
+        assert running.get("healthz")[0] == 200
+        for connection in held:
+            connection.close()
+
+
+def test_an_answer_ends_its_connection():
+    """A client that keeps connections is told, so that it does not send into a closed one."""
+    with worker("good") as running:
+        running.wait_for_pages()
+        answer = wait_for_its_end(connect(running, HELD["one request is sent"]))
+    assert answer.endswith(b"\r\n\r\nok\n")
+    assert b"\r\nConnection: close\r\n" in answer
+
+
 def test_metrics_negotiates_openmetrics():
     """A scraper that accepts OpenMetrics gets it; any other gets the text format."""
     with worker("good") as running:
@@ -133,6 +196,57 @@ def test_a_worker_that_cannot_flush_ends_with_75(behaviour):
         running.process.send_signal(signal.SIGTERM)
         code, _, err = running.end()
     assert (code, "Traceback" in err) == (75, False)
+
+
+def catches_sigterm(process: subprocess.Popen) -> bool:
+    """Whether a process has a handler for SIGTERM."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def maps(process: subprocess.Popen, library: str) -> bool:
+    """Whether a process has loaded a library."""
+    return library in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+STAGES = {
+    "its first line has run": catches_sigterm,
+    "it imports the settings": lambda process: maps(process, "_pydantic_core"),
+    "it imports the web server": lambda process: maps(process, "aiohttp"),
+    "it imports numpy, after signals are taken": lambda process: maps(process, "_multiarray"),
+}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("reached", STAGES.values(), ids=STAGES)
+def test_a_signal_while_a_worker_starts_ends_it_with_0(reached, sent):
+    """Nothing was read, so nothing is left over; Kafka and Redis are not even there."""
+    command = [sys.executable, "-m", "streameval", "worker"]
+    away = {"STREAMEVAL_KAFKA": "127.0.0.1:1", "STREAMEVAL_REDIS": "redis://127.0.0.1:1/0"}
+    environment = {**os.environ, **away, "STREAMEVAL_LISTEN": "127.0.0.1:0"}
+    environment["PYTHONPATH"] = str(Path(streameval.__file__).parents[1])
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while not reached(process):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def test_nothing_large_is_imported_before_signals_are_taken():
+    """What the program imports before its first line of code would be time without a handler."""
+    code = "import sys; before = set(sys.modules); import streameval.__main__;"
+    code += "print(len(set(sys.modules) - before))"
+    command = [sys.executable, "-S", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(Path(streameval.__file__).parents[1])}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 30
+    with (Path(__file__).parents[1] / "pyproject.toml").open("rb") as project:
+        assert tomllib.load(project)["project"]["scripts"] == {
+            "streameval": "streameval.__main__:main"
+        }
 
 
 def test_a_second_interrupt_ends_at_once():

@@ -79,7 +79,7 @@ class Worker(NamedTuple):
 @contextmanager
 def worker(folder: Path, config: Path, port: int) -> Iterator[Worker]:
     """A worker with the settings of a file, given once it is ready."""
-    command = [sys.executable, "-m", "streameval.cli", "worker", "--config", str(config)]
+    command = [sys.executable, "-m", "streameval", "worker", "--config", str(config)]
     # Settings of the environment beat the file, and the demo's must hold.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     address = f"http://{HOST}:{port}"

@@ -4,6 +4,7 @@ SIGTERM and SIGINT are blocked before any thread exists and taken by one thread 
 they are heard while the event loop is blocked, while Kafka or Redis is away, and while the worker
 starts. That thread asks the loop to stop and arms a timer: when the time is up, the process ends
 where it stands. Nothing is lost by that: what is not committed is read again from the log.
+Earlier signals, while Python imports, are `streameval.__main__`'s.
 
 Exit codes: 0 when everything read was committed, 75 (EX_TEMPFAIL: run me again) when not, the
 error's own code where an error ended the worker.
