@@ -98,6 +98,32 @@ def test_a_user_is_one_readable_hash(url):
         }
 
 
+def test_a_user_in_a_commit_costs_one_read_and_one_write():
+    """Redis serves every worker with one core, and whoever waits for it while a commit runs."""
+    ids = [f"u{number}" for number in range(300)]
+    later = {"first": NOW + 5, "last": NOW + 7, "positives": (0, 1)}
+
+    async def scenario(server):
+        async with opened(server.url) as store:
+            await store.commit(commit_of(None, 10, [delta(user) for user in ids]))
+            with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+                client.config_resetstat()
+                await store.commit(commit_of(10, 20, [delta(user, **later) for user in ids]))
+                statistics = client.info("commandstats")
+            assert (await store.user("u299", 1)).impressions == 20
+            return {name: counted["calls"] for name, counted in statistics.items()}
+
+    with servers.redis() as server:
+        calls = asyncio.run(scenario(server))
+    partition = {"hmget": 1, "hset": 2}
+    assert calls["cmdstat_hmget"] == len(ids) + partition["hmget"]
+    assert calls["cmdstat_hset"] == len(ids) + partition["hset"]
+    assert calls.keys() <= {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_hset"} | OF_THE_CLIENT
+
+
+OF_THE_CLIENT = {"cmdstat_config|resetstat", "cmdstat_info", "cmdstat_client|setinfo"}
+
+
 def test_a_user_known_in_two_partitions_is_summed(url):
     async def scenario():
         async with opened(url) as store:
