@@ -6,6 +6,7 @@ named, until it is skipped.
 """
 
 import json
+import os
 from collections import Counter
 
 import comparison
@@ -186,3 +187,22 @@ def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skip
         assert read[1] == ends[1], "the other partition went on"
         assert it.metric("events_lost_total") == 1
         it.verify({0: before[0] + after[0], 1: after[1]})
+
+
+def test_a_broken_record_whose_letter_is_refused_stops_nothing():
+    """Its topic takes less than a kilobyte: the value is shortened, and every record counted."""
+    with (
+        servers.redis() as store,
+        Scene(servers.shared_kafka(), store, partitions=1) as it,
+    ):
+        small = {"max.message.bytes": "800"}
+        service.create_topic(it.kafka.port, f"{it.topic}.dead-letter", 1, **small)
+        worker = it.worker()
+        broken = [(b"u1", b"{" + os.urandom(size)) for size in (100, 2_000, 100_000)]
+        service.produce(it.kafka.port, it.topic, broken)
+        it.produce(500)
+        it.verify()
+        values = [len(value) for _, _, value in service.dead_letters(it.kafka.port, it.topic)]
+        assert {101, 256} <= set(values)
+        assert worker.logged().count("Kafka refuses dead letters") == 1
+        assert it.metric("dead_letters_refused_total") == 0

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 import time
 
 import pytest
@@ -392,6 +393,85 @@ def test_dead_letters_say_what_was_wrong_and_where_it_was(kafka):
         }
         assert (found[6].key, found[6].value) == (None, b""), "aiokafka sends no empty record"
         assert len(found[7].value) == MAX_DEAD_LETTER_BYTES
+
+    asyncio.run(scenario())
+
+
+async def limited_dead_topic(server, topic, **config):
+    """A topic of dead letters that takes less than they are."""
+    async with administration(server) as admin:
+        await admin.create_topics([NewTopic(f"{topic}.dead", 1, 1, topic_configs=config)])
+
+
+def noise(size):
+    """Bytes that no codec packs."""
+    return random.Random(size).randbytes(size)
+
+
+async def letters_of(server, topic):
+    """The dead letters of a topic by the offset that they name: key and value."""
+    place = TopicPartition(f"{topic}.dead", 0)
+    consumer = AIOKafkaConsumer(bootstrap_servers=server.address, auto_offset_reset="earliest")
+    await consumer.start()
+    consumer.assign([place])
+    found = {}
+    end = (await consumer.end_offsets([place]))[place]
+    while await consumer.position(place) < end:
+        for records in (await consumer.getmany(timeout_ms=500)).values():
+            found |= {int(dict(r.headers)["offset"]): (r.key, r.value) for r in records}
+    await consumer.stop()
+    return found
+
+
+def test_letters_that_are_too_large_for_their_topic_are_shortened_and_the_others_are_whole(
+    kafka, caplog
+):
+    """Also those that were in one batch with them; the log says so once."""
+
+    async def scenario():
+        topic = await new_topic(kafka)
+        await limited_dead_topic(kafka, topic, **{"max.message.bytes": "900"})
+        sizes = [50, 20_000, 2_000, 60, 500, 100_000, 70, 80]
+        letters = [letter(at, noise(size)) for at, size in enumerate(sizes)]
+        async with member(kafka, topic) as one:
+            refused = await asyncio.gather(
+                one.reader.bury(letters[:4]), one.reader.bury(letters[4:])
+            )
+        assert refused == [0, 0]
+        kept = {at: min(size, 256) if size > 500 else size for at, size in enumerate(sizes)}
+        found = await letters_of(kafka, topic)
+        assert {at: len(value) for at, (_, value) in found.items()} == kept
+        assert {key for key, _ in found.values()} == {b"k"}
+
+    asyncio.run(scenario())
+    (line,) = [line.message for line in caplog.records if "refuses dead letters" in line.message]
+    assert "they are shortened; raise max.message.bytes" in line
+
+
+def test_letters_that_are_refused_as_headers_only_are_given_up_and_counted(kafka, caplog):
+    async def scenario():
+        topic = await new_topic(kafka)
+        await limited_dead_topic(kafka, topic, **{"max.message.bytes": "100"})
+        async with member(kafka, topic) as one:
+            assert await one.reader.bury([letter(at, noise(50)) for at in range(5)]) == 5
+        assert await letters_of(kafka, topic) == {}
+
+    asyncio.run(scenario())
+    said = [line.message for line in caplog.records if "refuses dead letters" in line.message]
+    assert len(said) == 2
+    assert "they are given up, and counted" in said[1]
+
+
+def test_a_compacted_topic_of_dead_letters_takes_those_with_a_key(kafka):
+    """Kafka refuses the others with an answer that aiokafka does not know."""
+
+    async def scenario():
+        topic = await new_topic(kafka)
+        await limited_dead_topic(kafka, topic, **{"cleanup.policy": "compact"})
+        letters = [letter(at, b"v", key=b"k%d" % at if at % 2 else None) for at in range(6)]
+        async with member(kafka, topic) as one:
+            assert await one.reader.bury(letters) == 3
+        assert sorted(await letters_of(kafka, topic)) == [1, 3, 5]
 
     asyncio.run(scenario())
 

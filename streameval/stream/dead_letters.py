@@ -3,6 +3,10 @@
 A letter carries the record's key and the first `MAX_DEAD_LETTER_BYTES` of its value, and as headers
 `reason`, `detail`, and where it was: `topic`, `partition`, `offset`, `timestamp` (ms). Letters are
 sent again until they are acknowledged, so one may come twice, with the same offset.
+
+What Kafka refuses for good must not stop the partition whose record it is. A batch that is refused
+is sent again in halves; a letter that is refused by itself is shortened, then sent as headers only,
+and then given up and counted.
 """
 
 from __future__ import annotations
@@ -10,11 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    BrokerResponseError,
+    InvalidTimestampError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnsupportedForMessageFormatError,
+    for_code,
+)
+from aiokafka.partitioner import DefaultPartitioner
 
 from streameval.core.errors import RefusedError
 from streameval.core.limits import MAX_DEAD_LETTER_BYTES
@@ -27,6 +44,38 @@ RETRY_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
 # Brokers that keep a letter, where there are as many.
 REPLICAS: Final = 3
+# Bytes of key and value that each next form of a letter keeps: whole, shortened, headers only.
+FORMS: Final = (MAX_DEAD_LETTER_BYTES, 1_024, 256, 0)
+# Answers about the records themselves, which no waiting changes.
+_FOR_GOOD: Final = (
+    InvalidTimestampError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    UnsupportedForMessageFormatError,
+)
+# Other answers that aiokafka does not call passing (it knows few codes) are believed after as many.
+TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Letters for one partition of the topic, in one of `FORMS`, that were sent `tries` times."""
+
+    partition: int
+    letters: Sequence[DeadLetter]
+    form: int = 0
+    tries: int = 0
+
+    def refused(self) -> list[_Group]:
+        """What to send in place of a batch that was refused for good, if anything is left."""
+        half = len(self.letters) // 2
+        if half:
+            return [
+                replace(self, letters=letters)
+                for letters in (self.letters[:half], self.letters[half:])
+            ]
+        return [replace(self, form=self.form + 1)] if self.form + 1 < len(FORMS) else []
 
 
 class DeadLetters:
@@ -40,34 +89,110 @@ class DeadLetters:
         self._producer: AIOKafkaProducer | None = None
         self._opening = asyncio.Lock()
         self._complaints = Complaints(log, f"Kafka at {client['bootstrap_servers']}")
+        self._said: set[str] = set()
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Write `letters`; returns when all are acknowledged, tries until then.
+    async def bury(self, letters: Sequence[DeadLetter]) -> int:
+        """Write `letters`; returns how many were given up, when all others are acknowledged.
 
-        Raises `RefusedError` where the topic is missing and may not be created.
+        Tries until then. Raises `RefusedError` where the topic is missing and may not be created,
+        or may not be written to.
         """
-        left = list(letters)
-        while left:
+        given_up, left, groups = 0, list(letters), list[_Group]()
+        while left or groups:
             try:
                 producer = await self._open()
-                sent = [await self._send(producer, letter) for letter in left]
+                if left:
+                    groups, left = await self._by_partition(producer, left), []
+                groups, lost = await self._send_all(producer, groups)
+                given_up += lost
             except (KafkaError, OSError) as error:
                 self._complaints.say("waiting for it to take dead letters", error)
-            else:
-                results = await asyncio.gather(*sent, return_exceptions=True)
-                failed = [result for result in results if isinstance(result, BaseException)]
-                left = [
-                    letter
-                    for letter, result in zip(left, results, strict=True)
-                    if isinstance(result, BaseException)
-                ]
-                if failed:
-                    self._complaints.say("sending dead letters again", failed[0])
-            if left:
                 await asyncio.sleep(RETRY_SECONDS)
+        return given_up
 
-    async def _send(self, producer: AIOKafkaProducer, letter: DeadLetter) -> Awaitable[Any]:
-        """Hand a letter to the producer; the answer is to be awaited."""
+    async def _by_partition(
+        self, producer: AIOKafkaProducer, letters: Sequence[DeadLetter]
+    ) -> list[_Group]:
+        """Letters by the partition that their key belongs to, as any producer would send them."""
+        partitions = sorted(await producer.partitions_for(self._topic))
+        choose = DefaultPartitioner()
+        found: dict[int, list[DeadLetter]] = {}
+        for letter in letters:
+            found.setdefault(choose(letter.key, partitions, partitions), []).append(letter)
+        return [_Group(partition, those) for partition, those in found.items()]
+
+    async def _send_all(
+        self, producer: AIOKafkaProducer, groups: Sequence[_Group]
+    ) -> tuple[list[_Group], int]:
+        """Send `groups` in batches; what is to be sent again, and how many letters are given up."""
+        batches: list[tuple[_Group, Awaitable[Any]]] = []
+        waiting = list(reversed(groups))
+        while waiting:
+            group = waiting.pop()
+            batch, count = self._filled(producer, group)
+            if count < len(group.letters):
+                waiting.append(replace(group, letters=group.letters[count:]))
+                group = replace(group, letters=group.letters[:count])
+            sent = await producer.send_batch(batch, self._topic, partition=group.partition)
+            batches.append((group, sent))
+        answers = await asyncio.gather(*(sent for _, sent in batches), return_exceptions=True)
+        again: list[_Group] = []
+        given_up = 0
+        passing: BaseException | None = None
+        for (group, _), answer in zip(batches, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                continue
+            tried = replace(group, tries=group.tries + 1)
+            if not self._refuses(answer, tried):
+                passing = answer
+                again.append(tried)
+                continue
+            smaller = tried.refused()
+            again += smaller
+            given_up += 0 if smaller else 1
+            if len(group.letters) == 1:
+                self._say_once(smaller, answer)
+        if passing is not None:
+            self._complaints.say("sending dead letters again", passing)
+            await asyncio.sleep(RETRY_SECONDS)
+        return again, given_up
+
+    def _refuses(self, answer: BaseException, group: _Group) -> bool:
+        """Whether Kafka refused a batch for good."""
+        if isinstance(answer, TopicAuthorizationFailedError):
+            raise RefusedError(
+                f"Kafka forbids to write dead letters to the topic {self._topic}: grant WRITE on it"
+                " to this user"
+            ) from answer
+        if isinstance(answer, _FOR_GOOD):
+            return True
+        answered = isinstance(answer, BrokerResponseError) and not answer.retriable
+        return answered and group.tries >= TRIES
+
+    def _say_once(self, smaller: Sequence[_Group], answer: BaseException) -> None:
+        """Log what becomes of a letter that is refused by itself, once for each outcome."""
+        outcome = "they are shortened" if smaller else "they are given up, and counted"
+        if outcome not in self._said:
+            self._said.add(outcome)
+            log.warning(
+                "Kafka refuses dead letters (%s): %s; raise max.message.bytes of the topic %s,"
+                " which must not be compacted",
+                str(answer) or repr(answer),
+                outcome,
+                self._topic,
+            )
+
+    def _filled(self, producer: AIOKafkaProducer, group: _Group) -> tuple[Any, int]:
+        """A batch with as many letters of a group as it holds, and how many these are."""
+        batch, count = producer.create_batch(), 0
+        for letter in group.letters:
+            if self._append(batch, letter, FORMS[group.form]) is None:
+                break
+            count += 1
+        return batch, count
+
+    def _append(self, batch: Any, letter: DeadLetter, size: int) -> Any:
+        """Append a letter with `size` bytes of key and value; None where the batch is full."""
         headers = {
             "reason": letter.rejection.reason,
             "detail": letter.rejection.detail,
@@ -76,17 +201,16 @@ class DeadLetters:
             "offset": letter.offset,
             "timestamp": letter.timestamp,
         }
-        sent: Awaitable[Any] = await producer.send(
-            self._topic,
+        return batch.append(
+            timestamp=None,
             # A record without key and value is legal, but aiokafka sends none.
-            b"" if letter.value is None else letter.value[:MAX_DEAD_LETTER_BYTES],
-            key=None if letter.key is None else letter.key[:MAX_DEAD_LETTER_BYTES],
+            value=b"" if letter.value is None else letter.value[:size],
+            key=None if letter.key is None or not size else letter.key[:size],
             headers=[
                 (name, str(value).encode(errors="backslashreplace"))
                 for name, value in headers.items()
             ],
         )
-        return sent
 
     async def _open(self) -> AIOKafkaProducer:
         async with self._opening:  # partitions share it and may come at once

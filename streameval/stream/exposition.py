@@ -231,6 +231,11 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
         ),
         ("dead_letters", "Records written to the dead-letter topic", counters.dead_letters),
         (
+            "dead_letters_refused",
+            "Rejected records that the dead-letter topic does not take in any form",
+            counters.dead_letters_refused,
+        ),
+        (
             "events_lost",
             "Records the log no longer held when they were to be read",
             counters.events_lost,

@@ -232,7 +232,9 @@ class Ingest:
             if cut.checkpoint is not None:
                 self.counters.checkpoint_seconds.observe(time.monotonic() - began)
             if cut.letters:
-                await self.reader.bury(cut.letters)  # 4. bury, write
+                refused = await self.reader.bury(cut.letters)  # 4. bury, write
+                cut.tally.dead_letters -= refused
+                cut.tally.dead_letters_refused = refused
             await self.outbox.write(cut)
             began = time.monotonic()
             answer = await self.store.commit(self._written(cut))  # 5. commit

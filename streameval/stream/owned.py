@@ -63,6 +63,7 @@ class Tally:
     dead_letters: int
     lost: int
     batch_seconds: float
+    dead_letters_refused: int = 0
 
 
 @dataclass(slots=True)
@@ -400,6 +401,7 @@ def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
     counters.ignored += tally.counters["ignored"]
     counters.key_mismatches += tally.key_mismatches
     counters.dead_letters += tally.dead_letters
+    counters.dead_letters_refused += tally.dead_letters_refused
     counters.events_lost += tally.lost
     counters.commits += 1
     counters.checkpoints += cut.checkpoint is not None

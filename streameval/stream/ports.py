@@ -56,8 +56,8 @@ class Log(Protocol):
     def lag(self, partition: int, next_offset: int) -> int | None:
         """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Write to the dead-letter topic; returns when acknowledged, tries until then."""
+    async def bury(self, letters: Sequence[DeadLetter]) -> int:
+        """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
         """Tell the group's offsets, for tools that show lag; failure is of no consequence."""

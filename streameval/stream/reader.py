@@ -480,9 +480,9 @@ class Reader:
         if told:
             await within(consumer.commit(told), REQUEST_SECONDS)
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Write to the dead-letter topic; returns when acknowledged, tries until then."""
-        await self._dead_letters.bury(letters)
+    async def bury(self, letters: Sequence[DeadLetter]) -> int:
+        """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
+        return await self._dead_letters.bury(letters)
 
     # ------------------------------------------------------------------ saying
 

@@ -93,6 +93,7 @@ class ProcessCounters:
     ignored: int = 0
     key_mismatches: int = 0
     dead_letters: int = 0
+    dead_letters_refused: int = 0
     events_lost: int = 0
     commits: int = 0
     fences: int = 0
