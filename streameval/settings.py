@@ -345,6 +345,13 @@ class Settings(BaseSettings):
     kafka_password: SecretStr | None = Field(
         None, description="Kafka's password, with a SASL protocol."
     )
+    kafka_rack: str | None = Field(
+        None,
+        description=(
+            "This worker's rack or zone: fetches from a replica there, where the brokers have a"
+            " rack-aware `replica.selector.class`."
+        ),
+    )
     kafka_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
         None, description="Certificates that sign Kafka's (PEM); without it, the system's."
     )

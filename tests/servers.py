@@ -94,6 +94,10 @@ class Server:
     def start(self):
         """Start, or start again after `kill`; returns when the server answers."""
         self.spawn()
+        return self.wait()
+
+    def wait(self):
+        """Wait until the server answers."""
         end = time.monotonic() + self.start_seconds
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -164,13 +168,13 @@ def _folder(stem):
     return tempfile.mkdtemp(prefix=f"streameval-{stem}-")
 
 
-def _kafka_answers(port):
-    """A Metadata v1 answer that lists a broker."""
+def _kafka_answers(port, brokers=1):
+    """A Metadata v1 answer that lists as many brokers."""
     with socket.create_connection(("127.0.0.1", port), 2) as connection:
         request = struct.pack(">hhih5si", 3, 1, 7, 5, b"probe", 0)
         connection.sendall(struct.pack(">i", len(request)) + request)
         answer = connection.makefile("rb").read(12)
-    return len(answer) == 12 and struct.unpack(">iii", answer)[2] > 0
+    return len(answer) == 12 and struct.unpack(">iii", answer)[2] >= brokers
 
 
 def _redis_answers(port):
@@ -187,18 +191,88 @@ def _tcp_answers(port):
 def kafka(*, advertised_port=None, secure_port=None, **config):
     """Real Kafka, one KRaft node; `advertised_port` is a proxy's, at `secure_port` listens SECURE,
     whose protocol is for `config` to say: broker settings with `_` for `.`. A context manager."""
+    port, controller = free_port(), free_port()
+    advertised = f"PLAINTEXT://127.0.0.1:{advertised_port or port}"
+    settings = {"advertised.listeners": advertised}
+    if secure_port is not None:
+        secure = f",SECURE://localhost:{secure_port}"
+        settings["listeners"] = _listeners(port, controller) + secure
+        settings["advertised.listeners"] = advertised + secure
+    settings |= {key.replace("_", "."): value for key, value in config.items()}
+    return _running(_kafka_node(1, port, {1: controller}, _cluster_id(), settings))
+
+
+class Cluster:
+    """Real Kafka of several nodes: the address is that of all, the port that of one that runs."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+
+    @property
+    def port(self):
+        return next(node.port for node in self.nodes if node.process is not None)
+
+    @property
+    def address(self):
+        return ",".join(node.address for node in self.nodes)
+
+
+@contextlib.contextmanager
+def kafka_cluster(nodes=3):
+    """Real Kafka: KRaft nodes, each in a rack of its own (r1, r2, …). A context manager."""
+    ports = {number: free_port() for number in range(1, nodes + 1)}
+    controllers = {number: free_port() for number in ports}
+    settings = {
+        "offsets.topic.replication.factor": nodes,
+        "min.insync.replicas": nodes - 1,
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }
+    cluster_id = _cluster_id()
+    probe = functools.partial(_kafka_answers, brokers=nodes - 1)
+    cluster = Cluster(
+        [
+            _kafka_node(
+                number,
+                port,
+                controllers,
+                cluster_id,
+                settings | {"broker.rack": f"r{number}"},
+                probe,
+            )
+            for number, port in ports.items()
+        ]
+    )
+    try:
+        for node in cluster.nodes:
+            node.spawn()  # none answers before most of them run
+        for node in cluster.nodes:
+            node.wait()
+        yield cluster
+    finally:
+        for node in cluster.nodes:
+            node.stop()
+            shutil.rmtree(node.folder, ignore_errors=True)
+
+
+def _listeners(port, controller):
+    return f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"
+
+
+def _kafka_node(number, port, controllers, cluster_id, changed, probe=_kafka_answers):
+    """A KRaft node, not started; `controllers` are the ports of all nodes', `changed` settings."""
     if shutil.which("java") is None:
         missing("java")
     if not any(_kafka_jars()):
         missing(f"Kafka's jars in {_LIBS} or STREAMEVAL_KAFKA_LIBS")
-    port, controller, folder = free_port(), free_port(), pathlib.Path(_folder("kafka"))
+    folder = pathlib.Path(_folder("kafka"))
+    voters = ",".join(f"{voter}@127.0.0.1:{at}" for voter, at in controllers.items())
     settings = {
         "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "node.id": number,
+        "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised_port or port}",
+        "listeners": _listeners(port, controllers[number]),
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": folder / "data",
         "auto.create.topics.enable": "false",
@@ -216,20 +290,17 @@ def kafka(*, advertised_port=None, secure_port=None, **config):
         "broker.heartbeat.interval.ms": 300,
         "log.cleaner.threads": 1,
     }
-    if secure_port is not None:
-        for listeners in ("listeners", "advertised.listeners"):
-            settings[listeners] += f",SECURE://localhost:{secure_port}"
-    settings |= {key.replace("_", "."): value for key, value in config.items()}
+    settings |= changed
     properties = folder / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     java = ["java", "-XX:+UseSerialGC", "-Xmx384m"]
     java += ["-cp", f"{_LIBS}/*", f"-Dkafka.logs.dir={folder}"]
-    formatting = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id()]
+    formatting = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
     subprocess.run(
         [*formatting, "--config", properties], check=True, capture_output=True, timeout=60
     )
     command = [*java, "kafka.Kafka", str(properties)]
-    return _running(Server("kafka", command, _kafka_answers, port, folder))
+    return Server("kafka", command, probe, port, folder)
 
 
 def _cluster_id():

@@ -41,9 +41,9 @@ def administer(kafka_port, ask):
     return asyncio.run(run())
 
 
-def create_topic(kafka_port, topic, partitions=4, **config):
+def create_topic(kafka_port, topic, partitions=4, replicas=1, **config):
     settings = {"message.timestamp.type": "LogAppendTime"} | config
-    new = NewTopic(topic, partitions, 1, topic_configs=settings)
+    new = NewTopic(topic, partitions, replicas, topic_configs=settings)
 
     def created():
         """Not while Kafka still deletes one of that name."""

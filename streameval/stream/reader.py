@@ -99,6 +99,7 @@ def open_reader(settings: Settings) -> Reader:
         fetch_bytes=settings.fetch_bytes,
         partition_fetch_bytes=settings.partition_fetch_bytes,
         session_ms=settings.session_timeout,
+        rack=settings.kafka_rack,
     )
 
 
@@ -107,7 +108,7 @@ class Reader:
 
     `client` are the arguments of `client_arguments`. `fetch_bytes` and `partition_fetch_bytes`
     bound what is fetched ahead, compressed. A worker silent for `session_ms` loses its partitions;
-    `max_poll_ms` is for tests of time limits.
+    `rack`: fetch from a replica there. `max_poll_ms` is for tests of time limits.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Reader:
         fetch_bytes: int = 50 << 20,
         partition_fetch_bytes: int = 4 << 20,
         session_ms: int = 10_000,
+        rack: str | None = None,
         max_poll_ms: int = MAX_POLL_MS,
     ) -> None:
         self.cluster_id = ""
@@ -141,6 +143,7 @@ class Reader:
             "heartbeat_interval_ms": min(HEARTBEAT_MS, session_ms // 3),
             "max_poll_interval_ms": max_poll_ms,
             "rebalance_timeout_ms": REBALANCE_MS,
+            "client_rack": rack,
             "metadata_max_age_ms": METADATA_AGE_MS,
         }
         self._consumer: AIOKafkaConsumer | None = None
