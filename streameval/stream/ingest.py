@@ -366,7 +366,14 @@ class Ingest:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """End the worker where a task in the background failed: nobody else would notice."""
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
 
     async def _probe(self) -> None:
         """Ask both servers every few seconds whether they are there."""
