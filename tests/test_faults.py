@@ -5,7 +5,6 @@ Kills at random moments are in `test_exactly_once`, broken records in `test_pois
 """
 
 import contextlib
-import json
 import pathlib
 import random
 import shutil
@@ -110,6 +109,19 @@ def test_a_worker_waits_for_redis_and_kafka_with_a_line_and_then_works():
         kafka.start()
         it.produce(2_000)
         it.verify()
+
+
+def test_a_worker_whose_topic_is_absent_says_so_where_it_is_asked():
+    """Kafka answers: what is missing is the topic, before and while it works."""
+    with scene(partitions=1) as it:
+        service.delete_topic(it.kafka.port, it.topic)
+        worker = it.worker()
+        absent = f"the topic {it.topic} does not exist: create it"
+        service.wait_for(lambda: absent in service.refused(worker, "/readyz"), 20, "it says so")
+        service.create_topic(it.kafka.port, it.topic, 1)
+        service.wait_for(lambda: worker.page("/readyz"), 20, "it is ready")
+        service.delete_topic(it.kafka.port, it.topic)
+        service.wait_for(lambda: absent in service.refused(worker, "/readyz"), 20, "again")
 
 
 def test_a_worker_that_ends_at_each_named_point_of_its_work():
@@ -410,14 +422,17 @@ def test_redis_without_memory_takes_nothing_and_goes_on_when_it_has_some():
         it.verify()
 
 
-def test_state_of_another_definition_is_refused_and_says_what_changed():
+def test_another_definition_is_refused_and_says_what_changed_and_disturbs_nobody():
+    """It never joins the group: whoever works keeps its partitions, however often it starts."""
     with scene() as it:
         worker = it.worker()
         it.produce(1_000)
         it.wait_for_all()
-        assert ends_in_time(worker) == 0
-        changed = json.loads(worker.config.read_text()) | {"ks": [3]}
-        worker.config.write_text(json.dumps(changed))
-        worker.start()
-        assert worker.process.wait(30) == 2
-        assert "ks" in worker.logged() and "--reset-windows" in worker.logged()
+        for _ in range(2):
+            other = it.worker(ks=[3])
+            assert other.process.wait(30) == 2
+            assert "ks" in other.logged() and "--reset-windows" in other.logged()
+            assert "assigned partitions" not in other.logged()
+        it.produce(1_000)
+        it.verify()
+        assert worker.logged().count("assigned partitions") == 1
