@@ -301,9 +301,10 @@ def _is_plain(raw: bytes) -> bool:
 
 
 def _check_text(value: bytes | None, event: Event) -> None:
-    """Raise ValueError when an id or a label of the event holds a control character."""
+    """Raise ValueError where an id or a label holds a control character, or a byte is no UTF-8."""
     if value is None or _is_plain(value):
         return
+    value.decode()  # msgspec does not look into fields that it ignores
     texts = [event.user_id, event.request_id]
     if isinstance(event, SlateEvent):
         texts += [event.variant, event.surface, *event.positions]
