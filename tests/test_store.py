@@ -190,9 +190,9 @@ def test_another_definition_is_fenced(url):
     asyncio.run(scenario())
 
 
-def saved(header, *names, keep=()):
-    """A checkpoint whose new chunks `names` hold their own names."""
-    return CheckpointWrite(header, {name: name.encode() for name in names}, [*keep, *names])
+def saved(header, *names, keep=(), since=None):
+    """A checkpoint after that at `since`, whose new chunks `names` hold their own names."""
+    return CheckpointWrite(header, {name: name.encode() for name in names}, [*keep, *names], since)
 
 
 def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_ones(url):
@@ -202,13 +202,14 @@ def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_ones(url):
             first = CheckpointWrite(b"h1", {"one": b"\x00\xffone", "pane": b"p"}, ["one", "pane"])
             await store.commit(commit_of(None, 10, [delta()], first))
             await store.commit(commit_of(10, 15, [delta()]))
-            second = saved(b"h2", "two", keep=["one", "pane"])
+            second = saved(b"h2", "two", keep=["one", "pane"], since=10)
             await store.commit(commit_of(15, 20, [], second))
             stored = await store.load(0)
             assert stored.header == b"h2"
             assert stored.chunks == {"one": b"\x00\xffone", "pane": b"p", "two": b"two"}
             assert (stored.checkpoint_offset, stored.offset) == (20, 20)
-            await store.commit(commit_of(20, 30, [], saved(b"h3", "three", keep=["pane", "two"])))
+            third = saved(b"h3", "three", keep=["pane", "two"], since=20)
+            await store.commit(commit_of(20, 30, [], third))
             await store.commit(commit_of(30, 40))
             stored = await store.load(0)
             assert stored.header == b"h3"
@@ -226,7 +227,7 @@ def test_a_checkpoint_without_new_chunks_keeps_the_old_ones(url):
     async def scenario():
         async with opened(url) as store:
             await store.commit(commit_of(None, 10, [], saved(b"h1", "one")))
-            await store.commit(commit_of(10, 20, [], saved(b"h2", keep=["one"])))
+            await store.commit(commit_of(10, 20, [], saved(b"h2", keep=["one"], since=10)))
             stored = await store.load(0)
             assert (stored.header, stored.chunks) == (b"h2", {"one": b"one"})
 
@@ -247,6 +248,22 @@ def test_a_fenced_checkpoint_leaves_the_pointer_and_its_chunk_goes_by_itself(url
             ttls = sorted(client.pttl(key) for key in keys)
             assert ttls[0] == -1
             assert 0 < ttls[1] <= store_module.CHUNK_TTL_MS
+
+    asyncio.run(scenario())
+
+
+def test_of_two_checkpoints_at_one_offset_that_go_on_from_the_same_one_the_second_is_fenced(url):
+    """The stored offset does not move: without this both would give up the same slates."""
+
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [], saved(b"h1", "one")))
+            await store.commit(commit_of(10, 20, [delta()]))
+            first = saved(b"h2", "two", keep=["one"], since=10)
+            assert await store.commit(commit_of(20, 20, [], first)) == Applied()
+            second = saved(b"h3", "three", keep=["one"], since=10)
+            assert await store.commit(commit_of(20, 20, [], second)) == Fenced(20)
+            assert (await store.load(0)).header == b"h2"
 
     asyncio.run(scenario())
 
@@ -305,7 +322,7 @@ def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, 
             async def racing(self, partition, name):
                 if not raced:
                     raced.append(name)
-                    await writer.commit(commit_of(10, 20, [], saved(b"h2", "two")))
+                    await writer.commit(commit_of(10, 20, [], saved(b"h2", "two", since=10)))
                 return await read(self, partition, name)
 
             monkeypatch.setattr(Store, "_chunk", racing)

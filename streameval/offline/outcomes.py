@@ -14,8 +14,8 @@ safe to stop between any two:
    span: the worker that wrote it, or the one that restores the partition after its death.
 
 So a span is visible only if its checkpoint counts, and a worker that lost its partition without
-noticing never publishes. `clean` removes what lies beyond the checkpoint that a partition is
-restored from: after a store that lost data those slates are written again.
+noticing never publishes. After a store that lost data, `beyond` finds what lies beyond the
+checkpoint that a partition is restored from, and `remove` removes it: it is written again.
 
 Everything here blocks: call it in a thread. The world's errors are `UnreachableError`.
 """
@@ -278,27 +278,38 @@ class OutcomeFolder:
         with self._reaching():
             self._remove_folder(self._pending(name))
 
-    def clean(self, partition: int, beyond: int, since: int | None) -> int:
-        """Remove what a partition restored at offset `beyond` writes again; answers how many files.
+    def beyond(self, partition: int, offset: int, since: int | None) -> list[str]:
+        """Find the visible spans that a partition restored at `offset` writes again.
 
         No slate with a time before `since` (ms) is written again, so no earlier hour is looked
-        at; None looks at all. Spans that nobody published go when they are old.
+        at; None looks at all. Spans that nobody published are removed when they are old.
         """
-        first = "" if since is None else _hour(since)
-        removed = 0
         with self._reaching():
             for info in listed(self._files, f"{self._base}/{PENDING}"):
                 span = Span.parse(info.base_name)
                 if span is not None and span.partition == partition and self._is_old(info.path):
                     self._remove_folder(info.path)
-            for path in self._hours(first):
-                for info in listed(self._files, path):
-                    span = Span.parse(info.base_name)
-                    if span is not None and span.partition == partition and span.end > beyond:
-                        with contextlib.suppress(FileNotFoundError):
-                            self._files.delete_file(info.path)
-                            removed += 1
+            found = {span.name for _, span in self._spans(partition, since) if span.end > offset}
+        return sorted(found)
+
+    def remove(self, partition: int, names: Sequence[str], since: int | None) -> int:
+        """Remove the files of visible spans, whose store has lost them; answers how many files."""
+        removed = 0
+        with self._reaching():
+            for path, span in list(self._spans(partition, since)):
+                if span.name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.delete_file(path)
+                        removed += 1
         return removed
+
+    def _spans(self, partition: int, since: int | None) -> Iterator[tuple[str, Span]]:
+        """The visible files of a partition in the hours from `since` (ms) on."""
+        for hour in self._hours("" if since is None else _hour(since)):
+            for info in listed(self._files, hour):
+                span = Span.parse(info.base_name)
+                if span is not None and span.partition == partition:
+                    yield info.path, span
 
     def _hours(self, first: str) -> Iterator[str]:
         """The folders of hours from `first` (dt=…/hour=…) on."""

@@ -30,6 +30,7 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         11 header of the checkpoint, "" for none
         12 MessagePack: chunks to keep, the new ones among them   13 MessagePack: the new ones
         14 last_record, "" where the batch has none
+        15 offset of the checkpoint that this one goes on from, "" for none
 
 The columns of the users are parallel arrays, an entry for each user: ids; first_ts; last_ts, as
 strings; then for each counter that rises or falls for one of them its field and what it grows by.
@@ -43,7 +44,8 @@ with nothing changed, and Redis checks memory and disk before the first write on
 local partition = KEYS[1]
 local prefix = string.sub(partition, 1, -#'partition' - 1)
 
-local stored = redis.call('HMGET', partition, 'offset', 'commit', 'fingerprint', 'chunks')
+local stored = redis.call('HMGET', partition, 'offset', 'commit', 'fingerprint', 'chunks',
+  'checkpoint_offset')
 local listed = stored[4] or ''
 local function fenced()
   return {'fenced', stored[1] or '', stored[2] or ''}
@@ -51,7 +53,9 @@ end
 if (stored[1] or '') ~= ARGV[1] then return fenced() end
 if stored[3] and stored[3] ~= ARGV[7] then return fenced() end
 
--- 1. The checkpoint: chunks that are kept must be listed or new, and the new ones there.
+-- 1. The checkpoint: it must go on from the stored one. (Two workers may each add a checkpoint at the
+-- stored offset, which does not move then; the second would give up the slates of the first again.)
+-- Chunks that are kept must be listed or new, and the new ones there.
 local function chunk_key(name)
   return prefix .. 'chunk:' .. name
 end
@@ -59,6 +63,7 @@ end
 local checkpoint = ARGV[11] ~= ''
 local chunks, added, kept = {}, {}, {}
 if checkpoint then
+  if (stored[5] or '') ~= ARGV[15] then return fenced() end
   local known = {}
   for name in string.gmatch(listed, '%S+') do known[name] = true end
   chunks, added = cmsgpack.unpack(ARGV[12]), cmsgpack.unpack(ARGV[13])

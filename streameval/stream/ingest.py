@@ -270,7 +270,7 @@ class Ingest:
             now=int(time.time() * 1000),
             checkpoint=None
             if saved is None
-            else CheckpointWrite(saved.header, saved.chunks, saved.keep),
+            else CheckpointWrite(saved.header, saved.chunks, saved.keep, cut.since),
             last_record=cut.last_record,
         )
 

@@ -43,8 +43,11 @@ class Files(Protocol):
     def discard(self, name: str) -> None:
         """Remove a span that is not visible."""
 
-    def clean(self, partition: int, beyond: int, since: int | None) -> int:
-        """Remove what a partition restored at an offset writes again."""
+    def beyond(self, partition: int, offset: int, since: int | None) -> list[str]:
+        """Find the spans that a partition restored at an offset may write again."""
+
+    def remove(self, partition: int, names: Sequence[str], since: int | None) -> int:
+        """Remove spans that are visible."""
 
 
 def open_files(settings: Settings) -> Files | None:
@@ -116,7 +119,7 @@ class Outbox:
                 await self._run(self._files.publish, name)
             if owned.state.watermark is not None:
                 since = owned.state.watermark - owned.state.definition.horizon
-        removed = await self._run(self._files.clean, owned.number, beyond, since)
+        removed = await self._clean(self._files, owned.number, beyond, since)
         if removed:
             log.warning(
                 "partition %d: %d outcome files lay beyond the checkpoint at %d, because Redis"
@@ -126,5 +129,27 @@ class Outbox:
                 beyond,
             )
 
+    async def _clean(self, files: Files, number: int, offset: int, since: int | None) -> int:
+        """Remove the spans beyond the checkpoint that the store points to; answers how many files.
+
+        The pointer is read after the spans are found. One that is visible was committed before, so
+        if the pointer does not reach it by then, the store has lost it. A pointer read earlier
+        proves nothing: another worker may have committed and published since.
+        """
+        names = await self._run(files.beyond, number, offset, since)
+        if not names:
+            return 0
+        pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
+        lost = [name for name in names if _end(name) > pointer]
+        removed: int = await self._run(files.remove, number, lost, since) if lost else 0
+        return removed
+
     async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await persist(lambda: asyncio.to_thread(call, *arguments))
+
+
+def _end(name: str) -> int:
+    """Return the offset where a span ends."""
+    span = Span.parse(name)
+    assert span is not None, "only spans are found"
+    return span.end

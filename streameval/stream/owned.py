@@ -82,6 +82,7 @@ class Cut:
     tally: Tally
     checkpoint: Checkpoint | None = None
     last_record: RecordMark | None = None  # None where no record came
+    since: int | None = None  # the offset of the checkpoint before this one
     span: Span | None = None  # of the outcomes, where there are any
     outcomes: Callable[[], list[Outcome]] = list  # for another thread to call: they take a while
 
@@ -102,7 +103,8 @@ class Owned:
     """The partition `state`, applied up to `next_offset`.
 
     `committed` is where the last cut ends (the next one begins there), `stored` the offset that
-    the store is known to hold, `saved` that of the last checkpoint (or where reading began).
+    the store is known to hold, `saved` that of the last checkpoint (or where reading began),
+    `checkpoint_offset` that of the last checkpoint (None: there is none yet).
     `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While a
     checkpoint of it is made the state is `held`: nothing may be applied.
     `last_record` identifies the last record before `committed`.
@@ -122,6 +124,7 @@ class Owned:
     idle_since: float = 0.0
     restoring: bool = False
     held: bool = False
+    checkpoint_offset: int | None = None
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
     last_record: RecordMark | None = None
@@ -281,6 +284,7 @@ class Owned:
         # The commit of where reading begins has nothing to save: the next one has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
+        since = self.checkpoint_offset
         steps, span, outcomes = self._checkpoint(now) if due else (None, None, list)
         self.held = due
         began = self._began or now
@@ -293,6 +297,7 @@ class Owned:
             steps,
             self._tally(now - began),
             last_record=self._mark_last(),
+            since=since,
             span=span,
             outcomes=outcomes,
         )
@@ -327,7 +332,7 @@ class Owned:
         span = Span(self.number, self.saved, self.next_offset, token) if slates else None
         attachments = [] if span is None else [span.name]
         steps = pieces(self.state, f"{self.next_offset}-{token}", attachments)
-        self.saved = self.next_offset
+        self.saved = self.checkpoint_offset = self.next_offset
         return steps, span, partial(self.state.outcomes_of, slates)
 
     def _tally(self, seconds: float) -> Tally:

@@ -87,6 +87,9 @@ class Keeper(Protocol):
     async def standing(self, partition: int) -> Stored:
         """Everything stored of a partition but for the chunks of its checkpoint."""
 
+    async def checkpoint_offset(self, partition: int) -> int | None:
+        """The offset of the stored checkpoint alone."""
+
     async def load(self, partition: int) -> Stored:
         """Everything stored of a partition."""
 

@@ -71,6 +71,7 @@ class CheckpointWrite(NamedTuple):
     header: bytes
     chunks: Mapping[str, bytes]  # new ones, by a name that nobody has used or will use
     keep: Sequence[str]  # names of all chunks that the header refers to, the new ones among them
+    since: int | None = None  # the offset of the checkpoint before it, None where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,7 @@ class Store:
             msgspec.msgpack.encode(list(saved.keep)),
             msgspec.msgpack.encode(list(saved.chunks)),
             "" if commit.last_record is None else str(commit.last_record),
+            "" if saved.since is None else saved.since,
         ]
 
     def _columns(self, users: Sequence[UserDelta]) -> list[Any]:
@@ -301,6 +303,12 @@ class Store:
         """The stored offset of `partition` alone."""
         key = self._key(partition, "partition")
         offset: bytes | None = await self._once(lambda: self._raw("HGET", key, "offset"))
+        return None if offset is None else int(offset)
+
+    async def checkpoint_offset(self, partition: int) -> int | None:
+        """The offset of the stored checkpoint of `partition` alone."""
+        key = self._key(partition, "partition")
+        offset: bytes | None = await self._once(lambda: self._raw("HGET", key, "checkpoint_offset"))
         return None if offset is None else int(offset)
 
     async def header(self, partition: int) -> bytes | None:

@@ -169,6 +169,7 @@ class Takeover:
             committed=committed,
             lost=lost,
             idle_since=time.monotonic() - idle,
+            checkpoint_offset=stored.checkpoint_offset,
             checkpoint_bytes=stored.checkpoint_bytes,
             last_record=stored.last_record,
         )
