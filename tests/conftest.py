@@ -1,10 +1,10 @@
 """How the tests run: properties over seeds within a budget, and files spread over processes.
 
 A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth seed. The
-first `FLOOR` seeds of a test always run. Further ones, up to the module's own `SEEDS` (or 300),
-run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time (default 12). The last lines of a
-run say how many seeds ran. `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and
-`STREAMEVAL_SEED=17` runs that one, as a failure says.
+first `FLOOR` seeds of a test (60, or its module's own `FLOOR`) always run. Further ones, up to the
+module's own `SEEDS` (or 300), run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time
+(default 12). The last lines of a run say how many seeds ran. `STREAMEVAL_SEEDS=2000` runs that many
+whatever they take, and `STREAMEVAL_SEED=17` runs that one, as a failure says.
 
 Under pytest-xdist (`make test`) tests of a file that share a fixture stay in one process. Each
 process starts servers of its own.
@@ -67,9 +67,10 @@ def seeds_of(item):
         yield int(ONE)
         return
     ordinary = getattr(item.module, "SEEDS", 300)
+    floor = getattr(item.module, "FLOOR", FLOOR)
     end = time.process_time() + SEED_SECONDS / SHARES
     for seed in range(share, int(EXACTLY or ordinary), SHARES):
-        if seed >= FLOOR and EXACTLY is None and time.process_time() > end:
+        if seed >= floor and EXACTLY is None and time.process_time() > end:
             return
         yield seed
 

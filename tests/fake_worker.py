@@ -41,7 +41,7 @@ class FakeIngest:
             raise ZeroDivisionError
         await self.stopped.wait()
 
-    async def stop(self, deadline: float) -> bool:  # noqa: ARG002  pretends
+    async def stop(self, deadline: float) -> bool:
         self.stopped.set()
         if self.behaviour == "hangs":
             await asyncio.sleep(60)

@@ -1,26 +1,34 @@
 """A model of Kafka, Redis and time, in one process, under the real `Ingest` and the real `Store`.
 
-* `VirtualLoop`: an event loop whose clock jumps to the next timer, so hours take moments.
-* `Topic`, `Group`, `Member`: the log with gaps in its offsets, a consumer group that moves
-  partitions about, and what one member sees of both (`ports.Log`).
+* `VirtualLoop`: an event loop whose clock jumps to the next timer, so hours take moments. What
+  belongs to a `Process` stands still while that sleeps, as after SIGSTOP, and for good when it is
+  killed: no line of it runs, no timer, no thread.
 * `Server`, `Client`: Redis with the meaning of `commit.lua`, and a connection that loses requests
   and replies.
+* `Topic`, `Group`, `Member`: a plain log, a consumer group, and what one member sees of both
+  (`ports.Log`), for tests that need no brokers; `brokers` has those.
 
 A member that is `dead` or `stopped` gets no answer to anything: for good, or until it wakes up.
 """
 
 import asyncio
 import contextlib
+import contextvars
 import copy
 import hashlib
 import random
 import selectors
+import sys
+import time
 from importlib import resources
 
+import aiokafka
+import aiokafka.client
 import msgspec
+from aiokafka.structs import BrokerMetadata, TopicPartition
+from brokers import PROCESS
 from redis import exceptions
 
-from streameval.stream import ingest, patience, store, takeover
 from streameval.stream.owned import Records
 from streameval.stream.record_mark import mark
 
@@ -31,7 +39,7 @@ COMMIT_SHA = hashlib.sha1(COMMIT.encode()).hexdigest()
 
 
 class _Jump(selectors.SelectSelector):
-    """Never waits: the clock of its loop jumps over the wait."""
+    """Never waits and never asks: the clock of its loop jumps over the wait."""
 
     def __init__(self):
         super().__init__()
@@ -40,24 +48,104 @@ class _Jump(selectors.SelectSelector):
     def select(self, timeout=None):
         if timeout is None:
             raise AssertionError("nothing will ever happen again")
-        self.now += max(0.0, timeout)
-        return super().select(0)
+        # A round of the loop takes a moment: what waits for 1e-16 s would else wait for ever.
+        self.now += max(1e-6, timeout)
+        return []
+
+
+class Process:
+    """One worker: its tasks, timers and threads, which `stop` and `kill` hold up together.
+
+    What is started with `context` belongs to it, and what that starts.
+    """
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.asleep = self.dead = False
+        self.held = []
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+        loop.processes.append(self)
+
+    @property
+    def answers(self):
+        return not self.asleep
+
+    def start(self, work):
+        """A task of this process."""
+        return self.loop.create_task(work, context=self.context)
+
+    def stop(self):
+        self.asleep = True
+
+    def kill(self):
+        self.asleep = self.dead = True
+
+    def wake(self):
+        """As SIGCONT: everything that came due meanwhile happens now."""
+        if not self.dead:
+            self.asleep = False
+            held, self.held = self.held, []
+            for callback, args, context in held:
+                self.loop.call_soon(callback, *args, context=context)
+
+    async def gate(self):
+        """Where the world reaches a worker; a process that sleeps does not ask."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time is what the timers say; threads are calls, so a seed always runs the same way."""
+    """Time is what the timers say; threads are calls, so a seed always runs the same way.
+
+    `thread_seconds` says how long the next thread takes; 0: it is done at once.
+    """
 
     def __init__(self):
         self._jump = _Jump()
+        self.processes = []
+        self.thread_seconds = float
         super().__init__(self._jump)
 
     def time(self):
         return self._jump.now
 
+    def call_soon(self, callback, *args, context=None):
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None and process.asleep:
+            context = contextvars.copy_context() if context is None else context
+            process.held.append((callback, args, context))
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(self, when, callback, *args, context=None):
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, self._due, process, callback, args, context=context)
+
+    @staticmethod
+    def _due(process, callback, args):
+        if process.asleep:
+            process.held.append((callback, args, contextvars.copy_context()))
+        else:
+            callback(*args)
+
     def run_in_executor(self, _executor, func, *args):
         answer = self.create_future()
-        answer.set_result(func(*args))
+        seconds = self.thread_seconds()
+        if seconds:
+            self.call_later(seconds, self._finish, answer, func, args)
+        else:
+            self._finish(answer, func, args)
         return answer
+
+    @staticmethod
+    def _finish(answer, func, args):
+        try:
+            result = func(*args)
+        except Exception as error:  # noqa: BLE001 - the caller's to see
+            answer.cancelled() or answer.set_exception(error)
+        else:
+            answer.cancelled() or answer.set_result(result)
 
 
 class Topic:
@@ -281,7 +369,7 @@ class Server:
     def commit(self, key, arguments):
         """What `commit.lua` does, step by step."""
         start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
-        _, users, header, keep, new, last_record = arguments[8:]
+        _, users, header, keep, new, last_record, since = arguments[8:]
         prefix = key.removesuffix("partition")
         stored = self.keys.get(key, {})
         listed = stored.get(b"chunks", b"").decode().split()
@@ -289,6 +377,8 @@ class Server:
         if stored.get(b"offset", b"") != _bytes(start):
             return fenced
         if stored and stored[b"fingerprint"] != _bytes(fingerprint):
+            return fenced
+        if header and stored.get(b"checkpoint_offset", b"") != _bytes(since):
             return fenced
         new, keep = msgspec.msgpack.decode(new), msgspec.msgpack.decode(keep)
         if any(f"{prefix}chunk:{name}" not in self.keys for name in new):
@@ -381,23 +471,63 @@ def _bytes(value):
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+class _Clock:
+    """Stands for the module `time` where the service and aiokafka look at the clock."""
+
+    def __init__(self, loop):
+        self.monotonic = self.perf_counter = loop.time
+        self.time = lambda: 1.8e9 + loop.time()
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
 @contextlib.contextmanager
-def virtual_time(seed, monkeypatch):
-    """A loop with a clock of its own, which the service takes for the time; everything is cancelled
-    at the end."""
+def virtual_time(seed, monkeypatch, connect=None):
+    """A loop with a clock of its own, which the service and aiokafka take for the time.
+
+    `connect` takes the place of aiokafka's connections. Chance is seeded, and sets of partitions
+    and brokers have the same order in every process, so that a seed runs the same way everywhere.
+    Everything is cancelled at the end.
+    """
     loop = VirtualLoop()
-    clock = type("Clock", (), {"monotonic": loop.time, "time": lambda: 1.8e9 + loop.time()})
-    for module in (ingest, patience, store, takeover):
-        monkeypatch.setattr(module, "time", clock)
+    clock = _Clock(loop)
+    for name, module in list(sys.modules.items()):
+        ours = name.startswith(("streameval.stream", "aiokafka"))
+        if ours and getattr(module, "time", None) is time:
+            monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(TopicPartition, "__hash__", lambda place: place.partition)
+    monkeypatch.setattr(BrokerMetadata, "__hash__", lambda broker: hash(broker.nodeId))
+    clients = []
+    if connect is not None:
+        monkeypatch.setattr(aiokafka.client, "create_conn", connect)
+        for kind in (aiokafka.AIOKafkaConsumer, aiokafka.AIOKafkaProducer):
+            monkeypatch.setattr(kind, "__init__", _noting(kind.__init__, clients))
+    chance = random.getstate()
+    random.seed(seed)
     try:
         yield loop, random.Random(seed)
     finally:
         loop.run_until_complete(_cancel_the_others())
         loop.close()
+        random.setstate(chance)
+        for client in clients:  # of processes that were killed
+            client._closed = True
+
+
+def _noting(begin, clients):
+    def noted(self, *arguments, **options):
+        clients.append(self)
+        begin(self, *arguments, **options)
+
+    return noted
 
 
 async def _cancel_the_others():
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    for process in asyncio.get_running_loop().processes:
+        process.dead = False
+        process.wake()
+    await asyncio.wait(others, timeout=60) if others else None

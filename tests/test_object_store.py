@@ -12,12 +12,12 @@ import pytest
 import servers
 import service as running
 from clean_service import Service, failures, results, stream
-from model import virtual_time
 from proxy import Proxy
 from scene import Scene
 from test_files_on_servers import compare_files, kill
-from test_outcomes import OWNER, TIME, Recorded, an_outcome, offsets
+from test_outcomes import OWNER, TIME, Recorded, an_outcome, clean, offsets
 from typer.testing import CliRunner
+from world import simulate
 
 from streameval.cli import app
 from streameval.core.definition import Definition
@@ -108,7 +108,7 @@ def test_what_lies_beyond_the_checkpoint_is_removed(bucket, folder, path):
         folder.write(span, [an_outcome(100 * span.partition + span.end)])
         folder.publish(span.name)
     folder.write(Span(0, 12, 15, "dd"), [an_outcome(15)])
-    assert folder.clean(0, 9, TIME) == 1
+    assert clean(folder, 0, 9, TIME) == 1
     folder.discard("p0-12-15-dd")
     assert offsets(folder) == [9, 112]
     assert not [name for name in files(bucket, path) if name.startswith("_pending")]
@@ -297,7 +297,7 @@ def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
     folder.publish("p0-0-9-aa")
     with gather(bucket.uri(path), Definition(), TIME) as evidence:
-        folder.clean(0, 0, None)
+        clean(folder, 0, 0, None)
         checks = runner.run(evidence, specification.load(None))
         with pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error:
             list(checks)
@@ -309,10 +309,7 @@ def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
 
 def test_whatever_fails_each_slate_stands_in_the_store_once(seed, monkeypatch, bucket, path, quiet):
     """As `test_outcomes` has it on a disk: kills, zombies, lost replies, a Redis that goes back."""
-    with virtual_time(seed, monkeypatch) as (loop, rng):
-        world = Recorded(rng, seed, bucket.uri(path))
-        loop.run_until_complete(world.live())
-        loop.run_until_complete(world.verify_files())
+    simulate(seed, monkeypatch, type("There", (Recorded,), {"root": bucket.uri(path)}))
 
 
 # --- the whole service ----------------------------------------------------------------------------

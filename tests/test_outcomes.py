@@ -6,7 +6,6 @@ must hold, whatever was killed when: in the core, in a model of every fault, on 
 
 import asyncio
 import contextlib
-import copy
 import json
 import os
 import random
@@ -17,9 +16,8 @@ from types import SimpleNamespace
 import duckdb
 import pyarrow.parquet
 import pytest
-from model import Server, virtual_time
 from streams import cuts, hostile
-from test_model import World, _key
+from world import World, simulate
 
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
@@ -296,6 +294,11 @@ def pending(folder):
     return [path.name for path in Path(folder.root, "_pending").iterdir()]
 
 
+def clean(folder, partition, offset, since):
+    """Remove what a partition restored at an offset writes again; answers how many files."""
+    return folder.remove(partition, folder.beyond(partition, offset, since), since)
+
+
 def offsets(folder):
     return sorted(row["offset"] for row in read(folder))
 
@@ -364,7 +367,7 @@ def test_what_lies_beyond_the_checkpoint_is_removed_for_its_partition_only(folde
     for span in (Span(0, 0, 9, "aa"), Span(0, 9, 12, "bb"), Span(1, 9, 12, "cc")):
         folder.write(span, [an_outcome(100 * span.partition + span.end)])
         folder.publish(span.name)
-    assert folder.clean(0, 9, TIME) == 1
+    assert clean(folder, 0, 9, TIME) == 1
     assert offsets(folder) == [9, 112]
 
 
@@ -372,20 +375,20 @@ def test_hours_before_the_first_slate_still_open_are_not_looked_at(folder):
     """None of their slates can be written again."""
     folder.write(Span(0, 9, 12, "aa"), [an_outcome(1), an_outcome(2, TIME + HOUR)])
     folder.publish("p0-9-12-aa")
-    assert folder.clean(0, 9, TIME + HOUR) == 1
+    assert clean(folder, 0, 9, TIME + HOUR) == 1
     assert offsets(folder) == [1]
-    assert folder.clean(0, 9, None) == 1
+    assert clean(folder, 0, 9, None) == 1
 
 
 def test_an_unpublished_span_goes_when_no_commit_can_be_under_way_any_more(folder):
     folder.write(Span(0, 9, 12, "aa"), [an_outcome(1)])
-    folder.clean(0, 9, None)
+    clean(folder, 0, 9, None)
     assert pending(folder) == ["p0-9-12-aa"]
     path = f"{folder.root}/_pending/p0-9-12-aa/dt=2023-11-14/hour=22/p0-9-12-aa.parquet"
     os.utime(path, (0, 0))
-    folder.clean(1, 9, None)
+    clean(folder, 1, 9, None)
     assert pending(folder) == ["p0-9-12-aa"]
-    folder.clean(0, 9, None)
+    clean(folder, 0, 9, None)
     assert pending(folder) == []
 
 
@@ -429,49 +432,21 @@ def test_pseudonyms_are_hmac_sha256_in_hex(tmp_path):
 # --- every fault at once, in the model -----------------------------------------------------------
 
 
-class OlderServer(Server):
-    """Redis that only ever goes back: a copy from after the one it went back to is gone."""
-
-    def roll_back(self):
-        del self._copies[self.rng.randrange(len(self._copies) + 1) :]
-        self.keys, self.volatile = copy.deepcopy([({}, set()), *self._copies][-1])
-
-
 class Recorded(World):
-    """The world of `test_model`, whose workers write outcome files."""
+    """The simulated world, whose workers write real outcome files."""
 
-    def __init__(self, rng, seed, root):
-        super().__init__(rng, seed)
-        self.server = OlderServer(rng)
-        self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
-        self.files = OutcomeFolder(root, OWNER, {})
+    root = None
 
-    async def verify_files(self):
-        while any(worker.ingest._commits for worker in self.workers):  # noqa: ASYNC110
-            await asyncio.sleep(1)
-        found = {number: [] for number in self.topic.log}
-        for row in read(self.files):
-            found[row["partition"]].append(plain(self.definition, row))
-        wanted = {number: self.rows(number) for number in found}
-        assert {number: sorted(rows) for number, rows in found.items()} == wanted
+    def folder(self):
+        return OutcomeFolder(self.root, OWNER, {})
 
-    def rows(self, number):
-        """What the oracle makes of the log up to the checkpoint."""
-        stored = self.server.keys.get(_key(number, "partition"), {})
-        until = int(stored.get(b"checkpoint_offset", 0))
-        records = [record for record in self.topic.log[number] if record[0] < until]
-        events, rejected = self.decoded(records)
-        bad = {at for at, _ in rejected}
-        numbers = [record[0] for at, record in enumerate(records) if at not in bad]
-        return expected(self.definition, events, numbers)
+    def files_of(self, number):
+        return [row for row in read(self.files) if row["partition"] == number]
 
 
 def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, tmp_path, quiet):
     """Kills, zombies, lost replies, rebalances, a Redis that goes back to an older file."""
-    with virtual_time(seed, monkeypatch) as (loop, rng):
-        world = Recorded(rng, seed, str(tmp_path))
-        loop.run_until_complete(world.live())
-        loop.run_until_complete(world.verify_files())
+    simulate(seed, monkeypatch, type("Here", (Recorded,), {"root": str(tmp_path)}))
 
 
 # --- the worker's part ---------------------------------------------------------------------------
@@ -514,6 +489,31 @@ def test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothi
     empty = OneHeader()
     empty.stored = None
     assert published(folder, empty) == []
+
+
+class Moved:
+    """A store whose checkpoint moved on since it was loaded, or went back."""
+
+    def __init__(self, offset):
+        self.checkpoint = offset
+
+    async def checkpoint_offset(self, _partition):
+        return self.checkpoint
+
+
+@pytest.mark.parametrize(("pointer", "left"), [(12, [9, 12]), (9, [9]), (None, [])])
+def test_a_span_goes_where_the_store_lost_it_and_not_where_another_worker_wrote_it(
+    folder, pointer, left
+):
+    """The restore loaded the checkpoint at 0 and took its time over the disk."""
+    for span in (Span(0, 0, 9, "aa"), Span(0, 9, 12, "bb")):
+        folder.write(span, [an_outcome(span.end)])
+        folder.publish(span.name)
+    state = Partition(Definition())
+    owned = SimpleNamespace(number=0, next_offset=0, state=state)
+    loaded = SimpleNamespace(header=None, checkpoint_offset=None)
+    asyncio.run(Outbox(folder, Moved(pointer)).settle(owned, loaded))
+    assert offsets(folder) == left
 
 
 # --- the examples of the docs --------------------------------------------------------------------

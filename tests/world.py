@@ -1,0 +1,707 @@
+"""A deployment in virtual time, everything that can go wrong with it, and what must hold meanwhile.
+
+Workers are what `open_ingest` makes of settings: the real loop, takeover, reader with aiokafka's
+client, dead letters and store, above the brokers of `brokers` and the Redis of `model`. Each is a
+process that can be stopped and killed at any await. Workers differ in settings that change no
+figure, as in a rolling restart.
+
+`History` looks while the faults go on, at every commit and at many moments:
+
+* the counters of all users in Redis are exactly those of the log up to the stored offset;
+* the stored offset goes back only where Redis does;
+* every record rejected below the stored offset is a dead letter already, and no other is one;
+* no slate stands in the visible outcome files twice.
+
+At the end users, figures, a restart's figures and outcome rows equal the oracle, which parses the
+log by itself (`plain_parser`).
+"""
+
+import asyncio
+import copy
+import random
+import zlib
+from types import SimpleNamespace
+
+import pytest
+from brokers import NODES, Cluster
+from model import Client, Process, Server, virtual_time
+from plain_parser import Rejected, parse
+from pydantic import PrivateAttr
+from redis import exceptions
+from streams import hostile, to_json
+from test_partition_properties import assert_same
+
+from streameval.core.checkpoint import restore
+from streameval.core.errors import UnreachableError
+from streameval.core.oracle import _users, oracle
+from streameval.core.oracle_slates import history
+from streameval.core.limits import MAX_BATCH_USERS
+from streameval.core.outcome import Span
+from streameval.core.partition import Partition
+from streameval.settings import Settings
+from streameval.stream import ingest as ingest_module
+
+PARTITIONS = 3
+SECONDS = 60.0
+# After the last fault: the group has noticed who is silent.
+NOTICED_SECONDS = 15.0
+# Of a read that finds nothing: it is what most of a quiet simulation's time would go into.
+POLL_SECONDS = 0.5
+MOST_WORKERS = 4
+STUCK_SECONDS = 900.0
+BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}', b"\xff", b'{"type":"slate","items":NaN}')
+FAULTS = (
+    *("kill", "kill", "stop", "stop", "leave", "join", "redis_down", "copy", "copy", "roll_back"),
+    *("broker_dies", "broker_hangs", "elections", "connections", "retention", "disk", "corrupt"),
+)
+
+
+class WorldSettings(Settings):
+    """Settings whose definition is of the hostile stream's making, outside what people may set."""
+
+    _definition: object = PrivateAttr()
+
+    def definition(self):
+        return self._definition
+
+
+class Line(Client):
+    """A process' connection to Redis: what was sent arrives, whatever becomes of the sender."""
+
+    def __init__(self, world, process):
+        super().__init__(world.rng, world.server, process, world.lost)
+        self._world = world
+
+    async def _call(self, command):
+        answer = asyncio.get_running_loop().create_future()
+        after = self._world.cluster.after
+
+        def deliver(result):
+            if not answer.done():
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                    answer.exception()
+                elif self.rng.random() < self.lost:
+                    answer.set_exception(exceptions.ConnectionError("reply lost"))
+                else:
+                    answer.set_result(result)
+
+        def arrive():
+            if self.server.down or self.rng.random() < self.lost:
+                result = exceptions.ConnectionError("request lost")
+            else:
+                result = command()
+            after(self.rng.expovariate(20), deliver, result)
+
+        after(self.rng.expovariate(20), arrive)
+        return await answer
+
+
+class Disk:
+    """Outcome files in memory, with the steps of `OutcomeFolder`, on a disk that may fail.
+
+    What fails may have happened not at all, in half, or whole.
+    """
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.failing = 0.0
+        self.pending, self.visible = {}, {}
+
+    def check(self):
+        """Nothing to make ours."""
+
+    def _fails(self):
+        return self.rng.random() < self.failing
+
+    def write(self, span, rows):
+        if self._fails():
+            self.pending[span.name] = list(rows)[: self.rng.randrange(len(rows) + 1)]
+            raise UnreachableError("the disk is full")
+        self.pending[span.name] = list(rows)
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+
+    def publish(self, name):
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+        if name in self.pending:
+            self.visible[name] = self.pending.pop(name)
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+
+    def discard(self, name):
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+        self.pending.pop(name, None)
+
+    def beyond(self, partition, offset, since):
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+        spans = [Span.parse(name) for name in self.visible]
+        return [one.name for one in spans if one.partition == partition and one.end > offset]
+
+    def remove(self, partition, names, since):
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+        return sum(self.visible.pop(name, None) is not None for name in names)
+
+    def rows(self, partition):
+        names = [name for name in self.visible if Span.parse(name).partition == partition]
+        return [row for name in names for row in self.visible[name]]
+
+
+class WatchedServer(Server):
+    """Redis, with somebody who looks at every commit."""
+
+    def __init__(self, rng, watch):
+        super().__init__(rng)
+        self._watch = watch
+
+    def commit(self, key, arguments):
+        answer = super().commit(key, arguments)
+        if answer == [b"applied"]:
+            self._watch(int(key.split("}")[0].rpartition(":")[2]))
+        return answer
+
+    def roll_back(self):
+        """Start again from an older file, or from nothing, if the log still has the rest."""
+        begins = {number: log.start for number, log in self.world.cluster.logs.items()}
+        fit = [one for one in ([({}, set()), *self._copies]) if _reaches(one[0], begins)]
+        if fit:
+            chosen = self.rng.randrange(len(fit))
+            self.keys, self.volatile = copy.deepcopy(fit[chosen])
+            if self.world.files is not None:  # no copy is from after the one it went back to
+                self._copies = [one for one in fit[: chosen + 1] if one in self._copies]
+            self.world.history.rolled_back()
+
+
+def _reaches(keys, begins):
+    stored = [int(keys.get(_key(n, "partition"), {}).get(b"checkpoint_offset", 0)) for n in begins]
+    return all(at >= begin for at, begin in zip(stored, begins.values(), strict=True))
+
+
+class History:
+    """Looks at Redis, dead letters and files while everything goes wrong."""
+
+    def __init__(self, world):
+        self.world = world
+        # Of its own: what is looked at must not change what happens.
+        self.rng = random.Random(world.seed)
+        self.offsets = {}
+        self.looks = self.commits = 0
+        self.failure = None
+
+    def rolled_back(self):
+        self.offsets.clear()
+        self.all()
+
+    def committed(self, number):
+        """A commit was applied."""
+        self.commits += 1
+        offset = self.world.offset(number)
+        if self._hold(lambda: self._goes_on(number, offset)) and self.rng.random() < 0.15:
+            self.look(number)
+
+    def _goes_on(self, number, offset):
+        before = self.offsets.get(number, 0)
+        assert offset >= before, f"partition {number} went back from {before} to {offset}"
+        end = self.world.cluster.logs[number].end
+        assert offset <= end, f"partition {number} is at {offset}, the log ends at {end}"
+        self.offsets[number] = offset
+
+    def all(self):
+        for number in self.world.cluster.logs:
+            self.look(number)
+
+    def look(self, number):
+        self.looks += 1
+        self._hold(lambda: self._exact(number))
+        self._hold(lambda: self._buried(number))
+        self._hold(lambda: self._once(number))
+
+    def _hold(self, claim):
+        """Keep the first claim that does not hold; it is raised where the world can hear it."""
+        if self.failure is None:
+            try:
+                claim()
+            except AssertionError as error:
+                self.failure = error
+        return self.failure is None
+
+    def _exact(self, number):
+        world = self.world
+        offset = world.offset(number)
+        events, _ = world.read(number, offset)
+        known = history(world.definition, events)
+        truth = _users(known.accepted, known.slates, world.definition.kinds)
+        found = world.users(number)
+        above = {
+            user: (row, truth.get(user)) for user, row in found.items() if row != truth.get(user)
+        }
+        missing = truth.keys() - found.keys()
+        assert not above, f"partition {number} at {offset}: (found, true) {above}"
+        assert not missing, f"partition {number} at {offset}: missing {missing}"
+
+    def _buried(self, number):
+        offset = self.world.offset(number)
+        wanted = self.world.rejections(number, offset)
+        letters = self.world.letters(number)
+        missing = {at: why for at, why in wanted.items() if letters.get(at) != why}
+        assert not missing, f"partition {number} at {offset}: no dead letters {missing}"
+
+    def _once(self, number):
+        if isinstance(self.world.files, Disk):
+            keys = [
+                (row.offset, row.user, row.request, row.time, tuple(row.items))
+                for row in self.world.files.rows(number)
+            ]
+            assert len(keys) == len(set(keys)), f"partition {number}: a slate stands twice in files"
+
+
+class World:
+    """Brokers, a store, and workers that come and go; `files` take their outcomes."""
+
+    def __init__(self, loop, rng, seed):
+        self.loop, self.rng, self.seed = loop, rng, seed
+        self.definition, events = hostile(seed)
+        self.values = [(event.user_id.encode(), to_json(event)) for event in events]
+        self.history = History(self)
+        self.server = WatchedServer(rng, self.history.committed)
+        self.server.world = self
+        self.cluster = Cluster(loop, rng, PARTITIONS)
+        self.lost = rng.choice((0.0, 0.02, 0.2))
+        self.gone = {number: [] for number in self.cluster.logs}  # offsets nobody could read
+        self.parsed = {number: {} for number in self.cluster.logs}
+        self.workers = []
+        self.faults = {}
+        self._producers = 0
+        self.files = self.folder()
+        if self.files is not None:
+            self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
+            slow = rng.choice((0.05, 0.5, 3.0))
+            loop.thread_seconds = lambda: rng.expovariate(1 / slow)
+        loop.set_exception_handler(self._noticed)
+
+    def folder(self):
+        """Where outcomes go; None: the workers write none."""
+        return Disk(self.rng) if self.rng.random() < 0.5 else None
+
+    def files_of(self, number):
+        """The rows of a partition that readers see."""
+        return self.files.rows(number)
+
+    def _noticed(self, _loop, context):
+        if context["message"].startswith("Exception in callback"):
+            self.history.failure = self.history.failure or context["exception"]
+
+    # ------------------------------------------------------------------ the run
+
+    async def live(self):
+        for _ in range(self.rng.randint(1, 3)):
+            self.start_worker()
+        half = len(self.values) // 2 if self.rng.random() < 0.15 else 0
+        if half:
+            await self.weather(self.values[:half], SECONDS / 2)
+            await self.outage()
+        await self.weather(self.values[half:], SECONDS / (2 if half else 1))
+
+    async def weather(self, values, seconds):
+        """Events come and faults happen, until everything is read and stored."""
+        rng, begin = self.rng, self.loop.time()
+        moments = sorted(rng.uniform(0, seconds) for _ in range(rng.randint(0, 12)))
+        producing = asyncio.ensure_future(self.produce(values, seconds))
+        under_way = []
+        for moment in moments:
+            await asyncio.sleep(max(0.0, begin + moment - self.loop.time()))
+            under_way.append(asyncio.ensure_future(self.fault()))
+            self.history.all()
+        await asyncio.gather(producing, *under_way)
+        if not any(worker.process.answers for worker in self.workers):
+            self.start_worker()
+        await asyncio.sleep(NOTICED_SECONDS)
+        end = self.loop.time() + STUCK_SECONDS
+        while not self.settled():
+            assert self.loop.time() < end, (
+                f"stuck: stored {self.offsets()}, the log ends at {self.ends()}, owned"
+                f" {[sorted(worker.ingest.owned) for worker in self.workers]}"
+            )
+            await asyncio.sleep(1)
+        self.history.all()
+
+    async def outage(self):
+        """All workers leave, the log moves on beyond them, and others come."""
+        stopping = [self._stopped(worker, 60.0) for worker in self.workers]
+        assert all(await asyncio.gather(*stopping)), "nothing was away"
+        self.workers.clear()
+        self.loop.processes.clear()
+        for number, log in self.cluster.logs.items():
+            end = log.end
+            if self.rng.random() < 0.5:
+                for key, value in self.rng.choices(self.values, k=self.rng.randint(1, 9)):
+                    if zlib.crc32(key) % PARTITIONS == number:
+                        log.append([(4_000_000_000_000, key, value)])
+            log.truncate(self.rng.randint(log.start, log.end))
+            if log.start > end:
+                self.gone[number].append((end, log.start))
+        self.server._copies.clear()
+        for _ in range(self.rng.randint(1, 3)):
+            self.start_worker()
+
+    async def produce(self, values, seconds):
+        """Write the stream bit by bit, in batches: some records twice, some broken, and others in
+        transactions."""
+        rng = self.rng
+        waiting = {number: [] for number in self.cluster.logs}
+        pause = seconds / len(values)
+        most = rng.choice((1, 4, 20))
+        for number, (key, value) in enumerate(values):
+            partition = zlib.crc32(key) % PARTITIONS
+            rows = waiting[partition]
+            rows += [(4_000_000_000_000, key, value)] * (1 + (rng.random() < 0.1))
+            if rng.random() < 0.05:
+                rows.append((0, key, rng.choice((*BROKEN, value))))
+            if rng.random() < 1 / most:
+                await self._write(partition, rows)
+                waiting[partition] = []
+            if number % 10 == 0:
+                await asyncio.sleep(rng.uniform(0, 20) * pause)
+        for partition, rows in waiting.items():
+            if rows:
+                await self._write(partition, rows)
+
+    async def _write(self, partition, rows):
+        rng, log = self.rng, self.cluster.logs[partition]
+        chance = rng.random()
+        if chance < 0.05:
+            log.append_empty()
+        if chance > 0.85:
+            self._producers += 1
+            name = self._producers
+            log.append(rows, producer=name)
+            if rng.random() < 0.5:  # something of somebody else in between, that never counts
+                self._producers += 1
+                log.append([(1, b"x", rng.choice(BROKEN))], producer=self._producers)
+                log.finish(self._producers, commit=False)
+            await asyncio.sleep(rng.uniform(0, 2))
+            log.finish(name, commit=True)
+        else:
+            log.append(rows)
+        self.cluster.poke()
+
+    # ------------------------------------------------------------------- faults
+
+    async def fault(self):
+        """One thing goes wrong, and ends within its time."""
+        what = self.rng.choice(FAULTS)
+        self.faults[what] = self.faults.get(what, 0) + 1
+        await getattr(self, what)()
+        self.history.all()
+
+    def start_worker(self):
+        rng = self.rng
+        settings = WorldSettings(
+            kafka="broker:1",
+            topic="t",
+            group="g",
+            dead_letter_topic="t.dead-letter",
+            batch_events=rng.choice((1, 5, 50, 50_000)),
+            batch_users=rng.choice((1, MAX_BATCH_USERS)),
+            batch_interval=rng.choice(("10ms", "1s")),
+            checkpoint_interval=rng.choice(("1s", "5s", "30s")),
+        )
+        settings._definition = self.definition
+        process = Process(self.loop)
+        ingest = process.context.run(self._opened, settings)
+        ingest.store._redis = Line(self, process)
+        worker = SimpleNamespace(process=process, ingest=ingest)
+        worker.running = process.start(ingest.run())
+        worker.ticking = process.start(self.tick(worker))
+        self.workers.append(worker)
+        return worker
+
+    def _opened(self, settings):
+        return ingest_module.open_ingest(settings)
+
+    async def tick(self, worker):
+        """Read the figures all the time: reading changes nothing."""
+        while not worker.running.done():
+            await worker.ingest.tick()
+            worker.ingest.status()
+            await asyncio.sleep(5)
+
+    def _any(self):
+        alive = [worker for worker in self.workers if worker.process.answers]
+        return self.rng.choice(alive) if alive else None
+
+    async def kill(self):
+        worker = self._any()
+        if worker is not None:
+            worker.process.kill()
+            self.workers.remove(worker)
+            connections = self.cluster.connections
+            for connection in [one for one in connections if one.owner is worker.process]:
+                del connections[connection]
+            if self.rng.random() < 0.8:
+                self.start_worker()
+
+    async def stop(self):
+        """A process, or its loop, stands still: for moments, or longer than its session."""
+        worker = self._any()
+        if worker is not None:
+            worker.process.stop()
+            await asyncio.sleep(self.rng.choice((2.0, 12.0, 40.0)) * self.rng.random())
+            worker.process.wake()
+
+    async def leave(self):
+        worker = self._any()
+        if worker is not None:
+            self.workers.remove(worker)
+            await self._stopped(worker, self.rng.uniform(1, 12))
+            if self.rng.random() < 0.8:
+                self.start_worker()
+
+    async def _stopped(self, worker, seconds):
+        stopping = worker.process.start(worker.ingest.stop(self.loop.time() + seconds))
+        await asyncio.wait({stopping}, timeout=seconds + 60)
+        flushed = stopping.done() and stopping.result()
+        worker.process.kill()
+        return flushed
+
+    async def join(self):
+        if len(self.workers) < MOST_WORKERS:
+            self.start_worker()
+
+    async def redis_down(self):
+        self.server.down = True
+        await asyncio.sleep(self.rng.uniform(0, 30))
+        self.server.down = False
+
+    async def copy(self):
+        self.server.snapshot()
+        self.server.lose_unlisted()
+
+    async def roll_back(self):
+        self.server.roll_back()
+
+    async def broker_dies(self):
+        node = self.rng.choice(NODES)
+        self.cluster.stop(node)
+        await asyncio.sleep(self.rng.uniform(0, 30))
+        self.cluster.start(node)
+
+    async def broker_hangs(self):
+        node = self.rng.choice(NODES)
+        self.cluster.hang(node)
+        await asyncio.sleep(self.rng.uniform(0, 60))
+        self.cluster.go_on(node)
+
+    async def elections(self):
+        for _ in range(self.rng.randint(1, 5)):
+            self.cluster.elect()
+            await asyncio.sleep(self.rng.uniform(0, 3))
+
+    async def connections(self):
+        for connection in list(self.cluster.connections):
+            if self.rng.random() < 0.5:
+                connection.break_off()
+
+    async def retention(self):
+        """The log's beginning moves on, up to where every state that may come back begins."""
+        states = [self.server.keys, *(keys for keys, _ in self.server._copies)]
+        for number, log in self.cluster.logs.items():
+            stored = [keys.get(_key(number, "partition"), {}) for keys in states]
+            safe = min(int(fields.get(b"checkpoint_offset", 0)) for fields in stored)
+            log.truncate(self.rng.randint(0, safe))
+
+    async def disk(self):
+        if isinstance(self.files, Disk):
+            self.files.failing = self.rng.choice((0.2, 1.0))
+            await asyncio.sleep(self.rng.uniform(0, 20))
+            self.files.failing = 0.0
+
+    async def corrupt(self):
+        """Brokers answer with damaged batches for a while."""
+        self.cluster.corrupt = 0.3
+        await asyncio.sleep(self.rng.uniform(0, 10))
+        self.cluster.corrupt = 0.0
+
+    # ------------------------------------------------------------- what must hold
+
+    def offset(self, number):
+        return int(self.server.keys.get(_key(number, "partition"), {}).get(b"offset", 0))
+
+    def offsets(self):
+        return [self.offset(number) for number in self.cluster.logs]
+
+    def ends(self):
+        return [log.end for log in self.cluster.logs.values()]
+
+    def settled(self):
+        """Whether everything is read and stored, and every partition has one owner."""
+        if self.history.failure is not None:
+            raise self.history.failure
+        for worker in self.workers:
+            if worker.running.done():
+                worker.running.result()
+                raise AssertionError("a worker ended")
+        owned = sorted(number for worker in self.workers for number in worker.ingest.owned)
+        busy = any(worker.ingest._commits for worker in self.workers)
+        all_read = self.offsets() == self.ends()
+        return not busy and owned == list(self.cluster.logs) and all_read
+
+    async def verify(self):
+        if self.history.failure is not None:
+            raise self.history.failure
+        owners = {
+            number: owned.state
+            for worker in self.workers
+            for number, owned in worker.ingest.owned.items()
+        }
+        for number in self.cluster.logs:
+            expected = self.expected(number, owners[number].reading_time)
+            users = self.users(number)
+            assert_same(owners[number].document(None, users), expected)
+            restored = self.restored(number)
+            assert_same(restored.document(owners[number].reading_time, users), expected)
+            assert self.letters(number) == self.rejections(number)
+        if self.files is not None:
+            self.verify_files()
+
+    def verify_files(self):
+        """The visible rows are the oracle's slates up to the checkpoint, each once."""
+        from test_outcomes import expected, plain
+
+        for number in self.cluster.logs:
+            stored = self.server.keys.get(_key(number, "partition"), {})
+            until = int(stored.get(b"checkpoint_offset", 0))
+            wanted = expected(self.definition, *self.read_with_offsets(number, until))
+            found = sorted(plain(self.definition, row) for row in self.files_of(number))
+            assert found == wanted, f"partition {number}"
+
+    def read_with_offsets(self, number, end=None, begin=0):
+        """Events and their offsets, of the records from `begin` to `end` without what is gone."""
+        events, offsets = [], []
+        for offset, event in self._parsed(number, begin, end):
+            if not isinstance(event, Rejected):
+                events.append(event)
+                offsets.append(offset)
+        return events, offsets
+
+    def read(self, number, end=None, begin=0):
+        """Events, and how many are rejected by reason."""
+        events, reasons = [], {}
+        for _, event in self._parsed(number, begin, end):
+            if isinstance(event, Rejected):
+                reasons[event.reason] = reasons.get(event.reason, 0) + 1
+            else:
+                events.append(event)
+        return events, reasons
+
+    def _parsed(self, number, begin=0, end=None):
+        known = self.parsed[number]
+        for offset, timestamp, _, value in self.cluster.logs[number].records:
+            if end is not None and offset >= end:
+                break
+            if offset < begin or any(a <= offset < b for a, b in self.gone[number]):
+                continue
+            if offset not in known:
+                known[offset] = parse(value, timestamp, self.definition.max_clock_skew)
+            yield offset, known[offset]
+
+    def expected(self, number, at):
+        events, reasons = self.read(number)
+        return oracle(self.definition, events, at=at, rejected=reasons)
+
+    def rejections(self, number, end=None):
+        """The reason of each record that is rejected, by offset."""
+        found, watermark = {}, None
+        for offset, event in self._parsed(number, end=end):
+            if isinstance(event, Rejected):
+                found[offset] = event.reason
+            elif watermark is not None and event.ts < watermark - self.definition.allowed_lateness:
+                found[offset] = "late"
+            else:
+                watermark = event.ts if watermark is None else max(watermark, event.ts)
+        return found
+
+    def letters(self, number):
+        """The reason of each dead letter, by offset; they carry their records."""
+        found = {}
+        records = self.cluster.logs[number].records
+        values = {offset: (key, value or b"") for offset, _, key, value in records}
+        for key, value, headers in self.cluster.letters:
+            if int(headers["partition"]) == number:
+                offset = int(headers["offset"])
+                assert (key, value) == values[offset]
+                assert found.setdefault(offset, headers["reason"]) == headers["reason"]
+        return found
+
+    def restored(self, number):
+        """What a worker that begins now would make of checkpoint and log."""
+        stored = self.server.keys.get(_key(number, "partition"), {})
+        if b"header" not in stored:
+            return Partition(self.definition)  # nothing ever came
+        chunks = {
+            name: self.server.keys[_key(number, f"chunk:{name}")]
+            for name in stored[b"chunks"].decode().split()
+        }
+        state = restore(self.definition, stored[b"header"], chunks)
+        events, reasons = self.read(number, begin=int(stored[b"checkpoint_offset"]))
+        state.apply(events)
+        for reason, count in reasons.items():
+            state.reject(reason, count)
+        state.flush()
+        return state
+
+    def users(self, number):
+        prefix = _key(number, "user:")
+        return {
+            key.removeprefix(prefix): self.counters(fields)
+            for key, fields in self.server.keys.items()
+            if key.startswith(prefix)
+        }
+
+    def counters(self, fields):
+        row = {name.decode(): int(value) for name, value in fields.items()}
+        names = ("impressions", "slates")
+        return {name: row.get(name, 0) for name in names} | {
+            "positives": {kind: row.get(f"positives:{kind}", 0) for kind in self.definition.kinds},
+            "first_ts": row["first_ts"],
+            "last_ts": row["last_ts"],
+        }
+
+
+def _key(number, rest):
+    return f"streameval:{{g:t:{number}}}:{rest}"
+
+
+def simulate(seed, monkeypatch, kind=World):
+    """Run one seed to its end; raises what does not hold. Answers the world."""
+    holder = []
+
+    async def connect(*arguments, **options):
+        return await holder[0].cluster.connect(*arguments, **options)
+
+    with virtual_time(seed, monkeypatch, connect) as (loop, rng):
+        world = kind(loop, rng, seed)
+        holder.append(world)
+        monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
+        monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
+        loop.run_until_complete(world.live())
+        loop.run_until_complete(world.verify())
+    return world
+
+
+def run_seed(seed):
+    """Run one seed outside pytest; raises what does not hold. Answers what happened in it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        world = simulate(seed, monkeypatch)
+    return {
+        "events": len(world.values),
+        "commits": world.history.commits,
+        "looks": world.history.looks,
+        "requests to brokers": world.cluster.requests,
+        "dead letters": len(world.cluster.letters),
+        **{f"fault {name}": count for name, count in world.faults.items()},
+    }
