@@ -625,7 +625,7 @@ class Cluster:
             raw, aborted = b"", []
             if not error and not diverges and self.loop.time() >= log.settled_at:
                 raw, aborted = log.fetch(offset, self.rng.randint(1, self.most_batches))
-                if len(raw) > 61 and self.rng.random() < self.corrupt:
+                if raw and self._may_be_damaged(raw):
                     raw = self._damaged(raw)
             head = (number, error, log.end, log.stable_end, log.start)
             if request.API_VERSION >= 13:
@@ -639,10 +639,16 @@ class Cluster:
         topic = request.topics[0][0]
         answer(topics=[(topic, found)], responses=[(topic, found, {})])
 
+    def _may_be_damaged(self, raw):
+        """Whether its first batch is of the newer format, and holds records."""
+        whole = raw[16] == 2 and struct.unpack_from(">i", raw, 8)[0] > 61
+        return whole and self.rng.random() < self.corrupt
+
     def _damaged(self, raw):
         """Flip a bit that a checksum covers (that of a batch leaves out its offset and length)."""
+        (length,) = struct.unpack_from(">i", raw, 8)
         raw = bytearray(raw)
-        raw[self.rng.randrange(61, len(raw))] ^= 1 << self.rng.randrange(8)
+        raw[self.rng.randrange(61, 12 + length)] ^= 1 << self.rng.randrange(8)
         return bytes(raw)
 
     def _give_up_waiting(self, answer):

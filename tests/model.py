@@ -524,10 +524,13 @@ def _noting(begin, clients):
 
 
 async def _cancel_the_others():
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
+    """End every task; aiokafka's own may take more than one cancellation."""
     for process in asyncio.get_running_loop().processes:
         process.dead = False
         process.wake()
-    await asyncio.wait(others, timeout=60) if others else None
+    for _ in range(5):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=30)

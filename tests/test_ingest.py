@@ -12,11 +12,13 @@ from model import Client, Group, Member, Server, Topic, virtual_time
 from streams import to_json
 
 from streameval.core import checkpoint as checkpoint_module
+from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.events import FeedbackEvent, ImpressionEvent
+from streameval.core.partition import Partition
 from streameval.stream.ingest import POLL_RECORDS, Ingest
-from streameval.stream.owned import Owned, Records
+from streameval.stream.owned import Limits, Owned, Records
 from streameval.stream.store import Store
 
 TS = 1_700_000_000_000
@@ -409,3 +411,24 @@ def test_a_stop_says_that_the_last_commit_failed(world):
         assert not await world.ingest.stop(world.loop.time() + 5)
 
     world.run(scenario)
+
+
+def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
+    """Whoever restores it publishes them: nobody else knows of them."""
+    definition = Definition()
+    state = Partition(definition, journal=True, keep_outcomes=True)
+    limits = Limits(1, 1, 1.0, 1.0, definition.max_clock_skew)
+    owned = Owned(0, limits, state, next_offset=0, committed=0)
+    cuts = []
+    for number in range(4):
+        event = ImpressionEvent(TS + number * 2 * definition.horizon, "u", "i", f"r{number}")
+        row = [number], [2 * TS], [b"u"], [to_json(event)]
+        owned.take(Records(0, *row, next_offset=number + 1))
+        owned.work(0.0)
+        cuts.append(owned.cut(0.0, with_checkpoint=True))
+        assert list(owned.save(cuts[-1])) is not None
+        if number == 2:
+            owned.published(cuts[1])
+    named = [attachments_of(cut.checkpoint.header) for cut in cuts]
+    spans = [cut.span.name for cut in cuts[1:]]
+    assert named == [[], spans[:1], spans[:2], spans[1:]]

@@ -124,7 +124,7 @@ async def _use_everything(store: Store) -> None:
     await store.check()
     start = None
     for end, chunk in ((5, "c1"), (9, "c2")):
-        saved = CheckpointWrite(b"header", {chunk: b"x"}, [chunk])
+        saved = CheckpointWrite(b"header", {chunk: b"x"}, [chunk], start)
         users = [["u", 1, 1, 10, 20, 1]]
         commit = Commit(0, start, end, users, "c", "t", "f", "{}", 1, saved)
         await store.commit(commit)

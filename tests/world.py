@@ -33,9 +33,9 @@ from test_partition_properties import assert_same
 
 from streameval.core.checkpoint import restore
 from streameval.core.errors import UnreachableError
+from streameval.core.limits import MAX_BATCH_USERS
 from streameval.core.oracle import _users, oracle
 from streameval.core.oracle_slates import history
-from streameval.core.limits import MAX_BATCH_USERS
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.settings import Settings

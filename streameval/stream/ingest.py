@@ -245,6 +245,7 @@ class Ingest:
                 return
             owned.stored = cut.end
             await self.outbox.publish(cut)  # 6. publish, count
+            owned.published(cut)
             settle(cut, self.counters, self.definition.kinds)
             if cut.checkpoint is not None:
                 owned.checkpointed_at = time.monotonic()

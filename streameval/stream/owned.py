@@ -129,6 +129,7 @@ class Owned:
     checkpointed_at: float | None = None
     last_record: RecordMark | None = None
     _last: tuple[int, int, bytes | None, bytes | None] | None = None
+    _unpublished: list[str] = field(default_factory=list)
     _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
     _began: float | None = None
@@ -323,6 +324,15 @@ class Owned:
         self.last_record, self._last = mark(*self._last), None
         return self.last_record
 
+    def published(self, cut: Cut) -> None:
+        """Name the span of a cut in no further checkpoint.
+
+        Until then all name it: a worker may be told to stop before it could publish one, and still
+        write another checkpoint. Whoever restores that one publishes both.
+        """
+        if cut.span is not None:
+            self._unpublished.remove(cut.span.name)
+
     def _checkpoint(
         self, now: float
     ) -> tuple[Generator[None, None, Checkpoint], Span | None, Callable[[], list[Outcome]]]:
@@ -330,8 +340,9 @@ class Owned:
         token = secrets.token_hex(6)
         slates = self.state.take_given_up()
         span = Span(self.number, self.saved, self.next_offset, token) if slates else None
-        attachments = [] if span is None else [span.name]
-        steps = pieces(self.state, f"{self.next_offset}-{token}", attachments)
+        if span is not None:
+            self._unpublished.append(span.name)
+        steps = pieces(self.state, f"{self.next_offset}-{token}", list(self._unpublished))
         self.saved = self.checkpoint_offset = self.next_offset
         return steps, span, partial(self.state.outcomes_of, slates)
 
