@@ -22,26 +22,39 @@ slate of its own, and the first feedback to a slate. No flush looks at those, un
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import islice
+from operator import itemgetter
 
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS, OTHER
-from streameval.core.showings import Showings
+from streameval.core.limits import (
+    FLUSH_STEP,
+    MANY_SLATES,
+    MAX_FEEDBACK_KINDS,
+    MAX_ITEMS,
+    MAX_TS,
+    OTHER,
+)
+from streameval.core.showings import Showings, showings_of
 from streameval.core.slates import (
     NEVER,
     POSITION_BITS,
     POSITIVES,
-    ByItem,
+    Marks,
     Pending,
+    Pendings,
     Slate,
     User,
+    by_key,
     keep_scores,
     marked,
     precedes,
     sharing,
+    unmarked,
 )
+from streameval.core.timeline import ItemShowings
 from streameval.core.verdict import of_one, ranks_of
 
 
@@ -163,10 +176,28 @@ class Attribution(Showings):
 
     def resolve(self) -> None:
         """Attribute what came in since the last flush; afterwards `dirty` is complete."""
-        self._rematch()
+        for _ in self.resolving():
+            pass
+
+    def resolving(self) -> Iterator[None]:
+        """The same in steps of bounded work."""
+        yield from self._rematch()
         self._count_kinds()
+        inbox, self.inbox = self.inbox, []
+        for start in range(0, len(inbox), FLUSH_STEP):
+            events = inbox[start : start + FLUSH_STEP]
+            for event in events:
+                user = self.users.get(event.user_id)
+                if user is not None and event.request_id is None and self._lacks_index(user):
+                    yield from self._make_index(user)
+            self._take_in(events)
+            yield
+        yield from self._settle()
+
+    def _take_in(self, events: Sequence[FeedbackEvent]) -> None:
+        """Attribute feedback, or let it wait."""
         users, kinds, thresholds = self.users, self._kinds, self._thresholds
-        for event in self.inbox:
+        for event in events:
             delta = self.delta(event.user_id, event.ts)
             kind = kinds.get(event.feedback)
             if kind is None:
@@ -202,52 +233,122 @@ class Attribution(Showings):
                     event.value,
                 )
             )
-        self.inbox.clear()
-        self._settle()
 
-    def _rematch(self) -> None:
-        """Match pending feedback again with the slates that changed since (rule 3)."""
-        if not (self._due or self.crowds):
-            return
-        users = self.users
-        changed: dict[str, list[Slate]] = {}
-        for slate in self.dirty:
-            user = users[slate.user]
-            if user.by_item is not None:
-                self._index(user.by_item, slate, self.watermark)
+    def _rematch(self) -> Iterator[None]:
+        """Match pending feedback again where its user was shown something since (rule 3).
+
+        Only feedback at or after a showing of its item can go to that showing, and only a showing
+        that turned out earlier can lose feedback: a slate that moves back in time was begun at most
+        L before the watermark, so what came in by then is not too late for it.
+        """
+        fresh, self.fresh = self.fresh, {}
+        earlier, self.earlier = self.earlier, {}
+        lost: dict[tuple[Slate, str], None] = {}
+        for number, (slate, first) in enumerate(fresh.items(), 1):
+            user = self.users[slate.user]
+            if user.by_item is not None and slate.request is not None:
+                _enter(user.by_item, slate, first)
+            if number % FLUSH_STEP == 0:
+                yield
+        for number, (slate, first) in enumerate(fresh.items(), 1):
+            user = self.users[slate.user]
             if user.pending:
-                changed.setdefault(slate.user, []).append(slate)
-        for user_id, slates in changed.items():
-            user = users[user_id]
-            pendings = list((user.pending or {}).values())
-            # Where both are many, only slates that show its item are looked at for each.
-            showing: dict[str, list[Slate]] | None = None
-            if len(slates) * len(pendings) > MANY_SLATES:
-                showing = defaultdict(list)
-                for slate in slates:
-                    for item in slate.names():
-                        showing[item].append(slate)
-            for pending in pendings:
-                if showing is None or pending.request is not None:
-                    self._match_again(user, pending, slates)
-                elif pending.item in showing:
-                    self._match_again(user, pending, showing[pending.item])
+                for item in _awaited(user.pending, slate, first):
+                    yield from self._take_over(user, slate, item, lost)
+            if number % FLUSH_STEP == 0:
+                yield
+        for (user_id, name), ts in earlier.items():
+            yield from self._match_from(self.users[user_id], name, ts, lost)
+        for number, (slate, item) in enumerate(lost, 1):
+            self._count_soft(slate, item)
+            if number % FLUSH_STEP == 0:
+                yield
 
-    def _index(self, by_item: ByItem, slate: Slate, latest: int | None) -> None:
-        """Enter what a slate shows: nothing entered so far was shown later than `latest`."""
+    def _take_over(
+        self, user: User, slate: Slate, item: str, lost: dict[tuple[Slate, str], None]
+    ) -> Iterator[None]:
+        """Give what waits for an item to a slate that shows it only now."""
+        pendings = user.pending
+        assert pendings is not None, "something waits"
+        packed = slate.packed(item)
+        assert packed is not None, "it is shown"
+        shown = slate.anchor + (packed >> POSITION_BITS)
         if slate.request is not None:
-            assert latest is not None, "what is dirty was shown"
-            for item in slate.names():
-                by_item.setdefault(item, {}).setdefault(slate, latest)
+            yield from self._match_from(user, (slate.request, item), shown, lost)
+        window = self.definition.attribution_window
+        pending = pendings.next(item, (shown, NEVER))
+        step = 0
+        while pending is not None:
+            nearest = self._nearest(user, item, pending.ts)
+            self._give(pending, nearest, lost)
+            after = (pending.ts, pending.number + 1)
+            if nearest is not None and nearest is not slate:
+                # It was shown later than `slate`, and counts until it is too old.
+                after = (nearest.time + window + 1, NEVER)
+            pending = pendings.next(item, after)
+            step += 1
+            if step % FLUSH_STEP == 0:
+                yield
 
-    def _indexed(self, user: User) -> ByItem | None:
-        """The index of a user's slates by item, made where they are many."""
-        if user.by_item is None and len(user.slates) > MANY_SLATES:
-            self.crowds += 1
-            user.by_item = {}
-            for slate in sorted(user.named_slates(), key=Slate.latest):
-                self._index(user.by_item, slate, slate.latest())
-        return user.by_item
+    def _match_from(
+        self,
+        user: User,
+        name: str | tuple[str, str],
+        ts: int,
+        lost: dict[tuple[Slate, str], None],
+    ) -> Iterator[None]:
+        """Match all that waits under one name anew, from `ts` on."""
+        if not user.pending:
+            return
+        pending = user.pending.next(name, (ts, NEVER))
+        step = 0
+        while pending is not None:
+            self._match(user, pending, lost)
+            pending = user.pending.next(name, (pending.ts, pending.number + 1))
+            step += 1
+            if step % FLUSH_STEP == 0:
+                yield
+
+    def _count_soft(self, slate: Slate, item: str) -> None:
+        """Count the pending feedback to one item of a slate anew, after some was taken from it."""
+        left = {key: mark for key, mark in by_key(slate.soft or {}).items() if key[0] != item}
+        marks: Marks | None = left or None
+        pendings = self.users[slate.user].pending
+        packed = slate.packed(item)
+        assert pendings is not None, "what was taken waits"
+        assert packed is not None, "it was shown"
+        shown = slate.anchor + (packed >> POSITION_BITS)
+        window = self.definition.attribution_window
+        for name in (item,) if slate.request is None else (item, (slate.request, item)):
+            pending = pendings.next(name, (shown, NEVER))
+            while pending is not None and pending.ts <= slate.time + window:
+                holder = pending.slate
+                after = (pending.ts, pending.number + 1)
+                if holder is slate:
+                    marks = marked(marks, item, pending.kind, pending.ts, pending.retract)
+                elif holder is not None:  # shown later: it holds all until it is too old
+                    after = (holder.time + window + 1, NEVER)
+                pending = pendings.next(name, after)
+        slate.soft = marks
+
+    def _lacks_index(self, user: User) -> bool:
+        """Whether a user has many slates, and nothing to find them by item."""
+        return user.by_item is None and len(user.slates) + user.chained > MANY_SLATES
+
+    def _make_index(self, user: User) -> Iterator[None]:
+        """Make the index of a user's slates by item."""
+        pairs: dict[str, list[tuple[tuple[int, str], Slate]]] = defaultdict(list)
+        for number, slate in enumerate(user.slates.everything(), 1):
+            for item, key in showings_of(slate):
+                pairs[item].append((key, slate))
+            if number % FLUSH_STEP == 0:
+                yield
+        by_item: dict[str, ItemShowings] = {}
+        for item, known in pairs.items():
+            by_item[item] = ItemShowings(sorted(known, key=itemgetter(0)))
+            if len(known) > MANY_SLATES:
+                yield
+        user.by_item = by_item
 
     def _count_kinds(self) -> None:
         """Count the feedback that came by kind: a bounded number of kinds that are no positives."""
@@ -264,11 +365,11 @@ class Attribution(Showings):
         pending.number = self._number
         self._number += 1
         if user.pending is None:
-            user.pending = {}
-        user.pending[pending.number] = pending
+            user.pending = Pendings()
+        user.pending.enter(pending)
         heappush(self._due, (pending.ts, pending.number, pending))
         self.waiting += 1
-        self._match(user, pending)
+        self._match(user, pending, {})
 
     def pending(self) -> list[Pending]:
         """All feedback that is pending, in no order."""
@@ -276,9 +377,7 @@ class Attribution(Showings):
 
     def _named(self, user: User, request: str, item: str, ts: int) -> tuple[Slate, int] | None:
         """The slate that feedback naming `request` counts for, if any, and what it holds of it."""
-        slate = user.slates.get(request)
-        while slate is not None and slate.time > ts:
-            slate = slate.previous
+        slate = user.slates.begun(request, ts)
         if slate is None or ts - slate.time > self.definition.attribution_window:
             return None
         packed = slate.packed(item)
@@ -289,22 +388,22 @@ class Attribution(Showings):
     def _nearest(self, user: User, item: str, ts: int) -> Slate | None:
         """The slate of the user's latest showing of `item` at or before `ts` (ties: rule 3)."""
         oldest = ts - self.definition.attribution_window
-        best: Slate | None = None
-        best_shown = NEVER
-        if user.singles:
-            for slate in reversed(user.singles.get(item, {}).values()):
-                # Those entered before it are at most L younger.
-                if slate.time + self.definition.allowed_lateness < max(best_shown, oldest):
-                    break
-                if oldest <= slate.time <= ts and slate.time > best_shown:
-                    best, best_shown = slate, slate.time
-        by_item = self._indexed(user)
-        entered = None if by_item is None else by_item.get(item, {})
-        for slate in user.named_slates() if entered is None else reversed(entered):
+        best = None if user.singles is None else user.singles.latest(item, ts)
+        best_shown = NEVER if best is None else best.time
+        if best_shown < oldest:
+            best, best_shown = None, NEVER
+        if self._lacks_index(user):
+            for _ in self._make_index(user):
+                pass
+        if user.by_item is not None:
+            showings = user.by_item.get(item)
+            slate = None if showings is None else showings.nearest(ts, oldest)
+            if slate is not None and self._shown(slate, item, ts) > best_shown:
+                best = slate
+            return best
+        for slate in user.slates.everything():
             if item not in slate.shown:  # nor within the string that a list is
                 continue
-            if entered is not None and entered[slate] < max(best_shown, oldest):
-                break  # nor was anything later that was entered before it
             shown = self._shown(slate, item, ts)
             if shown > best_shown or (
                 shown == best_shown and best is not None and precedes(slate, best)
@@ -312,7 +411,7 @@ class Attribution(Showings):
                 best, best_shown = slate, shown
         return best
 
-    def _match(self, user: User, pending: Pending) -> None:
+    def _match(self, user: User, pending: Pending, lost: dict[tuple[Slate, str], None]) -> None:
         """Attribute pending feedback anew."""
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
@@ -321,30 +420,7 @@ class Attribution(Showings):
             slate = None if named is None else named[0]
         if slate is None and not pending.expired:
             pending.expired = self._is_expired(user, pending)
-        self._give(pending, slate)
-
-    def _match_again(self, user: User, pending: Pending, changed: Sequence[Slate]) -> None:
-        """The same after `changed` of the user's slates changed since the last match.
-
-        Of the others none comes before the slate that holds it, unless that one changed: one user
-        can have very many open slates, and look at all of them for each pending feedback.
-        """
-        held, item, ts = pending.slate, pending.item, pending.ts
-        if pending.request is not None or (
-            held is not None and self._shown(held, item, ts) != pending.shown
-        ):
-            self._match(user, pending)
-            return
-        best, best_shown = held, pending.shown
-        for slate in changed:
-            shown = self._shown(slate, item, ts)
-            if shown > best_shown or (
-                shown == best_shown and best is not None and precedes(slate, best)
-            ):
-                best, best_shown = slate, shown
-        if best is None and not pending.expired:
-            pending.expired = self._too_old(pending, changed)
-        self._give(pending, best)
+        self._give(pending, slate, lost)
 
     def _shown(self, slate: Slate, item: str, ts: int) -> int:
         """When feedback at `ts` saw the item in this slate; NEVER where it does not count."""
@@ -354,59 +430,63 @@ class Attribution(Showings):
         shown = slate.anchor + (packed >> POSITION_BITS)
         return shown if shown <= ts else NEVER
 
-    def _give(self, pending: Pending, slate: Slate | None) -> None:
-        """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty."""
+    def _give(
+        self, pending: Pending, slate: Slate | None, lost: dict[tuple[Slate, str], None]
+    ) -> None:
+        """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty.
+
+        What it is taken from goes into `lost`, to be counted anew.
+        """
         held = pending.slate
-        if slate is not None and pending.request is None:
-            pending.shown = self._shown(slate, pending.item, pending.ts)
         if slate is held:
             return
+        pending.slate = slate
         if held is None:
             self.waiting -= 1
         else:
-            self._let_go(held, pending)
-        pending.slate = slate
+            lost[held, pending.item] = None
+            self.mark(held)
         if slate is None:
-            pending.shown = NEVER
             self.waiting += 1
             return
-        if slate.soft is None:
-            slate.soft = {}
-        # What it says and not itself: a cycle of what is no business of the garbage collector
-        # would stay for ever when the state is dropped.
-        slate.soft[pending.number] = (pending.item, pending.kind, pending.ts, pending.retract)
-        self.mark(slate)
-
-    def _let_go(self, slate: Slate, pending: Pending) -> None:
-        assert slate.soft is not None
-        del slate.soft[pending.number]
+        slate.soft = marked(slate.soft, pending.item, pending.kind, pending.ts, pending.retract)
         self.mark(slate)
 
     def _is_expired(self, user: User, pending: Pending) -> bool:
         """Whether a slate is known that this feedback comes too late for (a diagnostic)."""
-        if pending.request is not None:
-            slate = user.slates.get(pending.request)
-            oldest = pending.ts - self.definition.attribution_window
-            return slate is not None and slate.time < oldest
-        return self._too_old(pending, user.showing(pending.item))
-
-    def _too_old(self, pending: Pending, slates: Iterable[Slate]) -> bool:
         oldest = pending.ts - self.definition.attribution_window
+        if pending.request is not None:
+            slate = user.slates.latest(pending.request, MAX_TS)
+            return slate is not None and slate.time < oldest
+        item = pending.item
+        if user.singles is not None:
+            slate = user.singles.latest(item, oldest - 1)
+            if slate is not None:
+                return True
+        if user.by_item is not None:
+            # What was shown by then and does not count is too old.
+            showings = user.by_item.get(item)
+            return showings is not None and showings.next((-pending.ts,)) is not None
         return any(
-            slate.time < oldest and slate.packed(pending.item) is not None for slate in slates
+            slate.time < oldest and slate.packed(item) is not None
+            for slate in user.slates.everything()
         )
 
-    def _settle(self) -> None:
+    def _settle(self) -> Iterator[None]:
         """Make final what is pending and can no longer change hands: wm > ts + L, strictly."""
         if self.watermark is None:
             return
         final = self.watermark - self.definition.allowed_lateness
         due = self._due
+        step = 0
         while due and due[0][0] < final:
+            step += 1
+            if step % FLUSH_STEP == 0:
+                yield
             pending = heappop(due)[2]
             user = self.users[pending.user]
             assert user.pending is not None
-            del user.pending[pending.number]
+            user.pending.leave(pending)
             if not user.pending:
                 user.pending = None
                 self.forget(user)
@@ -416,9 +496,7 @@ class Attribution(Showings):
                 self.unattributed["expired" if pending.expired else "no_impression"] += 1
             else:
                 # What it is worth stays the same, so no flush has to look at the slate.
-                assert slate.soft is not None
-                del slate.soft[pending.number]
-                slate.soft = slate.soft or None
+                slate.soft = unmarked(slate.soft, pending.item, pending.kind)
                 self._credit(
                     slate,
                     pending.item,
@@ -454,3 +532,23 @@ class Attribution(Showings):
         self.rows.add_positives(slate.time, cell, kind, 1)
         self.rows.add_ranking(slate.time, cell, judged[1], 1)
         self.note(slate)
+
+
+def _enter(by_item: dict[str, ItemShowings], slate: Slate, first: int) -> None:
+    """Enter the items of a slate, from number `first` on, into its user's index."""
+    for item, key in showings_of(slate, first):
+        showings = by_item.get(item)
+        if showings is None:
+            by_item[item] = ItemShowings(((key, slate),))
+        else:
+            showings.add(key, slate)
+
+
+def _awaited(pendings: Pendings, slate: Slate, first: int) -> list[str]:
+    """The items of a slate, from number `first` on, that feedback waits for."""
+    request = slate.request
+    return [
+        item
+        for item in islice(slate.names(), first, None)
+        if item in pendings or (request is not None and (request, item) in pendings)
+    ]

@@ -45,7 +45,6 @@ from streameval.core.slates import (
     Particulars,
     Pending,
     Slate,
-    User,
     sharing,
 )
 from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
@@ -469,9 +468,7 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     if isinstance(items, dict):
         share = sharing()
         items = {share(item, item): packed for item, packed in items.items()}
-    user = attribution.users.get(user_id)
-    if user is None:
-        user = attribution.users[user_id] = User(user_id, {})
+    user = attribution.user(user_id)
     if not attribution.keep_outcomes:
         particulars = None  # whole only if kept from the first impression to the last
     elif particulars is None:
@@ -480,15 +477,7 @@ def _adopt(attribution: Attribution, record: SlateRecord) -> None:
     if marks:
         (key, mark), *more = marks
         slate.feedback = dict(marks) if more else (*key, *mark)
-    if request is None:
-        if user.singles is None:
-            user.singles = {}
-        user.singles.setdefault(next(iter(items)), {})[time] = slate
-    else:
-        slate.previous = user.slates.get(request)
-        user.slates[request] = slate
-    attribution.adopt(slate, user)
-    attribution.mark(slate)
+    attribution.enter(slate, user)
 
 
 def _restore_pane(partition: Partition, window: int, record: PaneRecord) -> None:

@@ -71,8 +71,11 @@ CLUSTERS: Final = 256
 MAX_FEEDBACK_KINDS: Final = 50
 
 # Beyond as many open slates of one user they are indexed by item, for feedback that names no
-# request: below, looking through all of them is faster than keeping an index.
-MANY_SLATES: Final = 256
+# request: below, looking through all of them (4 us) is cheaper than the memory of an index.
+MANY_SLATES: Final = 64
+# Events, slates or pieces of feedback that a flush looks at in one step: about 2 ms, after which
+# heartbeats and pages may have their turn.
+FLUSH_STEP: Final = 250
 
 # --- Batches ------------------------------------------------------------------------------------
 # A batch ends at the first of the three: time (ms) bounds what a reader sees late, events the

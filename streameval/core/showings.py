@@ -6,7 +6,8 @@ impressions into slates, `close` gives up slates that can no longer change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from streameval.core.definition import Definition
@@ -22,15 +23,16 @@ from streameval.core.slates import (
     POSITION_BITS,
     POSITION_MASK,
     SLATES,
-    ByItem,
     Particulars,
     Segments,
     Slate,
+    Slates,
     User,
     UserDelta,
     keep_scores,
     sharing,
 )
+from streameval.core.timeline import ItemShowings
 from streameval.core.windows import Rows
 
 
@@ -44,6 +46,19 @@ class Closing(NamedTuple):
 def _placed(event: SlateEvent) -> dict[str, int]:
     share = sharing()
     return {share(item, item): position for item, position in event.positions.items()}
+
+
+def showings_of(slate: Slate, first: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
+    """The items of a slate with a request, from number `first` on, with the key of each showing."""
+    request, anchor, shown = slate.request, slate.anchor, slate.shown
+    assert request is not None, "only those stand in an index"
+    if isinstance(shown, str):
+        key = (-anchor, request)
+        for item in shown.split(BETWEEN)[first:]:
+            yield item, key
+    else:
+        for item, packed in islice(shown.items(), first, None):
+            yield item, (-anchor - (packed >> POSITION_BITS), request)
 
 
 class Showings:
@@ -72,10 +87,14 @@ class Showings:
         self.no_positives = (0,) * len(definition.kinds)
         self.dirty: list[Slate] = []
         self.rows = Rows()  # what was booked since the last flush
+        # What watched users were shown since the last flush: how many items the slate had before.
+        self.fresh: dict[Slate, int] = {}
+        # Items that turned out to be shown earlier than known, and that feedback waits for: the
+        # user and the name of the feedback among its pending, and the earliest new ts.
+        self.earlier: dict[tuple[str, str | tuple[str, str]], int] = {}
         self.unsaved: list[Slate] = []
         self.given_up: list[Slate] = []
         self.open_slates = 0
-        self.crowds = 0  # users with an index by item
         self.duplicate_impressions = 0
         self.overflow_items = 0
         self.offset = NEVER
@@ -102,7 +121,7 @@ class Showings:
         """The user of that id, a new one if need be."""
         user = self.users.get(user_id)
         if user is None:
-            user = self.users[user_id] = User(user_id, {})
+            user = self.users[user_id] = User(user_id, Slates())
         return user
 
     def show(self, event: ImpressionEvent) -> Slate:
@@ -118,7 +137,9 @@ class Showings:
         if self.keep_outcomes:
             self._label(slate, event)
             keep_scores(slate, event.item_id, event.score, event.propensity)
-        self._show(slate, event.item_id, ts, event.position or 0)
+        if user.pending or user.by_item is not None:
+            self.fresh.setdefault(slate, slate.size())
+        self._show(user, slate, event.item_id, ts, event.position or 0)
         return slate
 
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
@@ -169,6 +190,7 @@ class Showings:
             if journal:
                 unsaved.append(slate)
             if user.pending or user.by_item is not None:
+                self.fresh[slate] = 0
                 self.mark(slate)
             if ts // width != number:
                 number = ts // width
@@ -182,8 +204,10 @@ class Showings:
     def _add_whole(self, user: User, event: SlateEvent, segment: int) -> None:
         """The same where its request is known: its items join that slate, or begin a new one."""
         slate = self._join(user, event.request_id, event.ts, segment)
+        if user.watched:
+            self.fresh.setdefault(slate, slate.size())
         for item, position in event.positions.items():
-            self._show(slate, item, event.ts, position)
+            self._show(user, slate, item, event.ts, position)
         if self.keep_outcomes:
             self._label(slate, event)
             self._keep_details(slate, event)
@@ -220,15 +244,14 @@ class Showings:
 
     def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
         """The slate of (user, request) that an impression at `ts` belongs to (rule 1)."""
-        newest = user.slates.get(request)
-        slate, younger = newest, None
-        while slate is not None and slate.time > ts:
-            slate, younger = slate.previous, slate
+        slate = user.slates.begun(request, ts)
         if slate is None or ts > slate.time + self.definition.attribution_window:
+            younger = user.slates.beginning_after(request, ts)
             if younger is None:
+                if request in user.slates:
+                    user.chained += 1
                 slate = self._open(user, request, ts, segment)
-                slate.previous = newest
-                user.slates[request] = slate
+                user.slates.add(request, slate)
                 return slate
             slate = younger
             assert slate.time - ts <= self.definition.attribution_window
@@ -244,11 +267,11 @@ class Showings:
     def _single(self, user: User, item: str, ts: int, segment: int) -> Slate:
         """The slate of an impression without a request: (user, item, ts)."""
         if user.singles is None:
-            user.singles = {}
-        group = user.singles.setdefault(item, {})
-        slate = group.get(ts)
+            user.singles = Slates()
+        slate = user.singles.find(item, ts)
         if slate is None:
-            slate = group[ts] = self._open(user, None, ts, segment)
+            slate = self._open(user, None, ts, segment)
+            user.singles.add(item, slate)
             return slate
         values = self.segments.values
         if values[segment] < values[slate.segment]:
@@ -269,6 +292,20 @@ class Showings:
         closing.slates.append(slate)
         closing.users.append(user)
 
+    def enter(self, slate: Slate, user: User) -> None:
+        """Take in a slate that was stored; those of one request come in order of time."""
+        request = slate.request
+        if request is None:
+            if user.singles is None:
+                user.singles = Slates()
+            (item,) = slate.names()
+            user.singles.add(item, slate)
+        else:
+            user.chained += request in user.slates
+            user.slates.add(request, slate)
+        self.adopt(slate, user)
+        self.mark(slate)
+
     def _closes(self, number: int) -> Closing:
         """What can be given up in one slice of time."""
         closing = self._closing.get(number)
@@ -288,7 +325,7 @@ class Showings:
             slate.dirty = True
             self.dirty.append(slate)
 
-    def _show(self, slate: Slate, item: str, ts: int, position: int) -> None:
+    def _show(self, user: User, slate: Slate, item: str, ts: int, position: int) -> None:
         """Put an item into a slate: of duplicates the lowest position, the earliest ts stay."""
         since = ts - slate.anchor
         packed = slate.items.get(item)
@@ -296,11 +333,27 @@ class Showings:
             self.duplicate_impressions += 1
             known = packed & POSITION_MASK
             position = min(position, known) if position and known else position or known
-            since = min(since, packed >> POSITION_BITS)
+            if since >= packed >> POSITION_BITS:
+                since = packed >> POSITION_BITS
+            elif user.watched:
+                self._shown_earlier(user, slate, item, slate.anchor + (packed >> POSITION_BITS), ts)
         elif len(slate.items) >= MAX_ITEMS:
             self.overflow_items += 1
             return
         slate.items[sharing()(item, item)] = (since << POSITION_BITS) + position
+
+    def _shown_earlier(self, user: User, slate: Slate, item: str, before: int, ts: int) -> None:
+        """Note that a slate showed an item at `ts` already, not only at `before`."""
+        request = slate.request
+        assert request is not None, "a slate without one is of one moment"
+        for name in (item, (request, item)):
+            if user.pending and name in user.pending:
+                known = self.earlier.get((user.id, name), ts)
+                self.earlier[user.id, name] = min(known, ts)
+        showings = None if user.by_item is None else user.by_item.get(item)
+        if showings is not None and showings.get((-before, request)) is slate:
+            showings.discard((-before, request))
+            showings.add((-ts, request), slate)
 
     # ------------------------------------------------------------------ close
 
@@ -338,48 +391,28 @@ class Showings:
         for slate, user in zip(slates, users, strict=True):
             request = slate.request
             if request is None:
-                self._forget_single(slate, user)
+                assert user.singles is not None
+                (item,) = slate.names()
+                user.singles.discard(item, slate)
             else:
-                newest = user.slates.pop(request)
-                if newest is not slate or slate.previous is not None:
-                    self._unchain(slate, user, newest)
+                user.slates.discard(request, slate)
+                if user.chained and request in user.slates:
+                    user.chained -= 1
                 if user.by_item is not None:
                     self._drop(user, user.by_item, slate)
             self.forget(user)
 
-    def _forget_single(self, slate: Slate, user: User) -> None:
-        assert user.singles is not None
-        (item,) = slate.names()
-        group = user.singles[item]
-        del group[slate.time]
-        if not group:
-            del user.singles[item]
-
-    def _unchain(self, slate: Slate, user: User, newest: Slate) -> None:
-        """Take a slate out of several of one request; `newest` of them was taken from its user."""
-        assert slate.request is not None
-        if newest is slate:
-            assert slate.previous is not None
-            user.slates[slate.request] = slate.previous
-        else:
-            user.slates[slate.request] = younger = newest
-            while younger.previous is not slate:
-                assert younger.previous is not None
-                younger = younger.previous
-            younger.previous = slate.previous
-        slate.previous = None
-
-    def _drop(self, user: User, by_item: ByItem, slate: Slate) -> None:
+    def _drop(self, user: User, by_item: dict[str, ItemShowings], slate: Slate) -> None:
         """Take a slate out of its user's index, which goes when slates are few again."""
-        if len(user.slates) <= MANY_SLATES // 2:
+        if len(user.slates) + user.chained <= MANY_SLATES // 2:
             user.by_item = None
-            self.crowds -= 1
             return
-        for item in slate.names():
-            entered = by_item.get(item, {})
-            entered.pop(slate, None)
-            if not entered:
-                by_item.pop(item, None)
+        for item, key in showings_of(slate):
+            showings = by_item.get(item)
+            if showings is not None:
+                showings.discard(key)
+                if not showings:
+                    del by_item[item]
 
     def forget(self, user: User) -> None:
         """Drop a user with nothing open."""

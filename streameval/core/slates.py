@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from streameval.core.limits import MAX_SHARED_ITEMS, OTHER
+from streameval.core.timeline import ItemShowings, Timeline, Timelines
 
 POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
@@ -30,7 +32,6 @@ Ranking = tuple[tuple[int, ...], tuple[float, ...]]
 Verdict = tuple[tuple[int, ...] | None, Ranking | None, int]
 """Positives by kind (None: no positive), the ranking (None: nothing to score), duplicates."""
 NOTHING: Final[Verdict] = (None, None, 0)
-SoftMark = tuple[str, int, int, bool]  # item, index of the kind, ts, retraction
 
 
 class Particulars(msgspec.Struct, gc=False, array_like=True):
@@ -51,7 +52,10 @@ class Particulars(msgspec.Struct, gc=False, array_like=True):
 
 
 class Pending(msgspec.Struct, gc=False, eq=False):
-    """Feedback that a later arrival can still attribute, or attribute elsewhere (rule 3)."""
+    """Feedback that a later arrival can still attribute, or attribute elsewhere (rule 3).
+
+    `slate` holds it for the time being, and counts it in its `soft` marks.
+    """
 
     user: str
     item: str
@@ -63,7 +67,6 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     value: float = 1.0
     expired: bool = False
     slate: Slate | None = None
-    shown: int = NEVER  # when `slate` showed the item, of feedback without a request
 
 
 class Slate(msgspec.Struct, gc=False, eq=False):
@@ -75,6 +78,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     object instead of dozens is less memory, and less that has left the caches. `anchor` is the ts
     of the impression that arrived first; with user and request it identifies the slate for ever.
     `booked_*` is what windows and counters hold of the slate: a flush adds the difference.
+    `feedback` are the marks of what is attributed for good, `soft` those of pending feedback.
     """
 
     user: str
@@ -89,8 +93,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     unsaved: bool = False
     dirty: bool = False
     feedback: Marks | None = None
-    soft: dict[int, SoftMark] | None = None
-    previous: Slate | None = None
+    soft: Marks | None = None
     booked_verdict: Verdict = NOTHING
     particulars: Particulars | None = None
 
@@ -115,13 +118,6 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         shown = self.shown
         return len(shown) if isinstance(shown, dict) else shown.count(BETWEEN) + 1
 
-    def latest(self) -> int:
-        """When the last of its items was shown (ms)."""
-        shown = self.shown
-        if isinstance(shown, dict):
-            return self.anchor + (max(shown.values()) >> POSITION_BITS)
-        return self.anchor
-
     def packed(self, item: str) -> int | None:
         """What `items` holds of one item, None where it was not shown."""
         shown = self.shown
@@ -139,8 +135,47 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         return shown.count(BETWEEN, 0, at) + 1
 
 
-ByItem = dict[str, dict[Slate, int]]
-"""Slates by an item that they show, in the order entered; none was shown later than its number."""
+class Slates(Timelines[str, Slate]):
+    """Slates by request, or by item where they have none, in the order in which they began.
+
+    Those of one request are more than an attribution window apart, so a slate that moves back in
+    time stays between the same two; its anchor does not move.
+    """
+
+    __slots__ = ()
+    key_of = attrgetter("anchor")
+
+    def begun(self, name: str, ts: int) -> Slate | None:
+        """The latest slate of that name whose time is at or before `ts`."""
+        group = self.get(name)
+        if not isinstance(group, Timeline):
+            return group if group is not None and group.time <= ts else None
+        moved: Slate | None = group.next(ts + 1)
+        return moved if moved is not None and moved.time <= ts else group.latest(ts)
+
+    def beginning_after(self, name: str, ts: int) -> Slate | None:
+        """The earliest slate of that name whose time is after `ts`, where none has begun at it."""
+        return self.next(name, ts + 1)
+
+
+class Pendings(Timelines[str | tuple[str, str], Pending]):
+    """Pending feedback in order of ts, by item; where it names a request, by request and item."""
+
+    __slots__ = ()
+    key_of = attrgetter("ts", "number")
+
+    def enter(self, pending: Pending) -> None:
+        """Add feedback."""
+        self.add(_waits_for(pending), pending)
+
+    def leave(self, pending: Pending) -> None:
+        """Remove feedback."""
+        self.discard(_waits_for(pending), pending)
+
+
+def _waits_for(pending: Pending) -> str | tuple[str, str]:
+    request = pending.request
+    return pending.item if request is None else (request, pending.item)
 
 
 UserDelta = list[Any]
@@ -156,37 +191,30 @@ POSITIVES: Final = 5
 class User(msgspec.Struct, gc=False, eq=False):
     """What is open for one user.
 
-    `cell` is the user's number in the windows for `cell_segment`, the last one asked for.
-    `by_item` finds the open slates with a request of a user who has many.
+    `slates` are those with a request, `chained` of them share it with an earlier one; `singles` are
+    the others. `cell` is the user's number in the windows for `cell_segment`, the last one asked
+    for. `by_item` finds the slates with a request of a user who has many.
     """
 
     id: str
-    slates: dict[str, Slate]
-    singles: dict[str, dict[int, Slate]] | None = None  # by item, then by time
-    pending: dict[int, Pending] | None = None
+    slates: Slates
+    singles: Slates | None = None
+    pending: Pendings | None = None
     cell: int = 0
     cell_segment: int = NEVER
-    by_item: ByItem | None = None
+    by_item: dict[str, ItemShowings] | None = None
+    chained: int = 0
 
-    def named_slates(self) -> Iterator[Slate]:
-        """The open slates that have a request."""
-        for slate in self.slates.values():
-            older: Slate | None = slate
-            while older is not None:
-                yield older
-                older = older.previous
+    @property
+    def watched(self) -> bool:
+        """Whether what this user is shown concerns anything but its slates."""
+        return bool(self.pending) or self.by_item is not None
 
     def open_slates(self) -> Iterator[Slate]:
         """All slates of the user that can still change."""
-        yield from self.named_slates()
-        for group in (self.singles or {}).values():
-            yield from group.values()
-
-    def showing(self, item: str) -> Iterator[Slate]:
-        """The open slates that may show an item: those that do among them."""
-        yield from self.named_slates() if self.by_item is None else self.by_item.get(item, ())
+        yield from self.slates.everything()
         if self.singles:
-            yield from self.singles.get(item, {}).values()
+            yield from self.singles.everything()
 
 
 class Segments:
@@ -268,6 +296,34 @@ def marked(marks: Marks | None, item: str, kind: int, ts: int, retract: bool) ->
         positive = max(positive, ts)
     marks[item, kind] = (records + 1, positive, retraction)
     return marks
+
+
+def unmarked(marks: Marks | None, item: str, kind: int) -> Marks | None:
+    """`marks` without one record, the oldest of its item and kind.
+
+    Its ts may stay: whoever takes a record away has entered it elsewhere.
+    """
+    assert marks is not None, "what is taken away was entered"
+    if not isinstance(marks, dict):
+        _, _, records, positive, retraction = marks
+        return (item, kind, records - 1, positive, retraction) if records > 1 else None
+    records, positive, retraction = marks[item, kind]
+    if records > 1:
+        marks[item, kind] = (records - 1, positive, retraction)
+    else:
+        del marks[item, kind]
+    return marks or None
+
+
+def merged(marks: Marks | None, more: Marks | None) -> Marks | None:
+    """Both together; neither is changed."""
+    if marks is None or more is None:
+        return marks or more
+    both = dict(by_key(marks))
+    for key, (records, positive, retraction) in by_key(more).items():
+        known = both.get(key, (0, NEVER, NEVER))
+        both[key] = (known[0] + records, max(known[1], positive), max(known[2], retraction))
+    return both
 
 
 def by_key(marks: Marks) -> dict[FeedbackKey, FeedbackMark]:

@@ -15,18 +15,17 @@ from streameval.core.slates import (
     POSITION_BITS,
     POSITION_MASK,
     LoneMark,
-    Marks,
     Ranking,
     Slate,
     Verdict,
     by_key,
-    marked,
+    merged,
 )
 
 
 def verdict(slate: Slate, gains: Sequence[float]) -> Verdict:
     """Judge a slate; `gains` by index of the kind. Only slates with a request are ranked."""
-    marks = _marks(slate)
+    marks = merged(slate.feedback, slate.soft)
     if marks is None:
         return NOTHING
     if isinstance(marks, tuple):
@@ -65,19 +64,10 @@ def of_one(kind: int, kinds: int, gain: float, rank: int, *, ranked: bool) -> Ve
     return ((0,) * kind + (1,) + (0,) * (kinds - kind - 1), ranking, 0)
 
 
-def _marks(slate: Slate) -> Marks | None:
-    marks = slate.feedback
-    if slate.soft:
-        marks = marks.copy() if isinstance(marks, dict) else marks
-        for item, kind, ts, retract in slate.soft.values():
-            marks = marked(marks, item, kind, ts, retract)
-    return marks
-
-
 def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
     """The gain of each item of the slate that has a positive: the largest of its positives."""
     best: dict[str, float] = {}
-    marks = _marks(slate)
+    marks = merged(slate.feedback, slate.soft)
     if marks is None:
         return best
     for (item, kind), (_, positive, retraction) in by_key(marks).items():
