@@ -9,12 +9,13 @@ Rules of this file (A is the attribution window, L the allowed lateness, wm the 
 2. Feedback that names a request, once attributed, stays: whatever arrives later joins the same
    slate, and moving the slate's time leaves accepted feedback within A (it is at most L younger).
 3. Feedback without a request can be taken over by a nearer showing until wm passes ts + L. Until
-   then it is *pending*, attributed or not, and is matched again whenever its user's slates change.
+   then it is *pending*, attributed or not, and is matched again when its item is shown again.
 4. A slate is given up once wm passes its time + A + L: by rules 1-3 nothing can change it then.
 
 Hot path: `apply` only records (what was shown goes into the slate, feedback into a list);
 attribution happens once per flush, in `resolve`, for the slates and users that changed. By the
-order-invariance of the rules the answer does not depend on where a flush falls. Two things are
+order-invariance of the rules the answer does not depend on where a flush falls. What is searched
+stands in order of time (`timeline`), whatever one user may have open. Two things are
 booked at once (`rows`), since nearly always nothing changes them: a list that comes whole as a
 slate of its own, and the first feedback to a slate. No flush looks at those, unless something does.
 """
@@ -62,7 +63,7 @@ class Attribution(Showings):
     """The open slates and pending feedback of one partition.
 
     `apply` takes accepted-or-late events in log order, `resolve` attributes what came in since,
-    `close` gives up what can no longer change. All times in ms of event time.
+    `closing` gives up what can no longer change. All times in ms of event time.
     """
 
     def __init__(

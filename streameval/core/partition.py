@@ -15,8 +15,8 @@ Everything is a function of the log: where a batch or a flush ends changes no fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
+from streameval.core.limits import FLUSH_STEP
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.slates import (
@@ -41,6 +42,8 @@ from streameval.core.windows import Cells, Rows, WindowState, renumber
 
 SMALLEST_RENUMBERING = 4096
 MOST_BOOKED = 30_000  # rows that wait for the windows
+
+T = TypeVar("T")
 
 Added = tuple[int, int]
 """What a flush added and what it took back (both not negative)."""
@@ -163,12 +166,19 @@ class Partition:
 
     def flush(self) -> list[UserDelta]:
         """Attribute and book what came in since; answers what to add to the users' counters."""
-        self.attribution.resolve()
-        rows = self._book()
+        return drained(self.flushing())
+
+    def flushing(self) -> Generator[None, None, list[UserDelta]]:
+        """Flush in steps of bounded work, with the same answer; apply nothing until the end.
+
+        Reading at a time T in between gives the figures of the flush before.
+        """
+        yield from self.attribution.resolving()
+        rows = yield from self._book()
         self._booked.extend(rows)
         self.changes = self._changes(rows)
         deltas, self.attribution.deltas = list(self.attribution.deltas.values()), {}
-        self.attribution.close()
+        yield from self.attribution.closing()
         self._flushed = self.watermark
         if self.watermark is not None:
             self.reading_time = max(self.watermark, self.reading_time or 0)
@@ -209,7 +219,7 @@ class Partition:
             state.fit(len(self.cells))
             state.read_at(self.reading_time)
 
-    def _book(self) -> Rows:
+    def _book(self) -> Generator[None, None, Rows]:
         """Book the difference between each dirty slate and what is booked of it."""
         rows, self.attribution.rows = self.attribution.rows, Rows()
         users = self.attribution.users
@@ -218,7 +228,9 @@ class Partition:
         note = self.attribution.note
         add_time, add_cell = rows.times.append, rows.cells.append
         add_impressions, add_slates = rows.impressions.append, rows.slates.append
-        for slate in self.attribution.dirty:
+        for number, slate in enumerate(self.attribution.dirty, 1):
+            if number % FLUSH_STEP == 0:
+                yield
             slate.dirty = False
             note(slate)
             user = users[slate.user]
@@ -325,6 +337,16 @@ class Partition:
             rows.add_ranking(slate.booked_time, cell, booked, -1)
         if ranking is not None:
             rows.add_ranking(slate.booked_time, cell, ranking, 1)
+
+
+def drained(steps: Generator[None, None, T]) -> T:
+    """Take all steps in one go; answers what they come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
 
 
 def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:

@@ -1,7 +1,7 @@
 """What was shown: users and their open slates in one partition.
 
 The half of `attribution` that needs no feedback; its rules stand there. `show` and `show_whole` put
-impressions into slates, `close` gives up slates that can no longer change.
+impressions into slates, `closing` gives up slates that can no longer change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
-from streameval.core.limits import MANY_SLATES, MAX_ITEMS
+from streameval.core.limits import FLUSH_STEP, MANY_SLATES, MAX_ITEMS
 from streameval.core.slates import (
     BETWEEN,
     FIRST_TS,
@@ -357,17 +357,21 @@ class Showings:
 
     # ------------------------------------------------------------------ close
 
-    def close(self) -> None:
-        """Give up the slates that can no longer change (rule 4)."""
+    def closing(self) -> Iterator[None]:
+        """Give up the slates that can no longer change (rule 4), in steps of bounded work."""
         if self.watermark is None:
             return
         width = self._closing_width
         closed = (self.watermark - self.definition.horizon) // width
         for bucket in sorted(bucket for bucket in self._closing if bucket < closed):
-            self._give_up(*self._closing.pop(bucket))
+            slates, users = self._closing.pop(bucket)
+            for start in range(0, len(slates), FLUSH_STEP):
+                part = slice(start, start + FLUSH_STEP)
+                self._give_up(slates[part], users[part])
+                yield
 
     def close_exactly(self) -> None:
-        """Give up every slate that can be: `close` leaves some of them for a little later."""
+        """Give up every slate that can be: `closing` leaves some of them for a little later."""
         if self.watermark is None:
             return
         over = self.watermark - self.definition.horizon

@@ -1,0 +1,217 @@
+"""Logs made to cost time: matching stays O(log n) an event, and a flush breathes.
+
+Counted and not timed: comparisons of the searches, looks at slates, and changes of attribution.
+"""
+
+import random
+
+import pytest
+from test_oracle import BASE, click, show, unclick
+from test_partition_properties import assert_same, run
+
+from streameval.core import attribution, slates, timeline
+from streameval.core.definition import Definition, Window
+from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
+from streameval.core.limits import FLUSH_STEP, MANY_SLATES
+from streameval.core.oracle import oracle
+from streameval.core.partition import Partition
+
+EVENTS = 50_000
+DEFINITION = Definition(
+    windows=(Window("all", 10**10, 10**10),), attribution_window=120_000, allowed_lateness=60_000
+)
+A, L = DEFINITION.attribution_window, DEFINITION.allowed_lateness
+
+
+class Count:
+    """What searching costs: comparisons, looks at slates, attributions."""
+
+    def __init__(self, monkeypatch):
+        self.total = 0
+        for name in ("bisect_left", "bisect_right"):
+            monkeypatch.setattr(timeline, name, self._searching(getattr(timeline, name)))
+        for where, name in (
+            (slates.Slate, "packed"),
+            (attribution.Attribution, "_give"),
+            (attribution.Attribution, "_shown"),
+            (timeline.ItemShowings, "_reaching"),
+        ):
+            monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
+        monkeypatch.setattr(attribution, "marked", self._counting(attribution.marked))
+        monkeypatch.setattr(attribution, "showings_of", self._each(attribution.showings_of))
+        monkeypatch.setattr(slates.Slates, "everything", self._each(slates.Slates.everything))
+
+    def _searching(self, search):
+        def counted(sequence, key):
+            self.total += 1 + len(sequence).bit_length()
+            return search(sequence, key)
+
+        return counted
+
+    def _counting(self, function):
+        def counted(*arguments):
+            self.total += 1
+            return function(*arguments)
+
+        return counted
+
+    def _each(self, generator):
+        def counted(*arguments):
+            for value in generator(*arguments):
+                self.total += 1
+                yield value
+
+        return counted
+
+
+@pytest.fixture
+def count(monkeypatch):
+    return Count(monkeypatch)
+
+
+def work_through(events, step, count):
+    """Flush after every `step` events; the operations of each flush and the steps it made."""
+    partition = Partition(DEFINITION)
+    for start in range(0, len(events), step):
+        partition.apply(events[start : start + step])
+        partition.flush()
+    return partition, count.total / len(events)
+
+
+def traffic(size, request):
+    """Showings of one item to one user, each with a click a moment later, all within L."""
+    shown = [show(n * L // size, request=request(n)) for n in range(size // 2)]
+    return shown, [click(n * L // size + 1) for n in range(size // 2)]
+
+
+def lone(_):
+    return None
+
+
+def named(n):
+    return f"r{n}"
+
+
+def orders(shown, clicks):
+    alternating = [event for pair in zip(shown, clicks, strict=True) for event in pair]
+    shuffled = alternating.copy()
+    random.Random(1).shuffle(shuffled)
+    return {
+        "impressions first": shown + clicks,
+        "feedback first": clicks + shown,
+        "alternating": alternating,
+        "reversed": alternating[::-1],
+        "random": shuffled,
+    }
+
+
+ORDERS = ("impressions first", "feedback first", "alternating", "reversed", "random")
+
+
+@pytest.mark.parametrize("request_of", [lone, named])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("step", [EVENTS, 5_000])
+def test_one_users_events_cost_a_logarithm_each_in_any_order(order, request_of, step, count):
+    partition, each = work_through(orders(*traffic(EVENTS, request_of))[order], step, count)
+    assert each < 150
+    events = partition.events
+    assert events["accepted"]["feedback"] == EVENTS // 2
+    assert events["waiting"] == 0
+
+
+@pytest.mark.parametrize("request_of", [lone, named])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("step", [10_000, 97])
+def test_they_give_the_oracles_figures(order, request_of, step):
+    events = orders(*traffic(1_000, request_of))[order]
+    retractions = [unclick(event.ts - BASE + 2) for event in events[::7]]
+    events = events + retractions + events[::5]
+    batches = [events[start : start + step] for start in range(0, len(events), step)]
+    assert_same(run(DEFINITION, batches), oracle(DEFINITION, events))
+
+
+def test_twenty_thousand_open_slates_of_the_same_items_are_not_looked_through(count):
+    items = tuple(f"i{n}" for n in range(10))
+    shown = [SlateEvent(BASE + n % L, "u", f"r{n}", items) for n in range(20_000)]
+    partition = Partition(DEFINITION)
+    partition.apply(shown)
+    partition.flush()
+    clicks = [click(L // 2 + n, f"i{n % 10}") for n in range(L // 2)]
+    partition.apply(clicks)
+    count.total = 0
+    partition.flush()
+    index = 10 * len(shown)  # every showing is looked at once, to make it
+    assert count.total < index + len(shown) + 60 * len(clicks)
+    assert partition.events["waiting"] == 0
+
+
+def test_slates_that_are_too_old_are_not_looked_through_however_late_they_showed_the_item(count):
+    """Shown just before the slates were too old, the item stands before one that still counts."""
+    shown = [show(0, "other", request="young-enough-0")]
+    old = [show(n % 3, "first", request=f"old{n}") for n in range(2_000)]
+    late = [show(A - 10 + n % 3, "x", request=f"old{n}") for n in range(2_000)]
+    young = [show(A - 20, "x", request="young")]
+    clicks = [click(A + 5 + n % 5, "x") for n in range(1_000)]
+    events = [*shown, *old, *young, *late, *clicks]
+    partition = Partition(DEFINITION)
+    for start in range(0, len(events), 500):
+        partition.apply(events[start : start + 500])
+        partition.flush()
+    assert count.total < 120 * len(events)
+    document = run(DEFINITION, [events])
+    assert_same(document, oracle(DEFINITION, events))
+    assert partition.events["waiting"] == 0
+
+
+def test_one_request_id_for_everything_costs_the_same(count):
+    shown = [show(n * L // EVENTS, f"i{n % 900}", request="r") for n in range(EVENTS // 2)]
+    clicks = [click(L - 1, f"i{n % 900}", request="r") for n in range(EVENTS // 2)]
+    for events in (shown + clicks, clicks + shown):
+        count.total = 0
+        _, each = work_through(events, EVENTS, count)
+        assert each < 50
+
+
+def test_ten_thousand_slates_chained_by_one_request_are_not_walked_along(count):
+    events = []
+    for n in range(10_000):
+        events += [show(n * (A + 1), "x", request="r"), click(n * (A + 1) + 1, "x", request="r")]
+    partition, each = work_through(events, EVENTS, count)
+    assert each < 100
+    assert partition.events["unattributed"] == {"no_impression": 0, "expired": 0}
+    assert partition.attribution.open_slates < 5
+
+
+@pytest.mark.parametrize("retract", [False, True])
+def test_one_click_repeated_costs_the_same(retract, count):
+    clicks = [
+        FeedbackEvent(BASE + n * L // EVENTS, "u", "x", "click", None, retract=retract and n % 2)
+        for n in range(EVENTS)
+    ]
+    events = [ImpressionEvent(BASE, "u", "x", "r"), *clicks]
+    partition, each = work_through(events, 5_000, count)
+    assert each < 60
+    assert partition.events["duplicates"] == EVENTS - 1
+
+
+def test_a_flush_is_made_in_steps_of_bounded_work(count):
+    """Whatever the log holds, between two of them the loop can breathe."""
+    for events in orders(*traffic(20_000, named)).values():
+        partition = Partition(DEFINITION)
+        partition.apply(events)
+        before, most = count.total, 0
+        for _ in partition.flushing():
+            most, before = max(most, count.total - before), count.total
+        assert most < 200 * FLUSH_STEP
+        assert partition.events["waiting"] == 0
+
+
+def test_an_index_of_a_users_slates_goes_when_they_are_few_again():
+    partition = Partition(DEFINITION)
+    partition.apply([show(n, "x", request=f"r{n}") for n in range(2 * MANY_SLATES)])
+    partition.apply([click(2 * MANY_SLATES, "x")])
+    partition.flush()
+    assert partition.attribution.users["u"].by_item is not None
+    partition.apply([show(10 * (A + L), "x", request="later")])
+    partition.flush()
+    assert partition.attribution.users["u"].by_item is None
