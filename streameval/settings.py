@@ -33,15 +33,17 @@ from streameval.core.limits import (
     MAX_BATCH_INTERVAL,
     MAX_BATCH_USERS,
     MAX_DURATION,
-    MAX_EVENT_BYTES,
     MAX_GAIN,
     MAX_K,
     MAX_KS,
     MAX_LABEL_LENGTH,
     MAX_PANES,
     MAX_POSITIVES,
+    MAX_READ_MEMORY,
     MAX_SEGMENTS,
     MAX_WINDOWS,
+    MIN_READ_MEMORY,
+    READ_MEMORY,
 )
 from streameval.durations import Duration, format_duration, parse_duration
 
@@ -322,14 +324,12 @@ class Settings(BaseSettings):
     start_from: Literal["earliest", "latest"] = Field(
         "earliest", description="Where a partition without a stored offset begins."
     )
-    fetch_bytes: Integer = Field(
-        50 << 20, ge=MAX_EVENT_BYTES, le=1 << 30, description="Bytes of one fetch, compressed."
-    )
-    partition_fetch_bytes: Integer = Field(
-        4 << 20,
-        ge=MAX_EVENT_BYTES,
-        le=1 << 30,
-        description="Bytes of one partition in a fetch, compressed; bounds a worker's memory.",
+    read_memory: Integer = Field(
+        READ_MEMORY,
+        ge=MIN_READ_MEMORY,
+        le=MAX_READ_MEMORY,
+        description="Bytes of memory for what was fetched and unpacked and is not applied yet, all"
+        " partitions together; a batch may have 7/16 of it, unpacked.",
     )
     session_timeout: Annotated[int, Duration("1s", "30m")] = Field(
         10_000,

@@ -21,12 +21,14 @@ POINTS = {
     "told to the group": ("reader", "Reader", "commit", "after"),
     "about to restore": ("store", "Store", "load", "after"),
 }
+# What usual traffic does not come by.
+RARE_POINTS = {"large batch about to be unpacked": ("unpacking", "Memory", "allow", "after")}
 EXIT_CODE = 9
 
 
 def install(point, count):
     """Make the process end at `point`."""
-    module, owner, name, moment = POINTS[point]
+    module, owner, name, moment = (POINTS | RARE_POINTS)[point]
     owner = getattr(import_module(f"streameval.stream.{module}"), owner)
     call = getattr(owner, name)
     left = count

@@ -302,7 +302,8 @@ class Member:
             if after != position:
                 self._positions[partition] = after
                 columns = list(zip(*records, strict=True)) or [(), (), (), ()]
-                found.append(Records(partition, *columns, after))
+                size = sum(len(value or b"") for value in columns[3])
+                found.append(Records(partition, *columns, after, size))
         return found
 
     def seek(self, partition, offset):
@@ -326,6 +327,9 @@ class Member:
 
     def lag(self, partition, next_offset):
         return max(0, self.topic.ends[partition] - next_offset)
+
+    def unreadable(self, _partition):
+        return None
 
     async def bury(self, letters):
         await self.gate()

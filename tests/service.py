@@ -105,8 +105,8 @@ def produce(kafka_port, topic, records, *, seconds=None, **options):
     return asyncio.run(send())
 
 
-def produce_large(kafka_port, topic, value):
-    """Send one record to partition 0, in a batch that packs well."""
+def produce_large(kafka_port, topic, value, partition=0):
+    """Send one record to `partition`, in a batch that packs well."""
 
     async def send():
         size = len(value) + 1_000
@@ -118,7 +118,7 @@ def produce_large(kafka_port, topic, value):
         )
         await producer.start()
         try:
-            await producer.send_and_wait(topic, value, key=b"u1", partition=0)
+            await producer.send_and_wait(topic, value, key=b"u1", partition=partition)
         finally:
             await producer.stop()
 
@@ -289,6 +289,12 @@ def resident(worker):
     """Bytes of memory that the worker has."""
     pages = pathlib.Path(f"/proc/{worker.process.pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak(worker):
+    """The most bytes of memory that the worker has had."""
+    status = pathlib.Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def stored_offsets(redis_url, topic, partitions, group="test"):

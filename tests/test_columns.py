@@ -1,22 +1,22 @@
 """Records by column are the records that aiokafka itself hands out, whatever the units."""
 
-import mmap
+import contextlib
 import random
 import struct
-import sys
+import tracemalloc
 
-import cramjam
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streameval.stream import columns as columns_module
-from streameval.stream.columns import Fetched, _ColumnRecords
+from streameval.core.events import TooLarge
+from streameval.stream import unpacking
+from streameval.stream.columns import Fetched, _ColumnRecords, _KeptRecords
+from streameval.stream.unpacking import RECORDS, Memory
 
 LZ4, NONE = 3, 0
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
@@ -64,43 +64,135 @@ def fetches(draw):
         kept = draw(st.sets(st.integers(0, length - 1)))
         if kept and producer >= 0 and draw(st.booleans()):
             aborted.append((producer, at))
-        codec = draw(st.sampled_from([LZ4, NONE])) if kept else NONE
+        codec = draw(st.sampled_from([1, 2, LZ4, 4, NONE])) if kept else NONE
         raw += batch(at, sorted(kept), codec=codec, producer=producer, length=length)
         starts += [draw(st.integers(at, at + length - 1))]
         at += length
     return raw, aborted, starts[0]  # a broker answers from the batch that holds the offset
 
 
-def plain(raw, aborted, start, *, check_crcs=False):
-    place = TopicPartition("topic", 0)
-    arguments = (place, MemoryRecords(raw), aborted, start, None, None, check_crcs, READ_COMMITTED)
+PLACE = TopicPartition("topic", 0)
+
+
+def plain(raw, aborted, start, *, check_crcs=False, place=PLACE):
+    arguments = (place, _KeptRecords(raw), aborted, start, None, None, check_crcs, READ_COMMITTED)
     return PartitionRecords(*arguments)
 
 
+def read(fetched, fetch, *, turn=lambda: None):
+    """The columns of a fetch; what waits for room is given it, after `turn`."""
+    ours = _ColumnRecords(fetched, plain(*fetch))
+    memory = fetched.memory
+    while True:
+        for columns in ours:
+            yield ours, columns
+        if not ours.interrupted:
+            return
+        ours.interrupted = False
+        turn()
+        if memory.asked is not None:
+            memory.allow(memory.asked)
+
+
+def rows_of(columns):
+    return zip(columns.offsets, columns.timestamps, columns.keys, columns.values, strict=True)
+
+
+@contextlib.contextmanager
+def bounds(**changed):
+    """Other bounds than the real ones, so that small batches are treated like large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changed.items():
+            patch.setattr(unpacking, name, value)
+        yield
+
+
+# Bytes of the scratch space: all fits; some batches are large; all that are compressed are.
+SCRATCH = st.sampled_from([1 << 20, 120, 0])
+
+
 @settings(max_examples=500)
-@given(fetches(), st.integers(1, 5))
-def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(fetch, unit):
+@given(fetches(), st.integers(1, 5), SCRATCH, st.sampled_from([8_000, 3, 0]))
+def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(
+    fetch, unit, scratch, at_once
+):
+    """Also where batches are cut, held, or large."""
     theirs = plain(*fetch)
     records = [(r.offset, r.timestamp, r.key, r.value) for r in theirs]
-    fetched = Fetched()
+    fetched = Fetched(Memory(32 * scratch + 4_096))
     fetched.unit = unit
-    ours = _ColumnRecords(fetched, plain(*fetch))
     rows = []
-    for columns in ours:
-        assert 1 <= len(columns.offsets) <= unit
-        rows += zip(*columns, strict=True)
-        after = [row[0] for row in records if row[0] > rows[-1][0]]
-        assert rows[-1][0] < ours.next_fetch_offset
-        assert not after or ours.next_fetch_offset <= after[0], "a seek back here loses nothing"
+    with bounds(AT_ONCE=at_once):
+        for ours, columns in read(fetched, fetch):
+            assert 1 <= len(columns.offsets) <= unit
+            rows += rows_of(columns)
+            after = [row[0] for row in records if row[0] > rows[-1][0]]
+            assert rows[-1][0] < ours.next_fetch_offset
+            assert not after or ours.next_fetch_offset <= after[0], "a seek back here loses nothing"
+    assert not fetched.unreadable
     assert rows == records
-    assert ours.next_fetch_offset == theirs.next_fetch_offset
+    assert not records or ours.next_fetch_offset == theirs.next_fetch_offset
+    assert fetched.memory.in_use == 0
+
+
+@given(fetches(), st.integers(1, 5), SCRATCH, st.integers(0, 9))
+def test_a_fetch_that_is_dropped_and_read_again_from_its_offset_loses_and_repeats_nothing(
+    fetch, unit, scratch, parts
+):
+    """As by a pause or a seek; batches that were cut go on where they stopped."""
+    raw, aborted, start = fetch
+    records = [(r.offset, r.timestamp, r.key, r.value) for r in plain(*fetch)]
+    fetched = Fetched(Memory(32 * scratch + 4_096))
+    fetched.unit = unit
+    rows = []
+    with bounds(AT_ONCE=0):
+        for _ in records:
+            for count, (ours, columns) in enumerate(read(fetched, (raw, aborted, start))):
+                rows += rows_of(columns)
+                start = ours.next_fetch_offset
+                if count >= parts:
+                    ours.close()
+                    break
+            assert fetched.memory.in_use == 0
+    assert rows == records
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_what_is_too_large_is_dropped_before_it_is_an_object_and_the_rest_is_kept(codec):
+    values = [b"a", b"b" * 101, None, b"c" * 100, b"", b"d" * 5_000, b"e"]
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    for offset, value in enumerate(values):
+        headers = [("many", b"")] * (5_000 if offset == 2 else 0)
+        builder.append(offset, 1_000 + offset, b"k" * (300 if offset == 3 else 1), value, headers)
+    fetched = Fetched(Memory())
+    with bounds(MAX_EVENT_BYTES=100, MAX_DEAD_LETTER_BYTES=50):
+        rows = [
+            row
+            for _, columns in read(fetched, (bytes(builder.build()), [], 0))
+            for row in rows_of(columns)
+        ]
+    assert [row[0] for row in rows] == list(range(7))
+    assert [row[1] for row in rows] == list(range(1_000, 1_007))
+    assert [row[3] for row in rows] == [b"a", b"", None, b"c" * 100, b"", b"", b"e"]
+    assert rows[3][2] == b"k" * 50, "of such a record's key a dead letter's worth is kept"
+    large = {at: row[3] for at, row in enumerate(rows) if isinstance(row[3], TooLarge)}
+    assert {at: value.size for at, value in large.items()} == {1: 101, 5: 5_000}
+    assert large[5].head == b"d" * 50
 
 
 @pytest.mark.parametrize("unit", [1, 10])
 def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
     good, bad = batch(0, [0, 1]), bytearray(batch(2, [0, 1]))
     bad[-1] ^= 1
-    fetched = Fetched()
+    fetched = Fetched(Memory())
     fetched.unit = unit
     records = _ColumnRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
     assert [offset for columns in records for offset in columns.offsets] == [0, 1]
@@ -113,7 +205,7 @@ def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
 def test_nothing_of_a_batch_that_breaks_in_the_middle_is_handed_out():
     bad = bytearray(batch(2, [0, 1, 2], codec=NONE))
     struct.pack_into(">i", bad, RECORD_COUNT, 5)
-    fetched = Fetched()
+    fetched = Fetched(Memory())
     records = _ColumnRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
     assert [offset for columns in records for offset in columns.offsets] == [0, 1]
     assert "offsets 2 to 4" in fetched.unreadable[TopicPartition("topic", 0)]
@@ -128,7 +220,7 @@ def test_batches_of_the_format_before_this_one_are_read(packed):
     raw = bytearray(builder.build())
     if packed:
         struct.pack_into(">q", raw, 0, 4)
-    fetched = Fetched()
+    fetched = Fetched(Memory())
     records = _ColumnRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
     assert [offset for columns in records for offset in columns.offsets] == [2, 3, 4]
     assert records.next_fetch_offset == 5
@@ -139,28 +231,80 @@ def test_batches_of_the_format_before_this_one_are_read(packed):
     assert fetched.unreadable
 
 
-@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_a_batch_is_unpacked_up_to_the_limit_and_not_beyond(codec):
-    codec = getattr(cramjam, codec)
-    decode = columns_module._bounded(codec.decompress_into, mmap.mmap(-1, 4_096))
-    small, text = codec.compress(b"a"), random.Random(1).randbytes(4_096)
-    assert decode(codec.compress(text)) == text
-    assert decode(bytes(small)) == b"a"
-    with pytest.raises(ValueError, match="unpacked"):
-        decode(bytes(codec.compress(text + b"b")))
-    with pytest.raises(ValueError, match="unpacked"):
-        decode(b"no such thing")
-    assert decode(bytes(small)) == b"a"
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_fits_no_space_is_named_and_not_unpacked_again(codec):
+    """It is announced before it is tried; what is before it is handed out."""
+    first = batch(0, [0, 1])
+    fetched = Fetched(Memory(32 * 100))
+    place = TopicPartition("topic", 0)
+    for count in (1, 0):
+        turns = []
+        builder = one(random.Random(1).randbytes(2_000), codec)
+        seen = list(read(fetched, (first + builder, [], 0), turn=lambda at=turns: at.append(1)))
+        assert [offset for _, columns in seen for offset in columns.offsets] == [0, 1]
+        assert "offsets 2 to 2 (damaged, or larger than 0 MiB" in fetched.unreadable.pop(place)
+        assert len(turns) == count, "announced the first time"
+        assert fetched.memory.in_use == 0
+    # A batch of a topic that was made anew stands at the same place and is another one.
+    assert len(list(read(fetched, (first + one(bytes(200), codec), [], 0)))) == 2
 
 
-def test_aiokafka_unpacks_by_the_bounded_codecs():
-    """They are found by name in the module of its batches: see `columns`."""
-    columns_module._bound_codecs()
-    module = sys.modules[DefaultRecordBatch.__module__]
-    for name in ("gzip", "lz4", "zstd"):
-        assert getattr(module, f"{name}_decode").__module__ == columns_module.__name__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "lz4_decode", lambda _: b"")
-        fetched = Fetched()
-        assert list(_ColumnRecords(fetched, plain(batch(0, [0]), [], 0))) == []
-        assert fetched.unreadable
+def one(value, codec):
+    """A batch of one record at offset 2, with this value."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    builder.append(0, 1_000, b"key", value, [])
+    raw = bytearray(builder.build())
+    struct.pack_into(">q", raw, 0, 2)
+    return bytes(raw)
+
+
+def test_large_batches_of_several_partitions_take_turns_and_small_ones_go_on():
+    fetched = Fetched(Memory(32 * 100))
+    fetched.unit = 1
+    memory = fetched.memory
+    raw = one(bytes(300), 4) + batch(3, [0, 1])
+    places = [TopicPartition("topic", number) for number in range(3)]
+    readers = [_ColumnRecords(fetched, plain(raw, [], 2, place=place)) for place in places[:2]]
+    small = _ColumnRecords(fetched, plain(batch(0, [0, 1]), [], 0, place=places[2]))
+    assert [list(each) for each in readers] == [[], []]
+    assert memory.asked == (places[0], 2, 2), "the first that came"
+    assert len(list(small)) == 2
+    memory.allow(memory.asked)
+    assert next(readers[0]).offsets == [2]
+    assert list(readers[1]) == []
+    assert memory.asked is None, "one at a time"
+    assert memory.in_use == memory.largest
+    assert next(readers[0]).offsets == [3], "its large batch is read"
+    assert list(readers[1]) == []
+    assert memory.asked == (places[1], 2, 2)
+    memory.refuse(memory.asked, "somebody died of it")
+    assert list(readers[1]) == []
+    assert fetched.unreadable == {places[1]: "offsets 2 to 2 (somebody died of it)"}
+    assert memory.in_use == 0
+
+
+def test_a_batch_of_many_records_becomes_objects_bit_by_bit():
+    """At 7 bytes a record; the objects of all of them would take 300 times as much."""
+    records = b"\x0c\0\0\0\1\1\0" * 50_000
+    header = bytearray(batch(0, [0], codec=NONE)[:RECORDS])
+    struct.pack_into(">i", header, 8, RECORDS - 12 + len(records))
+    struct.pack_into(">i", header, RECORD_COUNT, 50_000)
+    fetched = Fetched(Memory())
+    tracemalloc.start()
+    try:
+        count = sum(
+            len(columns.offsets) for _, columns in read(fetched, (bytes(header) + records, [], 0))
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 50_000
+    assert peak < 2 << 20

@@ -36,6 +36,7 @@ STEADY = {
     f'streameval_lag{{{A}, partition="0"}}': "500x180",
     f'streameval_committed_offset{{{A}, partition="0"}}': "0+60000x180",
     f'streameval_checkpoint_age_seconds{{{A}, partition="0"}}': "20x180",
+    f'streameval_batch_unreadable{{{A}, partition="0"}}': "0x180",
     f'streameval_watermark_timestamp_seconds{{{A}, partition="0"}}': "0+60x180",
     f'streameval_events_total{{{A}, event="impression"}}': "0+60000x180",
     f'streameval_events_rejected_total{{{A}, reason="late"}}': "0+60x180",
@@ -69,6 +70,7 @@ FIRES = {
     "StreamevalRestarting": (steady(process_start_time_seconds="0+100x180"), 30),
     "StreamevalNotReady": (steady(store_up="0x180"), 6),
     "StreamevalStalled": (steady(committed_offset="70000x180"), 15),
+    "StreamevalBatchUnreadable": (steady(batch_unreadable="0x10 1x170"), 14),
     "StreamevalBehind": (steady(lag="900000+1000x180"), 25),
     "StreamevalEventsLost": (steady(events_lost_total="_x60 700x119"), 62),
     "StreamevalRejecting": (steady(events_rejected_total="0+900x180"), 40),
@@ -93,6 +95,9 @@ QUIET = {
     "one worker of two restarts within five minutes": steady() | {f"up{{{B}}}": "1x60 0x4 1x115"},
     "a rolling upgrade starts a worker twice": steady(
         process_start_time_seconds="1000x60 4600x10 5200x109"
+    ),
+    "a batch that cannot be read is skipped within a minute": steady(
+        batch_unreadable="0x60 1x1 0x118"
     ),
     "Redis restarts within five minutes": steady(ready="1x60 0x3 1x116", store_up="1x60 0x3 1x116"),
     "an idle topic keeps its last checkpoint": steady(

@@ -99,6 +99,7 @@ class World:
             "batch_interval": 1_000,
             "checkpoint_interval": 30_000,
             "start_from": "earliest",
+            "read_memory": 1 << 28,
             "topic": "t",
             "group": "g",
         }
@@ -157,7 +158,7 @@ def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applyin
         for _ in range(10):
             await asyncio.sleep(0.2)
             assert world.ingest.owned[0].waiting < 2 * POLL_RECORDS
-        assert world.ingest.owned[0].state.events["rejected"]["malformed"] > 20 * POLL_RECORDS
+        assert world.ingest.owned[0].state.events["rejected"]["malformed"] > 2 * POLL_RECORDS
 
     world.run(scenario)
 

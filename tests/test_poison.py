@@ -7,9 +7,11 @@ named, until it is skipped.
 
 import json
 import os
+import pathlib
 from collections import Counter
 
 import comparison
+import dying_worker
 import pytest
 import redis as redis_client
 import servers
@@ -17,9 +19,9 @@ import service
 from scene import Scene
 from traffic import START
 
-from streameval.stream.columns import LARGEST_BATCH
-
 pytestmark = pytest.mark.servers
+
+DYING_WORKER = pathlib.Path(dying_worker.__file__).read_text()
 
 NOW = START + 3_600_000  # when the scene's traffic begins
 
@@ -157,21 +159,34 @@ def assert_letters(it, log, wanted):
         assert len(value) >= min(1_000, len(its_value or b"")), "capped, not cut to nothing"
 
 
+# The smallest budget: a batch may have 14 MiB of it, unpacked.
+BUDGET = 32 << 20
+LARGEST = BUDGET // 32 * 14
+
+
 def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skipped():
-    """Some KB that would be 128 MiB: no memory is taken, also after a restart; other partitions
+    """Some KB that would be 28 MiB: no memory is taken, also after a restart; other partitions
     go on, and when it is deleted, so does this one."""
-    with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=2) as it:
+    settings = {"read_memory": BUDGET}
+    with (
+        servers.redis() as store,
+        Scene(servers.shared_kafka(), store, partitions=2, settings=settings) as it,
+    ):
         worker = it.worker()
         it.produce(500)
         it.wait_for_all()
         it.produce(500)
         before, ends = service.read_log(it.kafka.port, it.topic, 2)
-        service.produce_large(it.kafka.port, it.topic, bytes(LARGEST_BATCH))
-        usual = service.resident(worker)
+        service.produce_large(it.kafka.port, it.topic, bytes(2 * LARGEST))
+        usual = service.peak(worker)
         it.produce(500)
-        named = f"partition 0: the batch at offsets {ends[0]} to {ends[0]} (damaged, or larger than"
-        service.wait_for(lambda: named in worker.logged(), 20, "the batch is named")
-        assert service.resident(worker) - usual < LARGEST_BATCH // 2
+        named = f"the batch at offsets {ends[0]} to {ends[0]} (damaged, or larger than"
+        service.wait_for(lambda: f"partition 0: {named}" in worker.logged(), 20, "it is named")
+        assert service.peak(worker) - usual < BUDGET
+        ready = f"ok, but partition 0 waits before {named}"
+        service.wait_for(lambda: worker.page("/readyz").startswith(ready), 20, "/readyz names it")
+        assert it.metric("batch_unreadable", partition="0") == 1
+        assert it.metric("batch_unreadable", partition="1") == 0
         assert worker.stop() == 0
         worker.start()
         service.wait_for(lambda: worker.logged().count(named) > 1, 20, "it is named again")
@@ -186,6 +201,70 @@ def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skip
         service.wait_until_read(it.redis.url, it.topic, ends)
         assert read[1] == ends[1], "the other partition went on"
         assert it.metric("events_lost_total") == 1
+        service.wait_for(lambda: worker.page("/readyz") == "ok\n", 20, "it waits no longer")
+        assert it.metric("batch_unreadable", partition="0") == 0
+        it.verify({0: before[0] + after[0], 1: after[1]})
+
+
+def test_many_large_batches_take_no_more_memory_than_one():
+    """Twelve of 12 MiB, of some KB each, in two partitions: all at once would be 144 MiB."""
+    settings = {"read_memory": BUDGET}
+    with (
+        servers.redis() as store,
+        Scene(servers.shared_kafka(), store, partitions=2, settings=settings) as it,
+    ):
+        worker = it.worker()
+        it.produce(500)
+        it.wait_for_all()
+        usual = service.peak(worker)
+        for number in range(12):
+            service.produce_large(
+                it.kafka.port, it.topic, bytes(LARGEST - (2 << 20)), partition=number % 2
+            )
+        it.produce(500)
+        it.wait_for_all()
+        taken = service.peak(worker) - usual
+        print(f"12 batches of {LARGEST - (2 << 20) >> 20} MiB took {taken >> 20} MiB")
+        assert taken < BUDGET
+        assert it.metric("events_rejected_total", reason="too_large") == 12
+        with redis_client.Redis.from_url(store.url) as client:
+            service.wait_for(lambda: not client.keys("*:unpacking"), 20, "no note is left")
+        it.verify()
+
+
+def test_a_worker_that_dies_of_a_batch_says_so_and_the_next_but_one_leaves_it_alone():
+    settings = {"read_memory": BUDGET}
+    with (
+        servers.redis() as store,
+        Scene(servers.shared_kafka(), store, partitions=2, settings=settings) as it,
+    ):
+        it.produce(500)
+        before, ends = service.read_log(it.kafka.port, it.topic, 2)
+        service.produce_large(it.kafka.port, it.topic, bytes(LARGEST // 2))
+        it.produce(500)
+        dying = ("-c", DYING_WORKER, "large batch about to be unpacked", "1")
+        worker = service.Worker(it.kafka.port, it.store_url, it.topic, **it.settings)
+        it.workers.append(worker)
+        for _ in range(2):
+            worker.start(program=dying)
+            assert worker.process.wait(60) == dying_worker.EXIT_CODE
+        at = f"the batch at offsets {ends[0]} to {ends[0]}"
+        said = f"partition 0: a worker ended while it had {at} unpacked; trying it once more"
+        assert worker.logged().count(said) == 1, "at the second start"
+        worker.start(program=dying)
+        named = f"partition 0: {at} (2 workers ended while they had it unpacked"
+        service.wait_for(lambda: named in worker.logged(), 30, "it is named")
+        _, ends = service.read_log(it.kafka.port, it.topic, 2)
+        service.wait_for(
+            lambda: int(service.stored_offsets(it.redis.url, it.topic, 2)[1] or 0) == ends[1],
+            30,
+            "the other partition went on",
+        )
+        ready = f"ok, but partition 0 waits before {at}"
+        service.wait_for(lambda: ready in worker.page("/readyz"), 20, "/readyz names it")
+        service.truncate(it.kafka.port, it.topic, len(before[0]) + 1)
+        after, ends = service.read_log(it.kafka.port, it.topic, 2)
+        service.wait_until_read(it.redis.url, it.topic, ends)
         it.verify({0: before[0] + after[0], 1: after[1]})
 
 

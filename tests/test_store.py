@@ -78,6 +78,21 @@ def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):
     asyncio.run(scenario())
 
 
+def test_notes_of_a_batch_count_who_left_one_and_go_by_themselves(url):
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic) as store:
+            assert [await store.note_batch(3, 70, 2) for _ in range(4)] == [0, 1, 2, 2]
+            key = f"streameval:{{group:{topic}:3}}:unpacking"
+            left = redis.Redis.from_url(url).pttl(key)
+            assert 0 < left <= store_module.NOTE_TTL_MS
+            assert await store.note_batch(3, 71, 2) == 0, "another batch"
+            await store.forget_batch(3)
+            assert await store.note_batch(3, 71, 2) == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_user_is_one_readable_hash(url):
     """The documented key, with plain integers, also for large ones."""
 

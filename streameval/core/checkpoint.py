@@ -431,8 +431,11 @@ def restore(
         else:
             for pane_record in _read(info, chunks, list[PaneRecord]):
                 _restore_pane(partition, info.window, pane_record)
-    for record in sorted(versions.values(), key=lambda record: record[2]):
-        _adopt(attribution, record)
+    records = sorted(versions.values(), key=lambda record: record[2])
+    versions.clear()
+    records.reverse()
+    while records:  # what is adopted is freed: records and slates need not both fit
+        _adopt(attribution, records.pop())
     pending.sort(key=lambda record: (record[3], record[-1]))
     for user, item, request, ts, kind, retract, value, expired, _ in pending:
         attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, value, expired))

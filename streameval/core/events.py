@@ -158,6 +158,25 @@ class Rejection(NamedTuple):
 LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
 """What `decode_batch` cannot say: it knows no watermark."""
 
+
+class TooLarge(bytes):
+    """Stands for a value of more than `MAX_EVENT_BYTES`, which nobody keeps.
+
+    It is empty, so that nothing is joined or parsed; `size` is that of the value (bytes), and
+    `head` its beginning, for the dead letter.
+    """
+
+    size: int
+    head: bytes
+
+    @classmethod
+    def of(cls, size: int, head: bytes) -> TooLarge:
+        """Stand for a value of `size` bytes that begins with `head`."""
+        made = cls()
+        made.size, made.head = size, head
+        return made
+
+
 _decode_wire = msgspec.json.Decoder(Event).decode
 # What a syntax check parses into: nothing is built.
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -186,6 +205,7 @@ def decode_batch(
     suspicious = not _is_plain(joined)
     readable = values
     if len(joined) > MAX_EVENT_BYTES:
+        # (In the stream nobody has such values: they are `TooLarge` before anything joins them.)
         readable = [None if value and len(value) > MAX_EVENT_BYTES else value for value in values]
     decoded: list[Any] = []
     rest: Iterator[Any] = iter(readable)
@@ -320,8 +340,9 @@ def _rejection(value: bytes | None, error: Exception) -> Rejection:
     """Say which: JSON that breaks the schema is invalid, the rest malformed."""
     if value is None:
         return Rejection("malformed", "Tombstone: the record has no value")
-    if len(value) > MAX_EVENT_BYTES:
-        return Rejection("too_large", f"{len(value)} bytes, at most {MAX_EVENT_BYTES}")
+    size = value.size if isinstance(value, TooLarge) else len(value)
+    if size > MAX_EVENT_BYTES:
+        return Rejection("too_large", f"{size} bytes, at most {MAX_EVENT_BYTES}")
     try:
         value.decode()
         _decode_raw(value)

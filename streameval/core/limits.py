@@ -33,6 +33,17 @@ MAX_DEAD_LETTER_BYTES: Final = 64 << 10
 # What a rejection says, in a header and in logs: the parser may quote the input.
 MAX_DETAIL_LENGTH: Final = 200
 
+# --- Reading ------------------------------------------------------------------------------------
+# Bytes of memory for what was read and is not applied, of all partitions together: fetched,
+# unpacked, waiting. `stream.unpacking` says what each of these may take of it.
+READ_MEMORY: Final = 256 << 20
+# Below, an event of MAX_EVENT_BYTES would not fit the shares; above is a mistake in the unit.
+MIN_READ_MEMORY: Final = 32 << 20
+MAX_READ_MEMORY: Final = 16 << 30
+# Rejected events of one batch: the batch ends there. Counted with what a dead letter takes itself.
+MAX_LETTER_BYTES: Final = 4 << 20
+LETTER_OVERHEAD: Final = 400
+
 # --- Ranking ------------------------------------------------------------------------------------
 # Ranks strictly increase from positions on, so each further item may push past the last position.
 MAX_RANK: Final = MAX_POSITION + MAX_ITEMS
@@ -103,6 +114,8 @@ assert 0 < MAX_LABEL_LENGTH <= MAX_ID_LENGTH, "labels are the shorter of the two
 # The longest slate of bare ids fits in an event: 3 bytes of quotes and comma an id, in ASCII.
 assert MAX_ITEMS * (MAX_ID_LENGTH + 3) < MAX_EVENT_BYTES, "the largest slate fits in an event"
 assert MAX_DEAD_LETTER_BYTES < MAX_EVENT_BYTES, "a dead letter is smaller than an event"
+assert MIN_READ_MEMORY <= READ_MEMORY <= MAX_READ_MEMORY, "the default is in its range"
+assert MAX_DEAD_LETTER_BYTES < MAX_LETTER_BYTES, "a batch holds a dead letter"
 assert MAX_K <= MAX_RANK, "a cut-off beyond the last rank means nothing"
 assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
 assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"

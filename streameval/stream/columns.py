@@ -3,62 +3,70 @@
 aiokafka makes a `ConsumerRecord` of eleven fields for each record and hands them out one by one:
 1.0 of the 1.6 us that a record costs on its way to us. We need four fields, a slice at a time.
 
-There is no public way to fetched batches, so this file stands on four private things of aiokafka
-0.14 (its version is pinned, the tests of the reader go through all of this): the fetcher keeps what
-came of a partition in `_records`, as a `FetchResult`, whose `_partition_records` is an iterator
-with `next_fetch_offset`; and the module of a batch's class calls its codecs by name. `read_columns`
-has the iterators of one consumer replaced as they are stored; positions, seeks, pauses and
-rebalances stay aiokafka's.
+There is no public way to fetched batches, so this file stands on private things of aiokafka 0.14
+(its version is pinned, the tests of the reader go through all of this):
 
-A batch is unpacked whole, and 8 KB of Zstandard may become 256 MiB: `_bound_codecs` sets a limit. A
-batch beyond it, or damaged, is set aside in `Fetched.unreadable`; what comes before it is handed
-out, so that it alone need be skipped.
+1. The fetcher keeps what came of a partition in `_records`, as a `FetchResult`, whose
+   `_partition_records` is an iterator with `next_fetch_offset`. `read_columns` has the iterators
+   of one consumer replaced as they are stored; positions, seeks, pauses and rebalances stay
+   aiokafka's.
+2. The fetcher finds the class of an answer's bytes by its name, `MemoryRecords`; ours keeps them.
+3. `_fetch_max_bytes` and `_max_partition_fetch_bytes` are read before each fetch.
+4. A `FetchResult` that ends is deleted from `_records`. One that only waits for room puts itself
+   back there (`Fetched.__delitem__`), so nothing is fetched twice.
+
+How batches become records within a budget of memory stands in `unpacking`. A batch that cannot be
+read is set aside in `Fetched.unreadable`; what comes before it is handed out, so that it alone need
+be skipped.
 """
 
 from __future__ import annotations
 
-import functools
-import mmap
-import sys
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
-import cramjam
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer import fetcher as aiokafka_fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 
-UNIT: Final = 1_000
-"""Records handed out together, at most."""
+from streameval.core.limits import MAX_EVENT_BYTES, READ_MEMORY
+from streameval.stream.unpacking import UNIT, Memory, batches, bound_legacy_codecs, opened
 
-LARGEST_BATCH: Final = 128 << 20
-"""Bytes of a batch, unpacked: a hundred times what brokers take packed (1 MiB), and what fits."""
-
-# Bytes of unpacked batches whose memory is kept for the next one.
-KEPT_SPACE: Final = 8 << 20
+# Bytes of one partition in a fetch, at most and at least: beyond, others wait for long; below, a
+# batch rarely fits (a broker then sends it in a fetch where it comes first).
+PARTITION_BYTES: Final = (4 << 20, 64 << 10)
 
 
 class Columns(NamedTuple):
-    """Consecutive records of one partition, at least one: parallel lists."""
+    """Consecutive records of one partition, at least one: parallel lists.
+
+    `size` is how many bytes they had in the log, unpacked.
+    """
 
     offsets: list[int]
     timestamps: list[int]
     keys: list[bytes | None]
     values: list[bytes | None]
+    size: int
 
 
-def read_columns(consumer: AIOKafkaConsumer) -> Fetched:
+def read_columns(consumer: AIOKafkaConsumer, memory: int = READ_MEMORY) -> Fetched:
     """Have `getmany` of a consumer that was just started hand out `Columns` for records.
 
     Its `max_records` then counts `Columns`; the answer's `unit` is how many records each may hold.
+    All that it has read and not handed out takes at most `memory` bytes.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - see above
     assert not fetcher._records, "nothing is fetched before there is a subscription"  # noqa: SLF001 - see above
-    fetched = Fetched()
+    fetched = Fetched(Memory(memory), fetcher)
     fetcher._records = fetched  # noqa: SLF001 - see above
-    _bound_codecs()
+    fetched.divide(1, 1)
+    aiokafka_fetcher.MemoryRecords = _KeptRecords
+    bound_legacy_codecs(memory // 32)
     return fetched
 
 
@@ -71,19 +79,64 @@ class Fetched(OrderedDict[Any, Any]):
 
     unit = UNIT
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory, fetcher: Any = None) -> None:
         super().__init__()
+        self.memory = memory
         self.unreadable: dict[Any, str] = {}
+        self._fetcher = fetcher
+        self._open: dict[Any, _ColumnRecords] = {}
+
+    def divide(self, partitions: int, brokers: int) -> None:
+        """Share what fetches may bring among so many partitions, and brokers asked at a time."""
+        most, least = PARTITION_BYTES
+        share = self.memory.fetch // max(1, partitions)
+        self._fetcher._fetch_max_bytes = self.memory.fetch // max(1, brokers)  # noqa: SLF001 - see above
+        self._fetcher._max_partition_fetch_bytes = min(most, max(least, share))  # noqa: SLF001 - see above
 
     def __setitem__(self, place: Any, result: Any) -> None:
         """Store what came of a partition; errors are stored too, and stay as they are."""
+        self._close(place)
         if isinstance(result, FetchResult):
-            result._partition_records = _ColumnRecords(self, result._partition_records)  # noqa: SLF001 - see above
+            records = _ColumnRecords(self, result._partition_records)  # noqa: SLF001 - see above
+            result._partition_records = self._open[place] = records  # noqa: SLF001 - see above
         super().__setitem__(place, result)
+
+    def __delitem__(self, place: Any) -> None:
+        """Forget what came of a partition, unless it only waits for room."""
+        records = self._open.get(place)
+        if records is not None and records.interrupted:
+            records.interrupted = False
+            self[place]._partition_records = records  # noqa: SLF001 - see above
+            return
+        self._close(place)
+        super().__delitem__(place)
+
+    def clear(self) -> None:
+        """Forget everything, as after a rebalance."""
+        for place in list(self._open):
+            self._close(place)
+        super().clear()
+
+    def _close(self, place: Any) -> None:
+        """Give back the memory of a partition's batch; an iterator in a cycle would keep it."""
+        records = self._open.pop(place, None)
+        if records is not None:
+            records.close()
+
+
+class _KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final
+    """The bytes of a partition in an answer; `data` are all of them."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.data = data
 
 
 class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
-    """The records of one fetch of a partition, as `Columns`."""
+    """The records of one fetch of a partition, as `Columns`.
+
+    `interrupted`: iteration ended because it is another's turn, and goes on later.
+    """
 
     next_fetch_offset: int
 
@@ -98,40 +151,77 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             plain._check_crcs,  # noqa: SLF001 - see above
             plain._isolation_level,  # noqa: SLF001 - see above
         )
+        self._records_iterator: Generator[Columns | None, None, None] | None
         self._fetched = fetched
+        self.interrupted = False
 
-    def _unpack_records(self) -> Iterator[Columns]:
+    def __next__(self) -> Columns:
+        """Hand out the next ones; ends also where nothing can be handed out for now."""
+        columns: Columns | None = super().__next__()
+        if columns is None:
+            self.interrupted = True
+            raise StopIteration
+        return columns
+
+    def close(self) -> None:
+        """Give back what the batch being read takes."""
+        if self._records_iterator is not None:
+            self._records_iterator.close()
+            self._records_iterator = None
+
+    def _unpack_records(self) -> Generator[Columns | None, None, None]:
         """Small batches together, large ones in parts; ends before one that cannot be read.
 
-        `next_fetch_offset` follows what is handed out; beyond the last batch it is the batch's
-        own, which also counts records that are gone (compaction, aborted transactions).
+        None where nothing can be handed out for now. `next_fetch_offset` follows what is handed
+        out; beyond the last batch it is the batch's own, which also counts records that are gone
+        (compaction, aborted transactions).
         """
         first = beyond = self.next_fetch_offset
+        memory, unit = self._fetched.memory, self._fetched.unit
         rows: list[Any] = []
-        while self._records.has_next():
-            batch = self._records.next_batch()
-            try:
-                if self._readable(batch):
-                    unpacked = list(batch)
-                    if unpacked and unpacked[0].offset < first:
-                        unpacked = [row for row in unpacked if row.offset >= first]
-                    rows += unpacked
-            except Exception as error:  # noqa: BLE001 - any codec's error too
-                self._fetched.unreadable[self._tp] = (
-                    # (Batches of Kafka's first formats do not say where they begin.)
-                    f"offsets {getattr(batch, 'base_offset', beyond)} to {batch.next_offset - 1}"
-                    f" ({str(error) or repr(error)})"
-                )
-                break
-            beyond = batch.next_offset
-            while len(rows) > self._fetched.unit:
-                unit = self._fetched.unit
-                handed_out, rows = rows[:unit], rows[unit:]
-                self.next_fetch_offset = rows[0].offset
-                yield _columns(handed_out)
+        size = 0
+        batch: Any = None
+        try:
+            for raw in batches(self._records.data):
+                batch = opened(raw)
+                if not self._readable(batch):
+                    beyond, batch = batch.next_offset, None
+                    continue
+                found = memory.records(self._tp, raw, batch, first, unit)
+                if isinstance(found, list):
+                    if found and found[0].offset < first:
+                        found = [row for row in found if row.offset >= first]
+                    rows += found
+                    size += memory.size
+                    beyond, batch = batch.next_offset, None
+                    while len(rows) > unit:
+                        handed_out, rows = rows[:unit], rows[unit:]
+                        part = size * unit // (unit + len(rows))
+                        size -= part
+                        self.next_fetch_offset = rows[0].offset
+                        yield _columns(handed_out, part)
+                    if size <= MAX_EVENT_BYTES:
+                        continue
+                if rows:
+                    self.next_fetch_offset = beyond
+                    yield _columns(rows, size)
+                    rows = []
+                size = 0
+                if isinstance(found, list):
+                    continue
+                with contextlib.closing(found) as bits:
+                    for bit in bits:
+                        kept = [row for row in bit if row.offset >= first]
+                        if kept:
+                            self.next_fetch_offset = beyond = kept[-1].offset + 1
+                        yield _columns(kept, memory.size) if kept else None
+                beyond, batch = batch.next_offset, None
+        except Exception as error:  # noqa: BLE001 - any codec's error too
+            why = str(error) or repr(error)
+            self._fetched.unreadable[self._tp] = f"{_named(batch, beyond)} ({why})"
         self.next_fetch_offset = beyond
         if rows:
-            yield _columns(rows)
+            yield _columns(rows, size)
 
     def _readable(self, batch: Any) -> bool:
         """Whether the batch holds records for us: no marker, not of an aborted transaction.
@@ -149,42 +239,19 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
         return not batch.is_control_batch
 
 
-def _columns(rows: list[Any]) -> Columns:
+def _columns(rows: list[Any], size: int) -> Columns:
     return Columns(
         [row.offset for row in rows],
         [row.timestamp for row in rows],
         [row.key for row in rows],
         [row.value for row in rows],
+        size,
     )
 
 
-@functools.cache
-def _bound_codecs() -> None:
-    """Have aiokafka unpack no batch beyond `LARGEST_BATCH`.
-
-    Snappy needs no limit: it packs no better than 1 to 21.
-    """
-    # Pages that nobody writes to take no memory.
-    space = mmap.mmap(-1, LARGEST_BATCH, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    codecs = sys.modules[DefaultRecordBatch.__module__]
-    for name in ("gzip", "lz4", "zstd"):
-        assert hasattr(codecs, f"{name}_decode"), "see the top of this file"
-        setattr(codecs, f"{name}_decode", _bounded(getattr(cramjam, name).decompress_into, space))
-
-
-def _bounded(into: Callable[[Any, Any], int], space: mmap.mmap) -> Callable[[Any], bytes]:
-    """A decoder by way of `space`; raises `ValueError` where that is too small."""
-
-    def decode(packed: Any) -> bytes:
-        size = len(space)
-        try:
-            size = into(packed, space)
-            return space[:size]
-        except cramjam.DecompressionError as error:
-            limit = len(space) >> 20
-            raise ValueError(f"damaged, or larger than {limit} MiB unpacked: {error}") from error
-        finally:
-            if size > KEPT_SPACE:
-                space.madvise(mmap.MADV_DONTNEED)
-
-    return decode
+def _named(batch: Any, beyond: int) -> str:
+    """The offsets of a batch that cannot be read, which comes after `beyond`."""
+    if batch is None:
+        return f"offset {beyond}"
+    # (Batches of Kafka's first formats do not say where they begin.)
+    return f"offsets {getattr(batch, 'base_offset', beyond)} to {batch.next_offset - 1}"

@@ -13,6 +13,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
                                             none          this file
                                                           lists and
                                                           unlinks
+  streameval:{g:t:p}:unpacking      string  1 h           store.py    the offset of a large batch that is being
+                                                                      unpacked, and how many began with it
   streameval:{g:t}:<lease>          string  the lease's   store.py    who holds the lease
   streameval:{g:t}:<lease>:fence    string  none          store.py    the fencing token given out last
 

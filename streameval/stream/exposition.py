@@ -153,6 +153,11 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
         "Size of the checkpoint in Redis, all chunks",
         lambda p: p.checkpoint_bytes,
     ),
+    (
+        "batch_unreadable",
+        "1 while the partition waits before a batch that cannot be read; /readyz names it",
+        lambda p: bool(p.unreadable),
+    ),
     ("restoring", "1 while state is read again after an assignment", lambda p: p.restoring),
 )
 

@@ -35,7 +35,7 @@ from streameval.core.errors import RefusedError, StreamevalError, UnreachableErr
 from streameval.core.figures import Figures, ShownSegments, Sums, figures, merge
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
-from streameval.stream.patience import answer_within
+from streameval.stream.patience import answer_within, persist
 from streameval.stream.ports import Keeper, Log
 from streameval.stream.reader import open_reader
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 
 # Records of one read: some slices of each partition, so that commits and pages get their turn.
 POLL_RECORDS: Final = 8_000
+# What may wait to be applied, as a share of `read_memory`; a read brings as much again.
+WAITING_SHARE: Final = 16
+# So many workers that died while they had a batch unpacked, and it is left alone for an hour.
+MOST_DEATHS: Final = 2
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1
 # Slices applied of one partition before the others get their turn, which a batch that is due ends:
@@ -93,6 +97,7 @@ class Ingest:
             checkpoint_seconds=settings.checkpoint_interval / 1000,
             max_clock_skew=self.definition.max_clock_skew,
         )
+        self._most_bytes = settings.read_memory // WAITING_SHARE
         self._takeover = Takeover(
             settings, self._limits, reader, store, self.outbox, reset_windows=reset_windows
         )
@@ -100,6 +105,7 @@ class Ingest:
         self._parked: dict[int, Owned] = {}
         self._paused: set[int] = set()
         self._commits: dict[int, asyncio.Task[None]] = {}
+        self._large: dict[int, int] = {}  # by partition, the offset beyond its large batch
         self._restores: dict[int, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
@@ -174,13 +180,25 @@ class Ingest:
             owned.waiting for number, owned in self.owned.items() if number not in self._paused
         )
         # 1. read, unless the last read was more than one round applies: memory is bounded
-        if waiting < POLL_RECORDS:
+        room = not waiting or self._waiting_bytes() < self._most_bytes
+        if waiting < POLL_RECORDS and room:
             for records in await self.reader.poll(0.0 if waiting else POLL_SECONDS, POLL_RECORDS):
                 owned = self.owned.get(records.partition)
                 if owned is not None:
                     owned.take(records)
         for owned in list(self.owned.values()):
             await self._work(owned)
+        if self._large:
+            self._forget_batches(
+                [
+                    number
+                    for number, end in self._large.items()
+                    if number in self.owned and (self.owned[number].stored or 0) >= end
+                ]
+            )
+
+    def _waiting_bytes(self) -> int:
+        return sum(owned.waiting_bytes for owned in self.owned.values())
 
     async def _work(self, owned: Owned) -> None:
         blocked = False
@@ -209,6 +227,10 @@ class Ingest:
         if blocked and number not in self._paused:
             self._paused.add(number)
             self.reader.pause(number)
+            if self._waiting_bytes() >= self._most_bytes:
+                # Partitions that do not wait go on; what this one has is read again.
+                owned.drop_backlog()
+                self.reader.seek(number, owned.next_offset)
         elif number in self._paused and number not in self._commits:
             self._paused.discard(number)
             self.reader.resume(number)
@@ -255,6 +277,7 @@ class Ingest:
         except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task
             self._fail(error)
         finally:
+            owned.buried_bytes = 0
             self._commits.pop(owned.number, None)
 
     def _written(self, cut: Cut) -> Commit:
@@ -295,6 +318,39 @@ class Ingest:
         if self._failure is None:
             self._failure = error
 
+    # ------------------------------------------------------------- large batches
+
+    async def unpacking(self, partition: int, first: int, last: int) -> str:
+        """Note a large batch before it is unpacked; why it must not be, if workers died of it."""
+        try:
+            deaths = await persist(lambda: self.store.note_batch(partition, first, MOST_DEATHS))
+        except StreamevalError as error:
+            self._fail(error)
+            return str(error)
+        if deaths >= MOST_DEATHS:
+            return (
+                f"{deaths} workers ended while they had it unpacked: it is left alone for an hour;"
+                " give workers more memory, or lower read_memory"
+            )
+        if deaths:
+            log.error(
+                "partition %d: a worker ended while it had the batch at offsets %d to %d"
+                " unpacked; trying it once more",
+                partition,
+                first,
+                last,
+            )
+        self._large[partition] = last + 1
+        return ""
+
+    async def unpacked(self, partition: int) -> None:
+        """Take the note back of a batch that cannot be read."""
+        self._forget_batches([partition])
+
+    def _forget_batches(self, partitions: Sequence[int]) -> None:
+        for number in [number for number in partitions if self._large.pop(number, None)]:
+            self._spawn(answer_within(self.store.forget_batch(number), PROBE_TIMEOUT))
+
     # ------------------------------------------------------- partitions come and go
 
     async def assigned(self, partitions: Sequence[int]) -> None:
@@ -315,6 +371,7 @@ class Ingest:
             restoring = self._restores.pop(number, None)
             if restoring is not None:
                 restoring.cancel()
+        self._forget_batches(partitions)
         going = [self.owned[number] for number in partitions if number in self.owned]
         await self._finish(going, REVOKE_SECONDS)
         for owned in going:
@@ -458,6 +515,8 @@ class Ingest:
             owned.status(now, self.reader.lag(number, _counted_to(owned)))
             for number, owned in sorted(self.owned.items())
         ]
+        for partition in partitions:
+            partition.unreadable = self.reader.unreadable(partition.partition) or ""
         partitions += [
             PartitionStatus(number, restoring=True)
             for number in sorted(self._assigned - self.owned.keys())
@@ -492,6 +551,9 @@ class Ingest:
         flushed = self._failure is None and not left_over
         for task in list(self._commits.values()):
             task.cancel()
+        if self._failure is None:
+            notes = [self.store.forget_batch(number) for number in self._large]
+            await asyncio.gather(*(answer_within(note, 1.0) for note in notes))
         offsets = self._committed()
         if self._joined and offsets:
             await answer_within(self.reader.commit(offsets), 1.0)

@@ -20,8 +20,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streameval.core.checkpoint import Checkpoint, pieces
-from streameval.core.events import LATE, Event, Rejection, decode_batch
-from streameval.core.limits import APPLY_SLICE, MAX_BATCH_EVENTS, MAX_WAITING_OUTCOMES
+from streameval.core.events import LATE, Event, Rejection, TooLarge, decode_batch
+from streameval.core.limits import (
+    APPLY_SLICE,
+    LETTER_OVERHEAD,
+    MAX_BATCH_EVENTS,
+    MAX_DEAD_LETTER_BYTES,
+    MAX_LETTER_BYTES,
+    MAX_WAITING_OUTCOMES,
+)
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.slates import UserDelta
@@ -38,6 +45,7 @@ class Records(NamedTuple):
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     next_offset: int
+    size: int = 0  # bytes in the log, unpacked
 
 
 class DeadLetter(NamedTuple):
@@ -133,7 +141,9 @@ class Owned:
     _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
     _began: float | None = None
+    buried_bytes: int = 0  # of rejected records, in the commit under way
     _letters: list[DeadLetter] = field(default_factory=list)
+    _letter_bytes: int = 0
     _key_mismatches: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
 
@@ -158,6 +168,12 @@ class Owned:
     def waiting(self) -> int:
         """How many records wait to be applied."""
         return sum(len(records.offsets) for records in self._backlog)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of records that wait to be applied, and of rejected ones that wait to be buried."""
+        waiting = sum(records.size for records in self._backlog)
+        return waiting + self._letter_bytes + self.buried_bytes
 
     @property
     def uncommitted(self) -> bool:
@@ -243,16 +259,13 @@ class Owned:
             return
         self._key_mismatches += _mismatches(keys, events)
         for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
+            key, value = _head(records.keys[at]), _head(records.values[at])
             self._letters.append(
                 DeadLetter(
-                    self.number,
-                    records.offsets[at],
-                    records.timestamps[at],
-                    records.keys[at],
-                    records.values[at],
-                    rejection,
+                    self.number, records.offsets[at], records.timestamps[at], key, value, rejection
                 )
             )
+            self._letter_bytes += LETTER_OVERHEAD + len(key or b"") + len(value or b"")
 
     def _restored(self) -> None:
         """The state has reached the stored offset: what was booked up to here is stored."""
@@ -271,6 +284,7 @@ class Owned:
         return (
             self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users
+            or self._letter_bytes >= MAX_LETTER_BYTES
             or now - self._began >= self.limits.seconds
         )
 
@@ -304,6 +318,7 @@ class Owned:
         )
         self.committed = self.next_offset
         self._letters = []
+        self.buried_bytes, self._letter_bytes = self._letter_bytes, 0
         self._key_mismatches = 0
         self.lost = 0
         self._events = 0
@@ -456,7 +471,15 @@ def _stretch(records: Records, start: int, end: int | None = None) -> Records:
         records.keys[part],
         records.values[part],
         records.offsets[end] if end < size else records.next_offset,
+        records.size * max(0, end - start) // max(1, size),
     )
+
+
+def _head(text: bytes | None) -> bytes | None:
+    """What a dead letter keeps of a key or a value."""
+    if text is None:
+        return None
+    return text.head if isinstance(text, TooLarge) else text[:MAX_DEAD_LETTER_BYTES]
 
 
 def _mismatches(keys: Sequence[bytes | None], events: Sequence[Event]) -> int:

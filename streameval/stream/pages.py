@@ -74,11 +74,13 @@ class Pages:
     async def readyz(self, _request: web.Request) -> web.Response:
         """Answer 200 while the worker does its work, else 503 and why."""
         stopping = "stopping" if self._described.stopping else None
-        return _line(stopping or self._described.status.unready())
+        status = self._described.status
+        return _line(stopping or status.unready(), status.waiting())
 
 
-def _line(problem: str | None) -> web.Response:
-    return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
+def _line(problem: str | None, remark: str = "") -> web.Response:
+    fine = f"ok, but {remark}" if remark else "ok"
+    return web.Response(text=f"{problem or fine}\n", status=503 if problem else 200)
 
 
 async def _harden(_request: web.Request, response: web.StreamResponse) -> None:

@@ -20,6 +20,12 @@ class Listener(Protocol):
     async def assigned(self, partitions: Sequence[int]) -> None:
         """Begin with `partitions`; nothing is read of them before `seek` and `resume`."""
 
+    async def unpacking(self, partition: int, first: int, last: int) -> str:
+        """A large batch is about to be unpacked; the answer says why it must not be, if so."""
+
+    async def unpacked(self, partition: int) -> None:
+        """The large batch of `partition` could not be read, and no longer takes memory."""
+
 
 class Log(Protocol):
     """The topic, as one member of the consumer group sees it. Offsets count records."""
@@ -56,6 +62,9 @@ class Log(Protocol):
     def lag(self, partition: int, next_offset: int) -> int | None:
         """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
 
+    def unreadable(self, partition: int) -> str | None:
+        """The batch that `partition` waits before because it cannot be read, and why."""
+
     async def bury(self, letters: Sequence[DeadLetter]) -> int:
         """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
 
@@ -89,6 +98,12 @@ class Keeper(Protocol):
 
     async def checkpoint_offset(self, partition: int) -> int | None:
         """The offset of the stored checkpoint alone."""
+
+    async def note_batch(self, partition: int, offset: int, most: int) -> int:
+        """Note that the batch at `offset` is being unpacked; how many notes of it were left."""
+
+    async def forget_batch(self, partition: int) -> None:
+        """Take the note back: the batch was unpacked, and nobody died of it."""
 
     async def load(self, partition: int) -> Stored:
         """Everything stored of a partition."""

@@ -34,7 +34,8 @@ from aiokafka.errors import (
 from aiokafka.helpers import create_ssl_context
 
 from streameval.core.errors import RefusedError, UnreachableError
-from streameval.stream.columns import UNIT, Columns, Fetched, read_columns
+from streameval.core.limits import READ_MEMORY
+from streameval.stream.columns import Columns, Fetched, read_columns
 from streameval.stream.dead_letters import DeadLetters
 from streameval.stream.fetch_by_id import VerifyingClient, verify_fetches
 from streameval.stream.metadata import identify
@@ -42,6 +43,7 @@ from streameval.stream.owned import DeadLetter, Records
 from streameval.stream.patience import Complaints, within
 from streameval.stream.reasons import listening, unreached
 from streameval.stream.record_mark import RecordMark
+from streameval.stream.unpacking import UNIT, Place
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
@@ -67,6 +69,9 @@ RETRY_SECONDS: Final = 0.5
 HELD_UP_SECONDS: Final = 0.05
 # A batch that cannot be read is fetched again after this time; other partitions go on.
 UNREADABLE_SECONDS: Final = 5.0
+
+# How often the log names it.
+UNREADABLE_LOG_SECONDS: Final = 60.0
 
 # The embedded broker answers end offsets that count batches (its high watermarks are good).
 EMBEDDED_CLUSTER: Final = "tansu_cluster"
@@ -96,8 +101,7 @@ def open_reader(settings: Settings) -> Reader:
         settings.topic,
         settings.group,
         settings.dead_letter_topic,
-        fetch_bytes=settings.fetch_bytes,
-        partition_fetch_bytes=settings.partition_fetch_bytes,
+        memory=settings.read_memory,
         session_ms=settings.session_timeout,
         rack=settings.kafka_rack,
     )
@@ -106,8 +110,8 @@ def open_reader(settings: Settings) -> Reader:
 class Reader:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
-    `client` are the arguments of `client_arguments`. `fetch_bytes` and `partition_fetch_bytes`
-    bound what is fetched ahead, compressed. A worker silent for `session_ms` loses its partitions;
+    `client` are the arguments of `client_arguments`. What is fetched, unpacked and not handed out
+    takes at most `memory` bytes. A worker silent for `session_ms` loses its partitions;
     `rack`: fetch from a replica there. `max_poll_ms` is for tests of time limits.
     """
 
@@ -118,8 +122,7 @@ class Reader:
         group: str,
         dead_letter_topic: str,
         *,
-        fetch_bytes: int = 50 << 20,
-        partition_fetch_bytes: int = 4 << 20,
+        memory: int = READ_MEMORY,
         session_ms: int = 10_000,
         rack: str | None = None,
         max_poll_ms: int = MAX_POLL_MS,
@@ -137,8 +140,6 @@ class Reader:
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
             "isolation_level": "read_committed",
-            "fetch_max_bytes": fetch_bytes,
-            "max_partition_fetch_bytes": partition_fetch_bytes,
             "session_timeout_ms": session_ms,
             "heartbeat_interval_ms": min(HEARTBEAT_MS, session_ms // 3),
             "max_poll_interval_ms": max_poll_ms,
@@ -146,6 +147,7 @@ class Reader:
             "client_rack": rack,
             "metadata_max_age_ms": METADATA_AGE_MS,
         }
+        self._memory = memory
         self._consumer: AIOKafkaConsumer | None = None
         self._listener: Listener | None = None
         self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
@@ -156,6 +158,9 @@ class Reader:
         self._paused: set[TopicPartition] = set()  # by the listener
         self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
         self._held: dict[TopicPartition, float] = {}  # until when, for a batch that is unreadable
+        self._unreadable: dict[TopicPartition, tuple[str, float]] = {}  # and when the log said so
+        self._asking: asyncio.Task[None] | None = None  # for room, and for whom it was given
+        self._allowed: set[TopicPartition] = set()
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")
 
@@ -194,7 +199,7 @@ class Reader:
                 await within(_stop(consumer), REQUEST_SECONDS)
                 raise
             else:
-                self._fetched = read_columns(consumer)
+                self._fetched = read_columns(consumer, self._memory)
                 self._verifying = verify_fetches(consumer, self._topic, self.topic_id)
                 return self.partitions
 
@@ -202,7 +207,11 @@ class Reader:
         """Leave the group and close, within `deadline` seconds."""
         if self._reading is not None:
             self._reading.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
         consumer, self._consumer, self._reading = self._consumer, None, None
+        if self._fetched is not None:
+            self._fetched.clear()
         closing = [self._dead_letters.close(deadline)]
         if consumer is not None:
             closing.append(within(_stop(consumer), deadline))
@@ -216,6 +225,7 @@ class Reader:
         lost = [place.partition for place in self._open().assignment()]
         self._positions.clear()
         self._held.clear()
+        self._unreadable.clear()
         await self.close(REQUEST_SECONDS)
         await self._listener.revoked(lost)
         await self.start(self._listener)
@@ -250,12 +260,15 @@ class Reader:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - any codec's error too
             await self._recover(consumer, error)
             return []
-        self._hold_back(consumer, self._fetched)
-        return [
+        handed_out = [
             records
             for place in list(self._positions)
             for records in await self._hand_out(consumer, place, found.get(place, ()), stale)
         ]
+        if self._fetched is not None:
+            await self._hold_back(consumer, self._fetched)
+            self._ask_for_room(self._fetched)
+        return handed_out
 
     async def _hand_out(
         self,
@@ -277,24 +290,50 @@ class Reader:
         if place not in self._positions or position == before:
             return []
         self._positions[place] = position
-        parts = found or (Columns([], [], [], []),)
+        self._unreadable.pop(place, None)
+        parts = found or (Columns([], [], [], [], 0),)
         ends = [*(part.offsets[0] for part in parts[1:]), position]
         return [
-            Records(place.partition, *part, next_offset=end)
+            Records(place.partition, *part[:4], next_offset=end, size=part.size)
             for part, end in zip(parts, ends, strict=True)
         ]
 
-    def _hold_back(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> None:
+    def _ask_for_room(self, fetched: Fetched) -> None:
+        """Have the listener told of the large batch whose turn it is, before it is unpacked."""
+        place = fetched.memory.asked
+        if place is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._announce(fetched, place))
+
+    async def _announce(self, fetched: Fetched, place: Place) -> None:
+        assert self._listener is not None, "start comes first"
+        number = place.partition.partition
+        why = await self._listener.unpacking(number, place.first, place.last)
+        if why:
+            fetched.memory.refuse(place, why)
+        else:
+            self._allowed.add(place.partition)
+            fetched.memory.allow(place)
+
+    async def _hold_back(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> None:
         """Leave partitions alone for a while whose next batch cannot be read; others go on."""
         for place, batch in fetched.unreadable.items():
+            if place in self._allowed:
+                self._allowed.discard(place)
+                assert self._listener is not None, "start comes first"
+                await self._listener.unpacked(place.partition)
             if place in self._positions:
-                log.error(
-                    "partition %d: the batch at %s cannot be read, trying again;"
-                    " kafka-delete-records.sh skips it",
-                    place.partition,
-                    batch,
-                )
-                self._held[place] = time.monotonic() + UNREADABLE_SECONDS
+                now = time.monotonic()
+                before, said = self._unreadable.get(place, ("", now - UNREADABLE_LOG_SECONDS))
+                if before != batch or now - said >= UNREADABLE_LOG_SECONDS:
+                    said = now
+                    log.error(
+                        "partition %d: the batch at %s cannot be read, trying again;"
+                        " kafka-delete-records.sh skips it",
+                        place.partition,
+                        batch,
+                    )
+                self._unreadable[place] = batch, said
+                self._held[place] = now + UNREADABLE_SECONDS
                 consumer.pause(place)
         fetched.unreadable.clear()
 
@@ -334,6 +373,7 @@ class Reader:
             del self._positions[TopicPartition(self._topic, number)]
             if self._verifying is not None:
                 self._verifying.forget(number)
+            self._unreadable.pop(TopicPartition(self._topic, number), None)
             self.pause(number)
         await self._listener.revoked(numbers)
         await self._listener.assigned(numbers)
@@ -368,11 +408,16 @@ class Reader:
         for place in places:
             self._positions.pop(place, None)
             self._held.pop(place, None)
+            self._unreadable.pop(place, None)
+            self._allowed.discard(place)
         await self._listener.revoked([place.partition for place in places])
 
     async def assigned(self, places: Collection[TopicPartition]) -> None:
         """Hear from the group that `places` come: they stand still until `seek` and `resume`."""
         assert self._listener is not None, "start comes first"
+        if self._fetched is not None and self._consumer is not None:
+            brokers = self._consumer._client.cluster.brokers()  # noqa: SLF001 - there is no public way
+            self._fetched.divide(len(places), len(brokers))
         for place in places:
             self.pause(place.partition)
         await self._listener.assigned([place.partition for place in places])
@@ -414,6 +459,11 @@ class Reader:
             return None
         end = self._ends.get(place) if end is None else max(end, self._ends.get(place, 0))
         return None if end is None else max(0, end - next_offset)
+
+    def unreadable(self, partition: int) -> str | None:
+        """The batch that `partition` waits before because it cannot be read, and why."""
+        found = self._unreadable.get(TopicPartition(self._topic, partition))
+        return None if found is None else found[0]
 
     async def probe(self) -> bool:
         """Whether a broker answers; also notices when partitions were added, and new lag."""

@@ -67,7 +67,10 @@ class Rereading:
                 give_up = time.monotonic() + SILENCE_SECONDS
                 inside = sum(offset < end for offset in columns.offsets)
                 if inside:
-                    yield Columns(*(column[:inside] for column in columns))
+                    offsets, timestamps, keys, values, size = columns
+                    yield Columns(
+                        offsets[:inside], timestamps[:inside], keys[:inside], values[:inside], size
+                    )
             if time.monotonic() > give_up:
                 raise UnreachableError(
                     f"partition {partition} of {self._topic} gave nothing for"

@@ -120,6 +120,7 @@ class PartitionStatus:
     `watermark`, `reading_time`: ms since the epoch, None before the first event. `counters`: the
     `events` part of `replay`'s document (`accepted`, `rejected`, `duplicates`, `unattributed`,
     `waiting`, `ignored`). `restoring`: state is still being read again up to the committed offset.
+    `unreadable`: the batch that it waits before because it cannot be read, and why.
     """
 
     partition: int
@@ -133,6 +134,7 @@ class PartitionStatus:
     checkpoint_bytes: int | None = None
     counters: Mapping[str, Any] = field(default_factory=dict)
     restoring: bool = False
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,18 @@ class ServiceStatus:
         if restoring:
             return f"restoring partitions {', '.join(map(str, sorted(restoring)))}"
         return None
+
+    def waiting(self) -> str:
+        """Which partitions wait before a batch that cannot be read, in one line; "" if none.
+
+        The worker is ready nevertheless: its other partitions go on.
+        """
+        return "; ".join(
+            f"partition {each.partition} waits before the batch at"
+            f" {' '.join(each.unreadable.split())}"
+            for each in self.partitions
+            if each.unreadable
+        )
 
 
 class IngestLike(Protocol):

@@ -53,6 +53,8 @@ CONNECT_SECONDS: Final = 3.0
 CHUNK_SECONDS: Final = 15.0
 # A chunk that no checkpoint lists goes after an hour; a commit takes seconds.
 CHUNK_TTL_MS: Final = 3_600_000
+# A batch that workers died of is tried again after an hour: they may have died of something else.
+NOTE_TTL_MS: Final = 3_600_000
 # While the store is away: how often it is tried, and how often the log says so.
 RETRY_SECONDS: Final = (0.05, 1.0)
 COMPLAINT_SECONDS: Final = 3.0
@@ -298,6 +300,26 @@ class Store:
         key = self._key(partition, "partition")
         chunks = self._key(partition, "chunk:")
         await self._run_once(_lua("reset"), key, [chunks, fingerprint, definition])
+
+    async def note_batch(self, partition: int, offset: int, most: int) -> int:
+        """Note that the batch at `offset` is being unpacked; how many notes of it were left.
+
+        Nobody takes back the note of a worker that died. Where `most` were left, none is added:
+        they lapse together, an hour after the last one. Exactly-once does not depend on notes.
+        """
+        key = self._key(partition, "unpacking")
+        found: bytes | None = await self._once(lambda: self._raw("GET", key))
+        at, _, left = (found or b"").decode(errors="replace").partition(" ")
+        count = int(left) if at == str(offset) and left.isdigit() else 0
+        if count < most:
+            note = f"{offset} {count + 1}"
+            await self._once(lambda: self._redis.set(key, note, px=NOTE_TTL_MS))
+        return count
+
+    async def forget_batch(self, partition: int) -> None:
+        """Take the note back: the batch was unpacked, and nobody died of it."""
+        key = self._key(partition, "unpacking")
+        await self._once(lambda: self._raw("DEL", key))
 
     async def offset(self, partition: int) -> int | None:
         """The stored offset of `partition` alone."""

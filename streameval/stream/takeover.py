@@ -56,6 +56,8 @@ class Takeover:
         self._start_from = settings.start_from
         self._limits, self._reader, self._store, self._outbox = limits, reader, store, outbox
         self._reset = reset_windows
+        # What is stored, what it unpacks to and the state are in memory together: of one partition.
+        self._restoring = asyncio.Lock()
 
     async def check_stored(self, partitions: int) -> None:
         """Refuse what `open` would, as far as Redis alone tells it, before there is any assignment.
@@ -83,6 +85,10 @@ class Takeover:
             if offset is not None and offset == parked.committed and held:
                 await self._refuse_a_log_set_back(number, parked.last_record, first)
                 return parked
+        async with self._restoring:
+            return await self._open_stored(number)
+
+    async def _open_stored(self, number: int) -> Owned:
         try:
             stored = await persist(lambda: self._store.load(number))
         except UnusableStateError as error:
