@@ -83,6 +83,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
 
 async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
     """Add what Redis shows to `findings`, as far as it comes."""
+    from streameval.core.fingerprint import fingerprint
     from streameval.stream.store import Store
 
     definition = settings.definition()
@@ -91,7 +92,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         facts = await store.facts()
         findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
         if log is not None:
-            findings += await _compare(settings, log, store, definition.fingerprint())
+            findings += await _compare(settings, log, store, fingerprint(definition))
     except UnreachableError as error:
         cure = "start Redis, or correct `redis`"
         findings.append(failed("redis", str(error), cure, error.exit_code))

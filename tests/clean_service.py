@@ -14,6 +14,7 @@ import pyarrow.parquet
 
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, SlateEvent, SlateItem
+from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.offline import snapshots, specification
@@ -155,8 +156,8 @@ class Service:
         parts = [self._part(number) for number in self.logs]
         manifest = {
             "format": snapshots.FORMAT,
-            "fingerprint": self.definition.fingerprint(),
-            "definition": self.definition.described(),
+            "fingerprint": fingerprint(self.definition),
+            "definition": described(self.definition),
             "pseudonymous": False,
             "partitions": [part.facts for part in parts],
             "files": snapshots._write(folder, self.definition, parts),

@@ -13,10 +13,11 @@ from service import dead_letters, wait_for
 
 from streameval.core.checkpoint import restore
 from streameval.core.events import Rejection, decode, decode_batch
+from streameval.core.metrics import RANKING as CATALOGUED
 from streameval.core.oracle import oracle
 from streameval.stream.store import Store
 
-RANKING = ("precision", "recall", "ndcg", "map", "mrr", "hit_rate")
+RANKING = [metric.name for metric in CATALOGUED]
 
 
 def expected(definition, log, at=None):

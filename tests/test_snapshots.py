@@ -19,6 +19,7 @@ from test_partition_properties import Counters, assert_same, assert_same_rows
 
 from streameval.core.checkpoint import checkpoint
 from streameval.core.errors import ConfigError, InputError, RefusedError, UnusableStateError
+from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import pseudonyms
@@ -128,7 +129,7 @@ def test_the_manifest_says_what_belongs_together(tmp_path):
     definition, events = hostile(SEED)
     folder = snapshot(tmp_path)
     manifest = manifest_of(folder)
-    assert manifest["fingerprint"] == definition.fingerprint()
+    assert manifest["fingerprint"] == fingerprint(definition)
     assert (manifest["group"], manifest["topic"], manifest["token"]) == ("g", "t", 1)
     one, nothing = manifest["partitions"]
     assert one["watermark"] == oracle(definition, events)["watermark"]

@@ -24,10 +24,12 @@ from scene import Scene
 from test_partition_properties import Counters, assert_same
 from traffic import traffic
 
+from streameval.core import fingerprint as fingerprint_module
 from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
 from streameval.core.events import decode_batch
+from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 
@@ -108,6 +110,14 @@ def of_format(header, number):
     return sealed([number, *fields[1:]])
 
 
+def of_another_catalogue(fields):
+    """What a version with one metric less would have stored."""
+    header = msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(fields[b"header"][4:])))
+    header[1]["metrics"].pop()
+    definition = json.dumps(header[1], sort_keys=True)
+    return {"header": sealed(header), "fingerprint": "another", "definition": definition}
+
+
 def of_another_layout(header):
     return sealed({"format": FORMAT + 1})
 
@@ -118,6 +128,40 @@ def test_another_format_is_refused_and_the_cure_named(number):
     header = of_format(base64.b64decode(stored["header"]), number)
     with pytest.raises(UnusableStateError, match=f"has format {number},.*--reset-windows"):
         restored(stored | {"header": base64.b64encode(header).decode()})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "RANKING",
+            fingerprint_module.RANKING[:-1],
+            r"metrics was \['precision', .*'mrr'\] and is",
+        ),
+        ("CLUSTERS", 128, "clusters was 128 and is 256"),
+        ("NANO", 1_000, "score_scale was 1000 and is 1000000000"),
+        ("MAX_ITEMS", 500, "max_items was 500 and is 1000"),
+    ],
+)
+def test_state_of_another_catalogue_or_bound_is_refused_and_says_what_changed(
+    monkeypatch, name, value, said
+):
+    """Columns that do not fit ended the worker in the middle of a batch."""
+    ours = fingerprint(Definition())
+    with monkeypatch.context() as another:
+        another.setattr(fingerprint_module, name, value)
+        assert fingerprint(Definition()) != ours
+        saved = checkpoint(Partition(Definition(), journal=True), "c")
+    reason = f"another version of streameval: {said}.*Run that version, or .*--reset-windows"
+    with pytest.raises(UnusableStateError, match=reason):
+        restore(Definition(), saved.header, saved.chunks)
+
+
+def test_another_configuration_is_refused_and_says_what_changed():
+    saved = checkpoint(Partition(Definition(ks=(3,)), journal=True), "c")
+    reason = r"another configuration: ks was \[3\] and is \[5, 10\]\. Set it back"
+    with pytest.raises(UnusableStateError, match=reason):
+        restore(Definition(), saved.header, saved.chunks)
 
 
 def spoiled(data):
@@ -159,13 +203,21 @@ def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_ane
         assert worker.stop() == 0
         key = f"streameval:{{test:{it.topic}:0}}:partition"
         with redis_client.Redis.from_url(store.url) as client:
-            header = client.hget(key, "header")
+            fields = client.hgetall(key)
+            header = fields[b"header"]
             for strange, reason in (
-                (of_format(header, FORMAT + 1), f"has format {FORMAT + 1}, this version reads"),
-                (of_another_layout(header), "cannot be read by this version"),
-                (header[:-1], "header of the stored checkpoint is damaged, or another version"),
+                (
+                    {"header": of_format(header, FORMAT + 1)},
+                    f"has format {FORMAT + 1}, this version reads",
+                ),
+                ({"header": of_another_layout(header)}, "cannot be read by this version"),
+                (
+                    {"header": header[:-1]},
+                    "header of the stored checkpoint is damaged, or another version",
+                ),
+                (of_another_catalogue(fields), "another version of streameval: metrics was ["),
             ):
-                client.hset(key, "header", strange)
+                client.hset(key, mapping=fields | strange)
                 before, said = client.hgetall(key), len(worker.logged())
                 assert worker.start().process.wait(30) == 2
                 (line,) = [line for line in worker.logged()[said:].splitlines() if reason in line]

@@ -14,6 +14,7 @@ from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError, UnusableStateError
 from streameval.core.events import ImpressionEvent
+from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits
@@ -57,7 +58,7 @@ async def stored(topic, definition, log=Log):
     users = state.flush()
     saved = checkpoint(state, "c")
     written = CheckpointWrite(saved.header, saved.chunks, saved.keep)
-    identity = "cluster", "topic", definition.fingerprint(), "{}"
+    identity = "cluster", "topic", fingerprint(definition), "{}"
     last = mark(49, TS, b"u", b"v")
     await store.commit(Commit(0, None, 50, users, *identity, TS, written, last))
     try:
@@ -126,7 +127,7 @@ def test_windows_of_another_definition_start_anew_once():
                 await of(other).open(0, None)
             assert (await of(other, reset=True).open(0, None)).state.watermark is None
             stored_now = await store.load(0)
-            assert stored_now.fingerprint == other.fingerprint()
+            assert stored_now.fingerprint == fingerprint(other)
             assert (await of(other).open(0, None)).committed == 50
 
     asyncio.run(scenario())

@@ -35,6 +35,7 @@ import numpy as np
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
+from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.core.partition import Partition
 from streameval.core.slates import (
@@ -326,7 +327,7 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
     attribution = partition.attribution
     header = Header(
         format=FORMAT,
-        definition=partition.definition.described(),
+        definition=described(partition.definition),
         watermark=attribution.watermark,
         reading_time=partition.reading_time,
         segments=attribution.segments.values,
@@ -368,28 +369,6 @@ def _decode(header: bytes) -> Header:
             " run the version that wrote it, or `worker --reset-windows`"
         )
     return decoded
-
-
-def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """What changed between two described definitions, a phrase for each key."""
-    plain = msgspec.json.decode(msgspec.json.encode(current))
-    return [
-        f"{key} was {stored.get(key)!r} and is {plain.get(key)!r}"
-        for key in sorted({*stored, *plain})
-        if stored.get(key) != plain.get(key)
-    ]
-
-
-def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
-    """Raise `UnusableStateError`, saying what changed, for state of another definition."""
-    changes = differences(stored, definition.described())
-    if changes:
-        raise UnusableStateError(
-            "the stored state belongs to another configuration: "
-            + "; ".join(changes)
-            + ". Set it back, or start the windows anew with `worker --reset-windows`"
-            " (users' counters stay)"
-        )
 
 
 def refuse_header(header: bytes, definition: Definition) -> None:

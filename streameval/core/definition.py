@@ -1,14 +1,12 @@
 """What every figure means: the part of the configuration that the state depends on.
 
-A `Definition` is immutable and hashable into a fingerprint. Two runs over the same log with the
-same definition give the same figures; state written under one definition is refused under another.
-All durations are integer milliseconds.
+A `Definition` is immutable. Two runs over the same log with the same definition give the same
+figures; state written under one definition is refused under another (`fingerprint`). All durations
+are integer milliseconds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
@@ -77,12 +75,7 @@ class Definition:
         return float(self.gains.get(kind, 1.0))
 
     def described(self) -> dict[str, object]:
-        """The definition as plain values, for fingerprints and for saying what changed."""
+        """The definition as plain values."""
         plain = asdict(self)
         plain["gains"] = {kind: self.gain(kind) for kind in sorted(self.kinds)}
         return plain
-
-    def fingerprint(self) -> str:
-        """A short digest: equal exactly when two definitions give equal figures."""
-        text = json.dumps(self.described(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -37,6 +37,7 @@ from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
 from streameval.core.errors import ConfigError, InputError, RefusedError, UnreachableError
 from streameval.core.figures import Sums, figures, merge
+from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.slates import NEVER, Particulars, Slate
@@ -158,8 +159,8 @@ async def take_from(
             "token": token,
             "group": settings.group,
             "topic": settings.topic,
-            "fingerprint": definition.fingerprint(),
-            "definition": definition.described(),
+            "fingerprint": fingerprint(definition),
+            "definition": described(definition),
             "pseudonymous": key is not None,
             "partitions": [part.facts for part in parts],
             "files": files,

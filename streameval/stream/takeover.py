@@ -16,8 +16,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from streameval.core.checkpoint import refuse_header, refuse_other_definition, restore
+from streameval.core.checkpoint import refuse_header, restore
 from streameval.core.errors import RefusedError, UnusableStateError
+from streameval.core.fingerprint import described, fingerprint, refuse_other_definition
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
@@ -50,8 +51,8 @@ class Takeover:
         reset_windows: bool,
     ) -> None:
         self.definition = settings.definition()
-        self.fingerprint = self.definition.fingerprint()
-        self.described = json.dumps(self.definition.described(), sort_keys=True)
+        self.fingerprint = fingerprint(self.definition)
+        self.described = json.dumps(described(self.definition), sort_keys=True)
         self.cluster_id = self.topic_id = ""
         self._start_from = settings.start_from
         self._limits, self._reader, self._store, self._outbox = limits, reader, store, outbox

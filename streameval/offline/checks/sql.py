@@ -1,7 +1,8 @@
 """DESIGN's formulas in DuckDB's SQL, from outcome rows: the second answer to the kernel's.
 
-Nothing is shared with `core.metrics` but the definition: positives come from the rows' feedback
-and not from their gains, scores are rounded to nano-units half to even, sums are integers.
+Nothing is shared with `core.metrics` but the definition and the names: positives come from the
+rows' feedback and not from their gains, scores are rounded to nano-units half to even, sums are
+integers.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 
 from streameval.core.definition import Definition
 from streameval.core.limits import NANO
+from streameval.core.metrics import RANKING
 
-METRICS = ("precision", "recall", "ndcg", "map", "mrr", "hit_rate")
+METRICS = tuple(metric.name for metric in RANKING)
 
 
 def literal(text: str) -> str:
