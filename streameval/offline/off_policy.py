@@ -132,8 +132,9 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
     refused = None
     if effective < LEAST_EFFECTIVE:
         refused = (
-            f"the weights leave {effective:.1f} effective rounds of {rounds:,} (fewer than "
-            f"{LEAST_EFFECTIVE:.0f}): the log hardly shows what this policy would; no estimate"
+            f"the weights (mean {total / rounds:.3g}, largest {sums.largest:.4g}) leave "
+            f"{effective:.1f} effective rounds of {rounds:,} (fewer than {LEAST_EFFECTIVE:.0f}): "
+            "the log hardly shows what this policy would; no estimate"
         )
     elif ips is None or snips is None:
         refused = "all rounds fall into one cluster of users: no standard error, no estimate"
