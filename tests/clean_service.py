@@ -5,7 +5,9 @@ partitions and one with rejected records only, two variants of equal quality, sc
 truth, propensities that are.
 """
 
+import copy
 import random
+import shutil
 import zlib
 
 import msgspec
@@ -126,9 +128,13 @@ class Service:
         self.users = {}
         self.saved = [0] * len(self.states)
 
-    def take(self, events):
+    def take(self, events, repeated=None):
+        """Take events in; `repeated` says into which partition one's feed goes a second time."""
         for event in events:
-            self.logs[zlib.crc32(event.user_id.encode()) % PARTITIONS].append(event)
+            number = zlib.crc32(event.user_id.encode()) % PARTITIONS
+            self.logs[number].append(event)
+            if number in (repeated or {}):
+                self.logs[repeated[number]].append(event)
         for number, state in enumerate(self.states):
             fresh = self.logs[number][self.saved[number] :]
             state.apply(fresh, range(self.saved[number], self.saved[number] + len(fresh)))
@@ -223,6 +229,15 @@ def clean(root, events=None, *, change=None, halves=True):
     service.take(events)
     service.snapshot("later", change)
     return service
+
+
+def copied(service, root):
+    """The same service with files of its own, for a test that changes them."""
+    twin = copy.copy(service)
+    twin.root = root / "copy"
+    shutil.copytree(service.root, twin.root)
+    twin.outcomes = twin.root / service.outcomes.name
+    return twin
 
 
 def results(service, given=None, **changes):

@@ -7,6 +7,7 @@ partitions, two variants of equal quality, scores that are the truth, propensiti
 import json
 import random
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
@@ -21,6 +22,7 @@ from clean_service import (
     START,
     Service,
     clean,
+    copied,
     edit,
     failures,
     one_slate,
@@ -36,6 +38,9 @@ from streameval.offline import specification
 from streameval.offline.checks import freshness, runner, sql
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.table import CHECKS
+
+# For one check by itself.
+ALONE = {check.name: {"severity": "off"} for check in CHECKS}
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +83,8 @@ def test_a_users_hash_that_is_gone_fails_the_recount(tmp_path):
     assert f"user {gone[0][1]!r} has none" in found["counters_match_log"].message
 
 
-def test_a_removed_outcome_row_fails_the_windows_and_nothing_else(tmp_path):
-    service = clean(tmp_path)
+def test_a_removed_outcome_row_fails_the_windows_and_nothing_else(service, tmp_path):
+    service = copied(service, tmp_path)
     seen = []
 
     def drop(row):
@@ -98,8 +103,8 @@ def test_a_removed_outcome_row_fails_the_windows_and_nothing_else(tmp_path):
     assert "the rows give" in found["windows_match_outcomes"].message
 
 
-def test_a_positive_taken_from_a_row_fails_the_windows_and_nothing_else(tmp_path):
-    service = clean(tmp_path)
+def test_a_positive_taken_from_a_row_fails_the_windows_and_nothing_else(service, tmp_path):
+    service = copied(service, tmp_path)
     taken = []
 
     def forget(row):
@@ -115,8 +120,8 @@ def test_a_positive_taken_from_a_row_fails_the_windows_and_nothing_else(tmp_path
     assert failures(found) == {"windows_match_outcomes"}
 
 
-def test_dropped_positions_fail_the_positions_and_nothing_else(tmp_path):
-    service = clean(tmp_path)
+def test_dropped_positions_fail_the_positions_and_nothing_else(service, tmp_path):
+    service = copied(service, tmp_path)
 
     def drop(row):
         return row | {"positions": [None] * 5} if row["offset"] % 10 == 0 else row
@@ -142,8 +147,8 @@ def test_rows_without_an_item_have_no_positions_to_lack(tmp_path):
     assert found.message.startswith("100 % of ")
 
 
-def test_feedback_out_of_its_window_fails_attribution_and_nothing_else(tmp_path):
-    service = clean(tmp_path)
+def test_feedback_out_of_its_window_fails_attribution_and_nothing_else(service, tmp_path):
+    service = copied(service, tmp_path)
     bound = DEFINITION.attribution_window
 
     def delay(row):
@@ -202,8 +207,8 @@ def test_a_shifted_score_fails_the_scores_and_nothing_else(tmp_path):
     assert "scores are shifted" in found["logged_scores"].message
 
 
-def test_scores_the_wrong_way_round_have_an_auc_below_a_coins(tmp_path):
-    service = clean(tmp_path)
+def test_scores_the_wrong_way_round_have_an_auc_below_a_coins(service, tmp_path):
+    service = copied(service, tmp_path)
     edit(service, lambda row: row | {"scores": [1 - score for score in row["scores"]]})
     found = results(service, {"logged_scores": {}})
     assert failures(found) == {"logged_scores"}
@@ -234,8 +239,8 @@ def test_a_worse_period_fails_the_regression_and_nothing_else(tmp_path):
     assert "now against the reference" in found["metric_regression"].message
 
 
-def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(tmp_path):
-    service = clean(tmp_path)
+def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(service, tmp_path):
+    service = copied(service, tmp_path)
     middle = START + LENGTH // 2
 
     def rename(row):
@@ -291,8 +296,8 @@ def test_without_a_checkpoint_freshness_misses_its_answer(tmp_path):
     assert (found.passed, found.due) == (None, True)
 
 
-def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
-    service = clean(tmp_path)
+def test_weights_that_collapse_are_refused_and_nothing_else_fails(service, tmp_path):
+    service = copied(service, tmp_path)
     left = [1e-6]
 
     def collapse(row):
@@ -304,6 +309,8 @@ def test_weights_that_collapse_are_refused_and_nothing_else_fails(tmp_path):
     assert failures(found) == {"off_policy"}
     assert "effective rounds" in found["off_policy"].message
     assert "no estimate" in found["off_policy"].message
+    assert "the weights (mean " in found["off_policy"].message
+    assert ", largest 5e+04) leave" in found["off_policy"].message
 
 
 def test_a_catalogue_of_another_size_has_weights_of_another_mean_and_nothing_else_fails(service):
@@ -311,6 +318,160 @@ def test_a_catalogue_of_another_size_has_weights_of_another_mean_and_nothing_els
     assert failures(found) == {"off_policy"}
     assert "the mean weight is 0.010 ± 0.000 and must be 1" in found["off_policy"].message
     assert not failures(results(service, {"off_policy": {"catalogue_size": 22}}))
+
+
+def test_one_user_of_a_hundred_in_both_variants_fails_the_sample_ratio(tmp_path):
+    service = clean(tmp_path, stream(users=1_000), halves=False)
+    users = sorted(set(read(service, "user")))
+    for crossed, fails in ((0.009, False), (0.012, True)):
+        moved = set(users[: round(crossed * len(users))])
+        seen = dict.fromkeys(moved, "A")
+
+        def swap(row, moved=moved, seen=seen):
+            user = row["user"]
+            if user not in moved:
+                return row
+            seen[user] = "B" if seen[user] == "A" else "A"
+            return row | {"variant": seen[user]}
+
+        edit(service, swap)
+        found = only("sample_ratio", service, **SPECIFICATION["sample_ratio"])
+        assert found.passed is not fails
+        assert "were in more than one variant" in found.message
+
+
+def test_the_busiest_of_users_with_a_heavy_tail_is_nobody_to_accuse(tmp_path):
+    chance = random.Random(11)
+    events = []
+    for number in range(4_000):
+        # The first user of this distribution has a tenth of all slates.
+        user = f"u{int(chance.paretovariate(0.5)) % 3_000}"
+        ts = START + chance.randrange(LENGTH)
+        events += one_slate(chance, number, user, ts, "A")
+    service = clean(tmp_path, sorted(events, key=lambda event: event.ts), halves=False)
+    found = only("traffic_sane", service)
+    assert found.passed is True, found.message
+
+
+def test_the_busiest_of_users_who_are_much_alike_is_a_machine(tmp_path):
+    chance = random.Random(12)
+    events = list(stream(slates=4_000, users=500))
+    for number in range(2_000):
+        ts = START + number * LENGTH // 2_000
+        events += one_slate(chance, 10**6 + number, "robot", ts, "A")
+    service = clean(tmp_path, sorted(events, key=lambda event: event.ts), halves=False)
+    found = only("traffic_sane", service)
+    assert found.passed is False
+    assert "user 'robot' has 33.5 % of all" in found.message
+
+
+def test_a_few_visits_more_are_no_machine_where_most_people_come_once(tmp_path):
+    chance = random.Random(13)
+    events = list(stream(slates=2_000, users=3_000))
+    for number in range(8):
+        ts = START + number * LENGTH // 8
+        events += one_slate(chance, 10**6 + number, "regular", ts, "A")
+    service = clean(tmp_path, sorted(events, key=lambda event: event.ts), halves=False)
+    found = only("traffic_sane", service)
+    assert found.passed is True, found.message
+
+
+def test_rejected_records_need_no_earlier_snapshot_to_be_many(tmp_path):
+    service = Service(tmp_path).take(stream(slates=500))
+    service.states[0].reject("malformed", 100)
+    service.snapshot("later")
+    found = only("records_accepted", service)
+    assert found.passed is False
+    assert (
+        "were 'malformed', most in partition 0: a producer sends what is not JSON" in found.message
+    )
+
+
+def test_a_partition_that_was_counted_anew_has_no_counts_before(tmp_path):
+    """Its counters fall: what they grew by is all that they count."""
+    service = Service(tmp_path).take(stream(slates=500))
+    service.states[0].reject("invalid", 30)
+    service.snapshot("earlier")
+    service.states[0].rejected["invalid"] = 1
+    service.snapshot("later")
+    found = results(service, ALONE | {"records_accepted": {}})["records_accepted"]
+    assert found.passed is True
+    assert not found.message.startswith("-")
+
+
+def test_impressions_without_a_request_everywhere_are_no_fault(tmp_path):
+    service = clean(tmp_path, stream(slates=1_000), halves=False)
+    edit(service, lambda row: row | {"request": None})
+    found = only("requests_complete", service)
+    assert found.passed is True
+    assert found.message.startswith("100 % of")
+
+
+def test_a_request_id_that_all_variants_lose_is_found_by_the_reference(tmp_path):
+    service = clean(tmp_path, stream(slates=3_000))
+    middle = START + LENGTH // 2
+
+    def lose(row):
+        return row | {"request": None} if row["time"].timestamp() * 1000 > middle else row
+
+    edit(service, lose)
+    found = results(service, ALONE | {"requests_complete": {}})["requests_complete"]
+    assert found.passed is False
+    assert found.message.startswith("all variants: 99.8 % of")
+    assert "in the reference 0 %" in found.message
+
+
+def test_times_that_are_not_those_of_the_items_say_that_files_were_changed(tmp_path):
+    service = clean(tmp_path, stream(slates=500), halves=False)
+    edit(service, lambda row: row | {"shown": [ms + 1 for ms in row["shown"]]})
+    found = only("clocks_agree", service)
+    assert found.passed is False
+    assert "have another time than their items: the files were changed" in found.message
+
+
+def test_clocks_behind_are_told_from_clocks_ahead(tmp_path):
+    service = clean(tmp_path, stream(slates=2_000), halves=False)
+
+    def shift(row):
+        if int(row["user"][1:]) % 5:
+            return row
+        shown = [ms - 60 * MINUTE for ms in row["shown"]]
+        return row | {"time": row["time"] - timedelta(hours=1), "shown": shown}
+
+    edit(service, shift)
+    found = only("clocks_agree", service)
+    assert found.passed is False
+    assert "are about 59.7 min behind those of users beside them" in found.message
+
+
+def test_pages_after_the_first_are_no_fault_and_lists_from_2_are(tmp_path):
+    service = clean(tmp_path, stream(slates=1_000), halves=False)
+
+    def below(share):
+        return lambda row: (
+            row | {"positions": [place + 1 for place in row["positions"]]}
+            if row["offset"] % 10 < 10 * share
+            else row
+        )
+
+    edit(service, below(0.5))
+    assert only("positions_complete", service).passed is True
+    edit(service, lambda row: row | {"positions": [place + 1 for place in row["positions"]]})
+    found = only("positions_complete", service)
+    assert found.passed is False
+    assert "0 of " in found.message
+    assert "send positions counted from 1" in found.message
+
+
+def only(name, service, **given):
+    """What one check says, without an earlier snapshot."""
+    return results(service, ALONE | {name: given}, reference=None)[name]
+
+
+def read(service, column):
+    """A column of all outcome files."""
+    for path in service.outcomes.glob("dt=*/hour=*/*.parquet"):
+        yield from pa.parquet.ParquetFile(path).read([column])[column].to_pylist()
 
 
 # --- details --------------------------------------------------------------------------------------
@@ -361,7 +522,12 @@ def test_duckdb_has_a_bound_and_a_folder_of_its_own_that_goes(service):
 def test_without_snapshot_and_reference_the_checks_say_what_they_lack(service):
     found = results(service, snapshot=None, reference=None, recorded=None)
     lacking = {name: result.message for name, result in found.items() if result.passed is None}
-    assert set(lacking) == {"counters_match_log", "windows_match_outcomes", "drift"}
+    assert set(lacking) == {
+        "counters_match_log",
+        "windows_match_outcomes",
+        "records_accepted",
+        "drift",
+    }
     assert all(": give a" in message for message in lacking.values())
 
 

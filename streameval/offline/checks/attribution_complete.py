@@ -2,14 +2,17 @@
 
 Two things: every feedback of a row points to one of its items, within the attribution window after
 the showing; and of the positive feedback that the partitions took in, little found no impression
-(diagnosed from the snapshot's event counters: it grows when producers lose `request_id`s or
-impressions).
+(diagnosed from what the snapshot's event counters grew by since the earlier one: it grows when
+producers lose `request_id`s or impressions).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pydantic import Field
 
+from streameval.offline.checks.event_counts import grown
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
@@ -39,19 +42,14 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         return passed(
             0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are in their place"
         )
-    taken = {"no_impression": 0, "expired": 0, "ignored": 0, "feedback": 0}
-    for document in evidence.snapshot.figures.values():
-        events = document["events"]
-        taken["no_impression"] += events["unattributed"]["no_impression"]
-        taken["expired"] += events["unattributed"]["expired"]
-        taken["ignored"] += events["ignored"]
-        taken["feedback"] += events["accepted"]["feedback"]
-    lost = taken["no_impression"] + taken["expired"]
-    positive = taken["feedback"] - taken["ignored"]
+    taken = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())
+    missed, expired = taken["unattributed.no_impression"], taken["unattributed.expired"]
+    lost = missed + expired
+    positive = taken["accepted.feedback"] - taken["ignored"]
     share = lost / positive if positive else 0.0
     what = (
         f"{percent(share)} of {positive:,} positive feedback events found no impression"
-        f" ({taken['no_impression']:,} without one, {taken['expired']:,} too late)"
+        f" ({missed:,} without one, {expired:,} too late)"
     )
     if share <= settings.max_unattributed:
         return passed(share, settings.max_unattributed, what)

@@ -1,8 +1,10 @@
 """`drift`: what is shown, where it stands and what people do with it, against a reference.
 
 For each of the three the total variation distance between two distributions: half the sum of
-|p − q|, from 0 (the same) to 1 (nothing in common). Two samples of one distribution differ too, by
-about Σ sqrt(p(1 − p)(1/m + 1/n) / 2π): that is taken off, so a small sample does not look drifted.
+|p − q|, from 0 (the same) to 1 (nothing in common). Two samples of one distribution differ too:
+each share by its standard error σ over users, so the distance by half of Σ σ·sqrt(2/π), give or
+take half of sqrt(Σ σ²(1 − 2/π)). The first and four times the second are taken off, so neither a
+small sample nor a few users with most of the traffic look like a drift.
 """
 
 from __future__ import annotations
@@ -16,17 +18,26 @@ from pydantic import Field
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
-# Queries of (value, count); {source} is the table, {top} a list of the values that stand alone.
-_DISTRIBUTIONS: Final = {
-    "items": "SELECT CASE WHEN item IN (SELECT item FROM frequent) THEN item ELSE NULL END,"
-    " count(*) FROM (SELECT unnest(items) AS item FROM {source}) GROUP BY ALL",
-    "positions": "SELECT position::VARCHAR, count(*) FROM"
-    " (SELECT unnest(positions) AS position FROM {source} WHERE request IS NOT NULL)"
-    " WHERE position IS NOT NULL GROUP BY ALL",
-    "kinds": "SELECT kind, count(*) FROM (SELECT unnest(list_resize("
-    "list_transform(feedback, lambda f: f.kind), greatest(len(feedback), 1), 'none')) AS kind"
-    " FROM {source}) GROUP BY ALL",
+# Queries of (user, value); {source} is the table. Of items only the frequent stand alone.
+_VALUES: Final = {
+    "items": 'SELECT "user", CASE WHEN item IN (SELECT item FROM frequent) THEN item END AS value'
+    ' FROM (SELECT "user", unnest(items) AS item FROM {source})',
+    "positions": 'SELECT "user", position::VARCHAR AS value FROM'
+    ' (SELECT "user", unnest(positions) AS position FROM {source} WHERE request IS NOT NULL)'
+    " WHERE position IS NOT NULL",
+    "kinds": 'SELECT "user", unnest(list_resize(list_transform(feedback, lambda f: f.kind),'
+    " greatest(len(feedback), 1), 'none')) AS value FROM {source}",
 }
+# Of each value: how many, and the variance of its share over users, by the delta method.
+_SHARES: Final = """
+    WITH counts AS (SELECT "user", value, count(*)::DOUBLE AS x FROM ({values}) GROUP BY ALL),
+        totals AS (SELECT "user", sum(x) AS n FROM counts GROUP BY ALL),
+        whole AS (SELECT sum(n) AS n, sum(n * n) AS nn FROM totals)
+    SELECT value, sum(x), (sum(x * x) - 2 * sum(x) / any_value(whole.n) * sum(x * totals.n)
+            + (sum(x) / any_value(whole.n)) ** 2 * any_value(whole.nn)) / any_value(whole.n) ** 2
+    FROM counts JOIN totals USING ("user"), whole GROUP BY value"""
+# Standard deviations of the distance that chance is given beside its mean.
+_FAR: Final = 4.0
 # Items that stand alone; the others together are one value.
 _FREQUENT: Final = 100
 
@@ -70,7 +81,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
                 SELECT unnest(items) AS item FROM current)
             GROUP BY item ORDER BY count(*) DESC, item LIMIT {_FREQUENT}"""  # noqa: S608  # a number
     )
-    distances = [_distance(evidence, name) for name in _DISTRIBUTIONS]
+    distances = [_distance(evidence, name) for name in _VALUES]
     worst = max(distances, key=lambda found: found.beyond_chance)
     bound = settings.max_distance
     parts = ", ".join(f"{found.name} {found.beyond_chance:.3f}" for found in distances)
@@ -91,18 +102,27 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _distance(evidence: Evidence, name: str) -> _Distance:
-    query = _DISTRIBUTIONS[name]
     before, after = (
-        dict(evidence.rows(query.format(source=source))) for source in ("reference", "current")
+        {
+            value: (count, max(variance, 0.0))
+            for value, count, variance in evidence.rows(
+                _SHARES.format(values=_VALUES[name].format(source=source))
+            )
+        }
+        for source in ("reference", "current")
     )
-    m, n = sum(before.values()), sum(after.values())
+    m, n = (sum(count for count, _ in side.values()) for side in (before, after))
     if not m or not n:
         return _Distance(name, 0.0 if m == n else 1.0, "everything", float(m > 0), float(n > 0))
     values = before.keys() | after.keys()
-    shares = {value: (before.get(value, 0) / m, after.get(value, 0) / n) for value in values}
+    none = 0.0, 0.0
+    shares = {
+        value: (before.get(value, none)[0] / m, after.get(value, none)[0] / n) for value in values
+    }
+    variances = [before.get(value, none)[1] + after.get(value, none)[1] for value in values]
     distance = sum(abs(p - q) for p, q in shares.values()) / 2
-    pooled = [(before.get(value, 0) + after.get(value, 0)) / (m + n) for value in values]
-    chance = sum(math.sqrt(p * (1 - p) * (1 / m + 1 / n) / (2 * math.pi)) for p in pooled)
+    mean = sum(math.sqrt(variance * 2 / math.pi) for variance in variances) / 2
+    spread = math.sqrt(sum(variances) * (1 - 2 / math.pi)) / 2
     moved = max(values, key=lambda value: (abs(shares[value][0] - shares[value][1]), str(value)))
     label = "the rest" if moved is None else repr(moved)
-    return _Distance(name, max(0.0, distance - chance), label, *shares[moved])
+    return _Distance(name, max(0.0, distance - mean - _FAR * spread), label, *shares[moved])

@@ -141,7 +141,8 @@ def no_recording(_: int) -> str:
 class Evidence:
     """All that the checks may look at; `now` in ms.
 
-    `user` gives the name of a user in a pseudonymous snapshot. `users_expire`: counters of silent
+    `earlier` is the reference where that is a snapshot. `user` gives the name of a user in a
+    pseudonymous snapshot. `users_expire`: counters of silent
     users go by themselves.
     """
 
@@ -150,6 +151,7 @@ class Evidence:
     now: int
     has_reference: bool = False
     snapshot: Snapshot | None = None
+    earlier: Snapshot | None = None
     recording: Recorded = no_recording
     user: Callable[[str], str] | None = None
     users_expire: bool = False
@@ -207,6 +209,7 @@ def gather(
             now,
             has_reference=reference is not None,
             snapshot=later,
+            earlier=earlier,
             recording=recording,
             user=user,
             users_expire=users_expire,

@@ -4,14 +4,23 @@ AUC: the chance that an item with a positive has a higher score than one without
 half; undefined when a class is missing. Where scores are said to be probabilities, also their log
 loss and their calibration: the mean distance between score and share of positives over ten bins,
 weighted by items (expected calibration error; Naeini, Cooper and Hauskrecht, AAAI 2015).
+
+Scores that were put to other items of the same list still tell clickers from the rest, so the AUC
+over all items hides it. Therefore pairs within lists are looked at too, one item with a positive
+and one without: how often the first has the higher score, and how often it should by what scores
+are worth over all items.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 from pydantic import Field
 
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.offline.intervals import Moments
 
 # What a probability of 0 or 1 counts as in the log loss (scikit-learn's is the machine's epsilon).
 _EDGE = 1e-15
@@ -20,6 +29,16 @@ _SCORED = (
     " (SELECT scores, gains, unnest(range(1, len(items) + 1)) AS i FROM current)"
     " WHERE scores[i] IS NOT NULL)"
 )
+# Standard errors (by user) that the share of right pairs must lie below what scores promise.
+_FAR = 4.5
+# Standard errors around that share: where one half is within, scores say nothing within lists.
+_NEAR = 3.0
+# Classes of equal size that scores are cut into, to see what a score is worth.
+_CLASSES = 20
+# Lists of which pairs are made, chosen by hash: more add nothing but time.
+_LISTS = 50_000
+# Users with a pair that are needed.
+_LEAST_USERS = 30
 
 
 class Settings(CheckSettings):
@@ -53,6 +72,17 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             f"{what}: scores do not tell positives from the rest. See whether the logged score is "
             "the one that ranked, of the same model and the same item",
         )
+    within = _within_lists(evidence)
+    if within is not None:
+        what += f"; within lists {within.right:.3f} where {within.promised:.3f} is to be expected"
+        if within.says_nothing:
+            return failed(
+                within.right,
+                settings.min_auc,
+                f"{what}, by {within.users:,} users: scores do not tell the items of a list apart."
+                " See whether each score is logged with its own item, in the same order, and after"
+                " the last ranking",
+            )
     if not settings.probabilities:
         return passed(auc, settings.min_auc, what)
     if low < 0 or high > 1:
@@ -86,6 +116,75 @@ def _auc(evidence: Evidence, items: int, hits: int) -> float:
             FROM (SELECT score, sum(hit) AS hits, count(*) AS n FROM {_SCORED} GROUP BY score))"""  # noqa: S608
     )
     return float(pairs) / (hits * (items - hits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """Pairs within lists: the share that scores order rightly, and what they promise."""
+
+    users: int
+    right: float
+    promised: float
+    says_nothing: bool
+
+
+def _within_lists(evidence: Evidence) -> _Within | None:
+    """Pairs of an item with a positive and one without, of the same list; None for too few users.
+
+    Of a pair of items worth p and q (shares of positives in the classes of their scores), exactly
+    one of which has a positive, it is the better one with chance p(1−q) / (p(1−q) + q(1−p)).
+    """
+    (lists,) = evidence.row("SELECT count(*) FROM current WHERE request IS NOT NULL")
+    every = 1 + lists // _LISTS
+    users, *sums = evidence.row(
+        f"""WITH items AS (
+                SELECT partition, "offset", "user", scores[i] AS score, gains[i] > 0 AS hit
+                FROM (SELECT *, unnest(range(1, len(items) + 1)) AS i FROM current
+                    WHERE request IS NOT NULL AND hash(partition, "offset") % {every} = 0)
+                WHERE scores[i] IS NOT NULL),
+            edges AS (SELECT quantile_disc(score, {[n / _CLASSES for n in range(1, _CLASSES)]})
+                AS edges FROM items),
+            classed AS (SELECT *, len(list_filter(edges, lambda e: e < score)) AS grade
+                FROM items, edges),
+            worth AS (SELECT grade, (sum(hit::INTEGER) + 0.5) / (count(*) + 1) AS worth
+                FROM classed GROUP BY grade),
+            valued AS (SELECT * FROM classed JOIN worth USING (grade)),
+            pairs AS (SELECT good."user" AS "user",
+                    CASE WHEN good.score > bad.score THEN 1.0 WHEN good.score < bad.score THEN 0.0
+                        ELSE 0.5 END AS right_way,
+                    CASE WHEN good.score = bad.score THEN 0.5 ELSE
+                        (if(good.score > bad.score, good.worth, bad.worth)
+                            * (1 - if(good.score > bad.score, bad.worth, good.worth)))
+                        / (good.worth * (1 - bad.worth) + bad.worth * (1 - good.worth)) END
+                        AS promised
+                FROM valued AS good JOIN valued AS bad
+                    ON good.partition = bad.partition AND good."offset" = bad."offset"
+                WHERE good.hit AND NOT bad.hit),
+            by_user AS (SELECT count(*)::DOUBLE AS n, sum(right_way)::DOUBLE AS r,
+                    sum(promised)::DOUBLE AS p FROM pairs GROUP BY "user")
+        SELECT count(*), sum(n), sum(r), sum(p), sum(r * r), sum(r * n), sum(n * n),
+            sum((r - p) * (r - p)), sum((r - p) * n) FROM by_user"""  # noqa: S608  # numbers
+    )
+    if users < _LEAST_USERS:
+        return None
+    pairs, right, promised, rr, rn, nn, dd, dn = map(float, sums)
+    off = right - promised
+    spread = _stderr(users, right, pairs, rr, rn, nn)
+    gap = _stderr(users, off, pairs, dd, dn, nn)
+    share = right / pairs
+    return _Within(
+        users,
+        share,
+        promised / pairs,
+        off / pairs < -_FAR * gap and share - _NEAR * spread <= 0.5,
+    )
+
+
+def _stderr(count: int, x: float, y: float, xx: float, xy: float, yy: float) -> float:
+    """The standard error of Σx/Σy over users (`intervals.Moments`)."""
+    return math.sqrt(
+        float(Moments(count, x, y, xx, xy, yy, xxx=0.0, xxy=0.0, xyy=0.0, yyy=0.0).variance())
+    )
 
 
 def _calibration(evidence: Evidence, items: int) -> tuple[float, float]:

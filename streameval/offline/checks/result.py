@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -91,6 +92,11 @@ def unanswered(message: str) -> Found:
 def percent(share: float) -> str:
     """A share as people read it."""
     return f"{100 * share:.3g} %"
+
+
+def moment(ms: int) -> str:
+    """A time as people read it: UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def duration(ms: float) -> str:

@@ -17,6 +17,7 @@ from streameval.offline.checks.result import (
     Experiment,
     Found,
     failed,
+    moment,
     nothing,
     passed,
     percent,
@@ -30,6 +31,9 @@ class Settings(CheckSettings, Experiment):
     split: dict[str, float] | None = Field(
         None,
         description="Weight of each variant as configured, e.g. {A: 1, B: 1}; null: not checked.",
+    )
+    max_crossed: float = Field(
+        0.01, gt=0, le=1, description="Share of users in several variants from which on it fails."
     )
     alpha: float = Field(ALPHA, gt=0, lt=1, description="Chance of a false alarm, over all looks.")
 
@@ -63,13 +67,38 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         f"{name!r} {percent(share)} (split {percent(found.expected.get(name, 0))})"
         for name, share in found.observed.items()
     )
-    both = f"; {crossed:,} users were in more than one variant" if crossed else ""
-    what = f"{found.users:,} users: {shares}{both}; p = {found.p_value:.2g}"
-    if not found.alarm:
-        return passed(found.p_value, settings.alpha, what)
-    return failed(
-        found.p_value,
-        settings.alpha,
-        f"the split is not the configured one. {what}. Assignment, logging or filtering differs by "
-        "variant: believe no comparison of them until it is found",
+    what = f"{found.users:,} users: {shares}; p = {found.p_value:.2g}"
+    both = f"{crossed:,} users ({percent(crossed / found.users)}) were in more than one variant"
+    if found.alarm:
+        more = f"; {both}" if crossed else ""
+        return failed(
+            found.p_value,
+            settings.alpha,
+            f"the split is not the configured one. {what}{more}. Assignment, logging or filtering"
+            " differs by variant: believe no comparison of them until it is found",
+        )
+    if crossed >= settings.max_crossed * found.users:
+        return failed(
+            crossed / found.users,
+            settings.max_crossed,
+            f"{both}, {_example(evidence, settings)}. {what}. Users were assigned anew, or by"
+            " something else than their id: believe no comparison of variants since, and begin the"
+            " experiment anew (`since`)",
+        )
+    return passed(found.p_value, settings.alpha, f"{what}; {both}" if crossed else what)
+
+
+def _example(evidence: Evidence, settings: Settings) -> str:
+    """Whose variant changed first, and when half of them had changed."""
+    user, before, after, first, half = evidence.row(
+        f"""WITH steps AS (SELECT "user", variant, ms, lag(variant) OVER (
+                PARTITION BY "user" ORDER BY ms, variant) AS earlier FROM {settings.rows}),
+            changes AS (SELECT "user", min(ms) AS ms, arg_min(earlier, ms) AS earlier,
+                arg_min(variant, ms) AS variant FROM steps WHERE variant != earlier GROUP BY "user")
+        SELECT arg_min("user", ms), arg_min(earlier, ms), arg_min(variant, ms), min(ms),
+            median(ms)::BIGINT FROM changes"""  # noqa: S608  # ours
+    )
+    return (
+        f"the first {user!r} ({before!r}, then {after!r}) at {moment(first)}, half of them by"
+        f" {moment(half)}"
     )

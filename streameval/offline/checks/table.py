@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from streameval.offline.checks import (
     attribution_complete,
+    clocks_agree,
     counters_match_log,
     drift,
     freshness,
@@ -19,7 +20,10 @@ from streameval.offline.checks import (
     metric_regression,
     off_policy,
     positions_complete,
+    records_accepted,
+    requests_complete,
     sample_ratio,
+    slates_once,
     traffic_sane,
     windows_match_outcomes,
 )
@@ -54,6 +58,27 @@ CHECKS: Final = (
         windows_match_outcomes.check,
     ),
     Check(
+        "slates_once",
+        "Each slate is in the files once.",
+        "share of slates that repeat another one",
+        slates_once.Settings,
+        slates_once.check,
+    ),
+    Check(
+        "records_accepted",
+        "Few records are rejected or late, and no more than before.",
+        "share of records that were rejected or late",
+        records_accepted.Settings,
+        records_accepted.check,
+    ),
+    Check(
+        "clocks_agree",
+        "Slates are dated in the order in which the log has them.",
+        "share of slates whose time contradicts the log",
+        clocks_agree.Settings,
+        clocks_agree.check,
+    ),
+    Check(
         "attribution_complete",
         "Feedback is credited to impressions that can have earned it, and little finds none.",
         "share of positive feedback without an impression",
@@ -61,16 +86,23 @@ CHECKS: Final = (
         attribution_complete.check,
     ),
     Check(
+        "requests_complete",
+        "Impressions name their request, in every variant alike and as before.",
+        "share of impressions without a request beyond that of others",
+        requests_complete.Settings,
+        requests_complete.check,
+    ),
+    Check(
         "positions_complete",
-        "Items of slates say where they stood.",
-        "share of items without a position",
+        "Items of slates say where they stood, and lists have a first place.",
+        "share of items without a position, or of lists with a first place",
         positions_complete.Settings,
         positions_complete.check,
     ),
     Check(
         "traffic_sane",
-        "No user has an inhuman share or rate of the traffic.",
-        "the busiest user's share of impressions",
+        "No user reads or reacts like a machine, compared with the other users.",
+        "chance of the least likely users, by what the others do",
         traffic_sane.Settings,
         traffic_sane.check,
     ),
@@ -83,8 +115,8 @@ CHECKS: Final = (
     ),
     Check(
         "sample_ratio",
-        "Users fall into the variants as the configured split says.",
-        "p-value, valid at every look",
+        "Users fall into the variants as the configured split says, each into one.",
+        "p-value, valid at every look, or the share of users in several variants",
         sample_ratio.Settings,
         sample_ratio.check,
     ),
@@ -104,7 +136,8 @@ CHECKS: Final = (
     ),
     Check(
         "logged_scores",
-        "Logged scores tell positives from the rest and, as probabilities, are calibrated.",
+        "Logged scores tell positives from the rest, within lists too, and as probabilities are"
+        " calibrated.",
         "AUC, or the calibration error of probabilities",
         logged_scores.Settings,
         logged_scores.check,

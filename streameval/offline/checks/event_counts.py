@@ -1,0 +1,48 @@
+"""What the partitions counted of the log's records, from a snapshot: all time, or since another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from streameval.offline.checks.evidence import Snapshot
+
+
+def counted(snapshot: Snapshot) -> dict[int, Counter[str]]:
+    """Event counters by partition; groups are joined by a dot, as in `rejected.late`."""
+    return {
+        partition: Counter(dict(_flat(document["events"])))
+        for partition, document in snapshot.figures.items()
+    }
+
+
+def _flat(events: Mapping[str, Any]) -> list[tuple[str, int]]:
+    found = []
+    for name, value in events.items():
+        if isinstance(value, Mapping):
+            found += [(f"{name}.{key}", count) for key, count in value.items()]
+        else:
+            found.append((name, value))
+    return found
+
+
+def grown(later: Snapshot, earlier: Snapshot | None) -> dict[int, Counter[str]]:
+    """What the counters of each partition grew by since `earlier`.
+
+    A partition that counts less than it did was counted anew: there it is all that it counted.
+    """
+    now, before = counted(later), {} if earlier is None else counted(earlier)
+    found = {}
+    for partition, counts in now.items():
+        growth = Counter(counts)
+        growth.subtract(before.get(partition, Counter()))
+        # `waiting` says how many wait now, and may fall.
+        anew = any(count < 0 for name, count in growth.items() if name != "waiting")
+        found[partition] = counts if anew else growth
+    return found
+
+
+def total(counts: Mapping[str, int], group: str) -> int:
+    """The sum of a group, such as `rejected`."""
+    return sum(count for name, count in counts.items() if name.startswith(f"{group}."))

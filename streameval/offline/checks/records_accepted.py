@@ -1,0 +1,105 @@
+"""`records_accepted`: few records are rejected, and no more than before.
+
+A producer that sends broken records, or clocks that are wrong, take part of the traffic away, and
+seldom the same part in every variant. The snapshot's event counters tell: what they grew by since
+the earlier snapshot, against what they were at it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field
+
+from streameval.offline.chance import chance_of_split
+from streameval.offline.checks.event_counts import counted, grown, total
+from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+
+# Chance of a false alarm in one run, over all reasons together.
+_ALPHA: Final = 1e-6
+# What to look at first, by the reason that grew most.
+_CAUSES: Final = {
+    "late": "events arrive later than `allowed_lateness`, or clocks of some producers are ahead and"
+    " make all others late",
+    "future": "clocks of some producers are ahead of Kafka's",
+    "malformed": "a producer sends what is not JSON",
+    "invalid": "a producer sends events of another form (`streameval schema`)",
+    "too_large": "a producer sends events of more than 1 MiB",
+}
+
+
+class Settings(CheckSettings):
+    """How much may be rejected."""
+
+    max_rejected: float = Field(
+        0.05, ge=0, le=1, description="Largest share of records that are rejected or late."
+    )
+    max_jump: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Largest share of records that one reason may take beyond its share before"
+        " the earlier snapshot.",
+    )
+
+
+def check(evidence: Evidence, settings: Settings) -> Found:
+    """The records since the earlier snapshot, against all before it."""
+    if evidence.snapshot is None:
+        return nothing("give a snapshot: it holds the counts of rejected records")
+    parts = grown(evidence.snapshot, evidence.earlier)
+    now = _sum(parts)
+    before = _sum({} if evidence.earlier is None else counted(evidence.earlier))
+    rejected, records = total(now, "rejected"), _records(now)
+    if not records:
+        return nothing("no record was read since the earlier snapshot")
+    share, bound = rejected / records, settings.max_rejected
+    what = f"{percent(share)} of {records:,} records were rejected or late"
+    known = max(_records(before), 1)
+    jumps = {
+        key: now[key] / records - before[key] / known
+        for key in now
+        if key.startswith("rejected.") and _jumped(now, before, key, settings.max_jump)
+    }
+    if not jumps and share <= bound:
+        return passed(share, bound, what)
+    key = max(jumps or now, key=lambda name: jumps.get(name, now[name] * _is_reason(name)))
+    reason = key.removeprefix("rejected.")
+    text = f"{what}; {percent(now[key] / records)} were {reason!r}"
+    if jumps:
+        text += f" and {percent(before[key] / known)} before the earlier snapshot"
+    return failed(
+        share,
+        bound,
+        f"{text}, most in partition {_most(parts, key)}: {_CAUSES.get(reason, 'see the log')}. "
+        "The dead-letter topic has the records",
+    )
+
+
+def _jumped(now: Counter[str], before: Counter[str], key: str, most: float) -> bool:
+    """Whether a reason's share grew by more than `most`, and by more than chance."""
+    new, old = _records(now), _records(before)
+    if not old or now[key] / new - before[key] / old <= most:
+        return False
+    chance = chance_of_split(now[key], now[key] + before[key], new, new + old)
+    return chance <= _ALPHA / len(_CAUSES)
+
+
+def _is_reason(name: str) -> bool:
+    return name.startswith("rejected.")
+
+
+def _records(counts: Counter[str]) -> int:
+    return total(counts, "accepted") + total(counts, "rejected")
+
+
+def _sum(parts: Mapping[int, Counter[str]]) -> Counter[str]:
+    return sum(parts.values(), Counter())
+
+
+def _most(parts: Mapping[int, Counter[str]], key: str) -> int:
+    """The partition that has most of them."""
+    return max(parts, key=lambda number: parts[number][key])
