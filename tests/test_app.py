@@ -25,7 +25,8 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 import streameval
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, UnreachableError
-from streameval.stream.app import MOST_CONNECTIONS, FrameOptions, run
+from streameval.core.limits import MAX_CONNECTIONS
+from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
 from streameval.stream.logs import REPEAT_SECONDS, Seldom
 from streameval.stream.pages import STUCK_AFTER, Pages
@@ -150,7 +151,7 @@ def test_the_oldest_connections_make_room_for_new_ones():
     with worker("good", CONNECTION_SECONDS="3600") as running:
         running.wait_for_pages()
         held = [connect(running, HELD["half a request is sent"]) for _ in range(200)]
-        for connection in held[: 200 - MOST_CONNECTIONS]:
+        for connection in held[: 200 - MAX_CONNECTIONS]:
             assert wait_for_its_end(connection) == b""
         assert running.get("healthz")[0] == 200
         for connection in held:

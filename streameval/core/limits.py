@@ -108,6 +108,13 @@ MAX_WAITING_OUTCOMES: Final = 65_536
 # Slates scored in one go: bounds the padding that one slate with many positives causes.
 SCORE_SLICE: Final = 1_000
 
+# --- Pages --------------------------------------------------------------------------------------
+# How long a connection to the pages may last: longer than a scraper waits (Prometheus: 10 s).
+CONNECTION_SECONDS: Final = 30.0
+# Connections at a time, each a file descriptor: far below the usual 1,024 of a process, and ten
+# times as many as scrapers, probes and people at a page have open together.
+MAX_CONNECTIONS: Final = 128
+
 
 assert 0 < MIN_TS < MAX_TS, "events lie in a range of times"
 assert 0 < MAX_LABEL_LENGTH <= MAX_ID_LENGTH, "labels are the shorter of the two"

@@ -39,6 +39,7 @@ from faust.worker import Worker
 from mode import Service
 
 from streameval.core.errors import InputError, StreamevalError
+from streameval.core.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.stream import logs
 from streameval.stream.connections import Connections
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
@@ -59,10 +60,6 @@ LEASE_SHARE: Final = 1.0
 RESERVE: Final = 1.0
 # A flush that ends at its very deadline is not cut off before it could say so.
 GRACE: Final = 0.5
-
-# Longer than any scraper waits (Prometheus: 10 s); the pages are small, so few connections will do.
-CONNECTION_SECONDS: Final = 30.0
-MOST_CONNECTIONS: Final = 128
 
 # The state of millions of slates makes no cycles, and whatever looks for some walks it: by the
 # number of new objects that costs a tenth of the throughput, by the clock less. What cycles there
@@ -367,7 +364,7 @@ class _Site(Web):
         await self._runner.setup()
         assert self._runner.server is not None, "`setup` makes it"
         seconds = self._frame.options.connection_seconds
-        connections = Connections(self._runner.server, seconds, MOST_CONNECTIONS)
+        connections = Connections(self._runner.server, seconds, MAX_CONNECTIONS)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(connections, sock=self._frame.listening)
 
