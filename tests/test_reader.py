@@ -16,6 +16,7 @@ from streameval.core.errors import UnreachableError
 from streameval.core.events import Rejection
 from streameval.core.limits import MAX_DEAD_LETTER_BYTES
 from streameval.settings import Settings
+from streameval.stream import dead_letters
 from streameval.stream.owned import DeadLetter
 from streameval.stream.reader import Reader, client_arguments, open_reader
 
@@ -468,6 +469,24 @@ def test_letters_that_are_refused_as_headers_only_are_given_up_and_counted(kafka
     said = [line.message for line in caplog.records if "refuses dead letters" in line.message]
     assert len(said) == 2
     assert "they are given up, and counted" in said[1]
+
+
+def test_letters_that_wait_for_long_are_told_where_readiness_is_asked(kafka, monkeypatch):
+    """The topic wants more replicas than there are brokers: an answer that may pass."""
+
+    async def scenario():
+        topic = await new_topic(kafka)
+        await limited_dead_topic(kafka, topic, **{"min.insync.replicas": "2"})
+        async with member(kafka, topic) as one:
+            burying = asyncio.create_task(one.reader.bury([letter(1, b"v")]))
+            while "does not take dead" not in one.reader.trouble:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.05)
+            burying.cancel()
+            await asyncio.wait({burying})
+            assert one.reader.trouble == ""
+
+    monkeypatch.setattr(dead_letters, "WAITING_SECONDS", 0)
+    asyncio.run(scenario())
 
 
 def test_a_compacted_topic_of_dead_letters_takes_those_with_a_key(kafka):

@@ -12,7 +12,10 @@ and then given up and counted.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import math
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -42,6 +45,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
+# An election of leaders takes less; who waits for longer is told.
+WAITING_SECONDS: Final = 15.0
 # Brokers that keep a letter, where there are as many.
 REPLICAS: Final = 3
 # Bytes of key and value that each next form of a letter keeps: whole, shortened, headers only.
@@ -90,6 +95,16 @@ class DeadLetters:
         self._opening = asyncio.Lock()
         self._complaints = Complaints(log, f"Kafka at {client['bootstrap_servers']}")
         self._said: set[str] = set()
+        self._calls = itertools.count()
+        self._waiting: dict[int, float] = {}  # since when, by call of `bury`
+
+    @property
+    def trouble(self) -> str:
+        """That letters, and their partitions with them, wait for longer than an election, or ""."""
+        since = min(self._waiting.values(), default=math.inf)
+        if time.monotonic() - since < WAITING_SECONDS:
+            return ""
+        return f"Kafka does not take dead letters for the topic {self._topic}"
 
     async def bury(self, letters: Sequence[DeadLetter]) -> int:
         """Write `letters`; returns how many were given up, when all others are acknowledged.
@@ -97,6 +112,14 @@ class DeadLetters:
         Tries until then. Raises `RefusedError` where the topic is missing and may not be created,
         or may not be written to.
         """
+        number = next(self._calls)
+        self._waiting[number] = time.monotonic()
+        try:
+            return await self._bury(letters)
+        finally:
+            del self._waiting[number]
+
+    async def _bury(self, letters: Sequence[DeadLetter]) -> int:
         given_up, left, groups = 0, list(letters), list[_Group]()
         while left or groups:
             try:

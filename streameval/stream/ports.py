@@ -33,7 +33,10 @@ class Log(Protocol):
     cluster_id: str
     topic_id: str
     partitions: int  # of the topic; 0 before `connect`
-    trouble: str  # what Kafka lacks though it answers, in one line; "" where nothing
+
+    @property
+    def trouble(self) -> str:
+        """What Kafka lacks though it answers, in one line; "" where nothing."""
 
     async def connect(self) -> int:
         """Wait for the brokers and the topic (a line every few seconds); the partitions it has."""

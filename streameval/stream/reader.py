@@ -130,7 +130,7 @@ class Reader:
         self.cluster_id = ""
         self.topic_id = ""
         self.partitions = 0
-        self.trouble = ""
+        self._trouble = ""
         self._leaderless: dict[int, float] = {}  # since when, by partition
         self._client = dict(client)
         self._topic, self._group = topic, group
@@ -229,6 +229,11 @@ class Reader:
         await self.close(REQUEST_SECONDS)
         await self._listener.revoked(lost)
         await self.start(self._listener)
+
+    @property
+    def trouble(self) -> str:
+        """What Kafka lacks though it answers, in one line; "" where nothing."""
+        return self._trouble or self._dead_letters.trouble
 
     # ------------------------------------------------------------------ reading
 
@@ -489,11 +494,11 @@ class Reader:
     async def _identify(self) -> None:
         identity = await self._ask(identify(self._open()._client, self._topic))  # noqa: SLF001 - the only way to send a request of our own
         if identity is None:
-            self.trouble = (
+            self._trouble = (
                 f"the topic {self._topic} does not exist: create it, keyed by user, with"
                 f" `kafka-topics.sh --create --topic {self._topic} --partitions N`"
             )
-            raise UnreachableError(self.trouble)
+            raise UnreachableError(self._trouble)
         if self.partitions and identity.partitions != self.partitions:
             log.warning(
                 "topic %s has %d partitions now, it had %d: users move to other partitions, and"
@@ -507,7 +512,7 @@ class Reader:
         self._leaderless = {number: self._leaderless.get(number, now) for number in leaderless}
         lasting = [n for n, since in self._leaderless.items() if now - since >= ELECTION_SECONDS]
         numbers = ", ".join(map(str, sorted(lasting)))
-        self.trouble = f"Kafka has no leader for partitions {numbers}" if lasting else ""
+        self._trouble = f"Kafka has no leader for partitions {numbers}" if lasting else ""
 
     async def _ask(self, question: Coroutine[Any, Any, T], seconds: float = REQUEST_SECONDS) -> T:
         """The answer to `question`, within a few seconds; raises `UnreachableError`."""

@@ -71,6 +71,8 @@ class Takeover:
             self._refuse_another_log_than(number, stored, None)
             if not self._reset:
                 self._refuse_another_definition(stored)
+                if stored.header is not None:
+                    await asyncio.to_thread(refuse_header, stored.header, self.definition)
 
     async def open(self, number: int, parked: Owned | None) -> Owned:
         """The partition `number`, ready to read on from `next_offset`.
@@ -132,11 +134,9 @@ class Takeover:
         )
 
     def _refuse_another_definition(self, stored: Stored) -> None:
-        """Raise `UnusableStateError` for figures that mean something else, or another format."""
+        """Raise `UnusableStateError` for figures that mean something else."""
         if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
             refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
-        if stored.header is not None:
-            refuse_header(stored.header, self.definition)
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
