@@ -12,7 +12,7 @@ from streameval.stream.reader import Reader
 pytestmark = pytest.mark.servers
 
 REPLICATED = {"replicas": 3, "min.insync.replicas": "2"}
-RECORDS = 1_500  # of what is read while a broker is down: some seconds, so several probes
+RECORDS = 1_000  # of what is read while a broker is down: some seconds, so several probes
 
 
 def unready(workers):
@@ -59,7 +59,7 @@ def test_each_of_three_brokers_is_killed_in_turn_and_nobody_notices():
         workers = [it.worker(kafka_rack=f"r{number}") for number in (1, 2)]
         for worker in workers:
             service.wait_for(lambda of=worker: of.page("/readyz"), 30, "it is ready")
-        sending = it.producing(3 * RECORDS + 3_000, seconds=30)
+        sending = it.producing(3 * RECORDS + 2_000, seconds=20)
         said = []
         for node in kafka.nodes:
             it.wait_for_progress()
