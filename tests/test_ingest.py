@@ -95,7 +95,7 @@ class World:
         store._redis = Client(self.rng, self.server, self.member, 0.0)
         usual = {
             "batch_events": 50_000,
-            "batch_users": 2_000,
+            "batch_users": 1_500,
             "batch_interval": 1_000,
             "checkpoint_interval": 30_000,
             "start_from": "earliest",
