@@ -19,6 +19,7 @@ from streameval.settings import Settings
 from streameval.stream import dead_letters
 from streameval.stream.owned import DeadLetter
 from streameval.stream.reader import Reader, client_arguments, open_reader
+from streameval.stream.record_mark import NO_RECORD, mark
 
 pytestmark = pytest.mark.servers
 
@@ -87,10 +88,10 @@ async def administration(server):
         await admin.close()
 
 
-async def new_topic(server, partitions=1):
+async def new_topic(server, partitions=1, **config):
     topic = servers.unique()
     async with administration(server) as admin:
-        await admin.create_topics([NewTopic(topic, partitions, 1)])
+        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=config)])
     return topic
 
 
@@ -156,6 +157,46 @@ def test_nothing_is_handed_out_before_it_is_sought(kafka):
         await two.read(lambda: two.count() == 3)
         assert two.values == {0: numbered(3, 7)}
         await two.reader.close(5)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "codec"),
+    [(10, 5, None), (100, 20_000, "lz4"), (900_000, 2, "zstd"), (1_500_000, 1, "zstd")],
+)
+def test_a_record_is_known_again_as_it_was_handed_out(kafka, size, count, codec):
+    """Small, one of many of a batch, one of few large ones, and one whose value nobody keeps."""
+
+    async def scenario():
+        topic = await new_topic(kafka, **{"max.message.bytes": "4194304"})
+        limits = {"max_batch_size": 4 << 20, "max_request_size": 4 << 20, "linger_ms": 50}
+        values = [bytes([number % 251]) * size for number in range(count)]
+        await send(kafka, topic, values, compression_type=codec, **limits)
+        async with member(kafka, topic) as one:
+            seen = {}
+            while len(seen) < count:
+                for records in await one.reader.poll(0.1, 10_000):
+                    seen |= {row[0]: mark(*row) for row in zip(*records[1:5], strict=True)}
+            for offset in {0, count // 2, count - 1}:
+                assert await one.reader.mark_at(0, offset) == seen[offset]
+            assert await one.reader.mark_at(0, count) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_marker_of_a_transaction_is_no_record(kafka):
+    async def scenario():
+        topic = await new_topic(kafka)
+        producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+        await producer.start()
+        async with producer.transaction():
+            await producer.send(topic, b"v", partition=0)
+        await producer.stop()
+        async with member(kafka, topic) as one:
+            await one.read(lambda: one.count() == 1)
+            assert (await one.reader.mark_at(0, 0)).checksum != NO_RECORD
+            assert await one.reader.mark_at(0, 1) == (1, NO_RECORD)
 
     asyncio.run(scenario())
 

@@ -16,6 +16,7 @@ in the layout of version 11, which the fetcher reads. Brokers before 3.1 are ask
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -43,10 +44,10 @@ from aiokafka.protocol.types import (
     Schema,
     TaggedFields,
 )
-from aiokafka.record.memory_records import MemoryRecords
 
 from streameval.stream.metadata import UUID
 from streameval.stream.record_mark import NO_RECORD, RecordMark, mark
+from streameval.stream.unpacking import UNIT, Bits, Memory, batches, opened
 
 FETCH: Final = 1
 NO_EPOCH: Final = -1
@@ -222,23 +223,40 @@ def _batches(records: bytes) -> Iterator[tuple[int, int, int]]:
         yield first, first + last + 1, epoch
 
 
-def _mark_in(records: bytes, offset: int) -> RecordMark | None:
-    """Find the record at `offset` in the batch that a fetch from there begins with."""
-    fetched = MemoryRecords(records)
-    if not fetched.has_next():
+def _mark_in(place: TopicPartition, records: bytes, offset: int) -> RecordMark | None:
+    """Find the record at `offset` in the batch that a fetch from there begins with.
+
+    None where it is not there, or the batch is so large that it would have to wait for its turn.
+    """
+    raw = next(batches(records), None)
+    if raw is None:
         return None
-    batch = fetched.next_batch()
+    batch = opened(raw)
     if not batch.validate_crc():
         raise CorruptRecordException(f"a damaged batch at offset {offset}")
+    if batch.is_control_batch:
+        return RecordMark(offset, NO_RECORD) if batch.base_offset <= offset else None
+    memory = Memory()  # its pages take memory when they are written to
     try:
-        found = [record for record in batch if record.offset == offset]
+        found = memory.records(place, raw, batch, offset, UNIT)
+        with contextlib.closing(_bits(found)) as bits:
+            for bit in bits:
+                if memory.asked is not None:
+                    return None
+                for row in bit:
+                    if row.offset == offset:
+                        return mark(offset, row.timestamp, row.key, row.value)
     except Exception as error:  # any codec's error too
         raise CorruptRecordException(f"the batch at offset {offset}: {error}") from error
-    if not found:
-        return None
-    if batch.is_control_batch:
-        return RecordMark(offset, NO_RECORD)
-    return mark(offset, found[0].timestamp, found[0].key, found[0].value)
+    return None
+
+
+def _bits(found: list[Any] | Bits) -> Bits:
+    """The records of a batch bit by bit, also where they come all at once."""
+    if isinstance(found, list):
+        yield found
+    else:
+        yield from found
 
 
 class VerifyingClient:
@@ -280,7 +298,7 @@ class VerifyingClient:
                 if code:
                     self._client.force_metadata_update()
                     raise for_code(code)(place)
-                return _mark_in(records, offset)
+                return _mark_in(place, records, offset)
         return None
 
     async def send(self, node: int, request: Any, **options: Any) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from streameval.core.events import TooLarge
+
 NO_RECORD: Final = -1
 """The checksum of what is no record, which none has."""
 
@@ -26,10 +28,12 @@ class RecordMark(NamedTuple):
 
 
 def mark(offset: int, timestamp: int, key: bytes | None, value: bytes | None) -> RecordMark:
-    """Return the mark of one record; `timestamp` in ms."""
+    """Return the mark of one record as it is handed out; `timestamp` in ms."""
     # The length of the key says where it ends, -1 stands for none.
     head = b"%d %d " % (timestamp, -1 if key is None else len(key))
     body = crc32(key or b"", crc32(head))
+    if isinstance(value, TooLarge):
+        return RecordMark(offset, crc32(value.head, crc32(b"%d" % value.size, body)))
     return RecordMark(offset, body if value is None else crc32(value, body))
 
 
