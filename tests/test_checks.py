@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -31,7 +32,7 @@ from clean_service import (
 )
 
 from streameval.core.errors import ConfigError, InputError
-from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.core.events import FeedbackEvent
 from streameval.core.figures import figures, merge
 from streameval.core.metrics import RANKING, Scorer
 from streameval.offline import specification
@@ -41,6 +42,7 @@ from streameval.offline.checks.table import CHECKS
 
 # For one check by itself.
 ALONE = {check.name: {"severity": "off"} for check in CHECKS}
+DAY = 24 * 60 * MINUTE
 
 
 @pytest.fixture(scope="module")
@@ -224,19 +226,47 @@ def test_a_worse_variant_fails_the_regression_and_nothing_else(tmp_path):
 
 
 def test_a_worse_period_fails_the_regression_and_nothing_else(tmp_path):
-    middle = START + LENGTH // 2
-    good, bad = (
-        stream(seed=6, slates=12_000),
-        stream(seed=6, slates=12_000, skill={"A": 0.5, "B": 0.5}),
-    )
-    shown = {event.request_id: event.ts for event in good if isinstance(event, SlateEvent)}
-    events = [event for event in good if shown[event.request_id] < middle]
-    events += [event for event in bad if shown[event.request_id] >= middle]
-    service = clean(tmp_path, sorted(events, key=lambda event: event.ts))
+    service = two_weeks(tmp_path)
     relaxed = {"logged_scores": {}, "drift": {"max_distance": 0.5}}
     found = results(service, relaxed)
     assert failures(found) == {"metric_regression"}
-    assert "now against the reference" in found["metric_regression"].message
+    assert "against the same hours of 1 week before" in found["metric_regression"].message
+
+
+def test_files_of_days_that_were_summed_up_before_are_not_opened(tmp_path):
+    service, memory = two_weeks(tmp_path), {}
+    given = {"sample_ratio": {}, "period": "24h", "metric_regression": {}, "logged_scores": {}}
+    changes = {"reference": None, "memory": memory, "newest_days": 2}
+    before = results(service, given, **changes)
+    for day in ("2023-11-14", "2023-11-15"):
+        for path in service.outcomes.glob(f"dt={day}/hour=*/*.parquet"):
+            path.write_bytes(b"not Parquet")
+    after = results(service, given, **changes)
+    assert [one.message for one in after.values()] == [one.message for one in before.values()]
+    with pytest.raises(InputError, match="a file cannot be read"):
+        results(service, given, **changes | {"memory": {}})
+
+
+def two_weeks(folder):
+    """The same hours of two weeks, of which the second is worse; nine hours later all are final."""
+    service = Service(folder)
+    good, bad = (
+        stream(seed=6, slates=6_000),
+        stream(seed=7, slates=6_000, skill={"A": 0.5, "B": 0.5}),
+    )
+    first, last = stream(seed=9, slates=100), stream(seed=8, slates=200)
+    service.take([*moved(first, -2 * DAY), *good]).snapshot("earlier")
+    service.take([*moved(bad, 7 * DAY), *moved(last, 7 * DAY + 9 * 60 * MINUTE)]).snapshot("later")
+    return service
+
+
+def moved(events, later):
+    return [
+        msgspec.structs.replace(
+            event, ts=event.ts + later, request_id=f"{event.request_id}-{later}"
+        )
+        for event in events
+    ]
 
 
 def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(service, tmp_path):

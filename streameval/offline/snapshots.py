@@ -179,11 +179,18 @@ async def take_from(
     return folder
 
 
-def attach(snapshot: Path, name: str, document: Mapping[str, Any]) -> None:
-    """Add what was found of a snapshot as a file beside it, there whole or not at all."""
+def attach(snapshot: Path, name: str, content: Mapping[str, Any] | bytes) -> None:
+    """Add what was found of a snapshot as a file beside it, there whole or not at all.
+
+    `content` is a JSON document, or bytes as they are.
+    """
     passing = snapshot / f"_{name}"
     try:
-        _put(passing, document)
+        if isinstance(content, bytes):
+            passing.write_bytes(content)
+            _sync(passing)
+        else:
+            _put(passing, content)
         passing.rename(snapshot / name)
     except OSError as error:
         raise UnreachableError(f"snapshots: {snapshot} cannot be used now ({error})") from error

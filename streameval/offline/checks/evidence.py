@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +43,11 @@ VIEW: Final = (
 
 _NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
+DAY: Final = 86_400_000
+_FOR_EVER: Final = 2**62
+# What the rows since an earlier snapshot are compared with: as many weekdays as weekends.
+_REFERENCE: Final = 7 * DAY
+_DAYS: Final = re.compile(r"/dt=(\d{4}-\d\d-\d\d)/")
 # Footers of files that are read at a time: a store answers each after tens of milliseconds.
 _AT_ONCE: Final = 8
 
@@ -141,8 +148,11 @@ def no_recording(_: int) -> str:
 class Evidence:
     """All that the checks may look at; `now` in ms.
 
-    `earlier` is the reference where that is a snapshot. `user` gives the name of a user in a
-    pseudonymous snapshot. `users_expire`: counters of silent
+    `earlier` is the reference where that is a snapshot.
+    `other_files`: the reference is another folder and not earlier rows. `days`: the days
+    (`2026-01-31`) of which there are files, in order; None where rows are not in files. `memory`:
+    what the checks of the run before left to those of this one, and these to the next, by name.
+    `user` gives the name of a user in a pseudonymous snapshot. `users_expire`: counters of silent
     users go by themselves.
     """
 
@@ -150,6 +160,9 @@ class Evidence:
     definition: Definition
     now: int
     has_reference: bool = False
+    other_files: bool = False
+    days: Sequence[str] | None = None
+    memory: dict[str, bytes] = field(default_factory=dict)
     snapshot: Snapshot | None = None
     earlier: Snapshot | None = None
     recording: Recorded = no_recording
@@ -159,6 +172,39 @@ class Evidence:
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows that a query answers."""
         return self.connection.execute(query, list(parameters)).fetchall()
+
+    def between(self, begin: int, end: int) -> str:
+        """The rows of `slates` with a time in [begin, end) (ms), as a query.
+
+        Only the files of those days are opened, and of one day those of its hours.
+        """
+        chosen = f"ms >= {begin} AND ms < {end}"
+        if self.days is None:
+            return f"(SELECT * FROM slates WHERE {chosen})"  # noqa: S608  # numbers
+        first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (begin, end - 1))
+        days = f"dt >= '{first:%Y-%m-%d}' AND dt <= '{last:%Y-%m-%d}'"
+        if first.date() == last.date():
+            days += f" AND hour >= '{first:%H}' AND hour <= '{last:%H}'"
+        files = f"(SELECT {VIEW} FROM outcome_files WHERE {days})"  # noqa: S608  # ours
+        return f"(SELECT * FROM {files} WHERE {chosen})"  # noqa: S608  # ours
+
+    def bounds(self) -> tuple[int, int] | None:
+        """The times (ms) of the oldest and the newest row; None without rows."""
+        low = self._extreme("min", self.days)
+        high = self._extreme("max", None if self.days is None else self.days[::-1])
+        return None if low is None or high is None else (low, high)
+
+    def _extreme(self, which: str, days: Sequence[str] | None) -> int | None:
+        """The first `ms` or the last, of the first of these days that has a row."""
+        begins = [0] if days is None else [_day(day) for day in days]
+        length = _FOR_EVER if days is None else DAY
+        for begin in begins:
+            found: int | None
+            rows = self.between(begin, begin + length)
+            (found,) = self.row(f"SELECT {which}(ms) FROM {rows}")  # noqa: S608  # ours
+            if found is not None:
+                return found
+        return None
 
     def row(self, query: str, *parameters: Any) -> tuple[Any, ...]:
         """The only row of an aggregate."""
@@ -178,14 +224,19 @@ def gather(
     recorded: Callable[[Snapshot, Snapshot | None], Recorded] | None = None,
     user: Callable[[str], str] | None = None,
     users_expire: bool = False,
+    memory: dict[str, bytes] | None = None,
+    newest_days: int | None = None,
 ) -> Iterator[Evidence]:
     """Open what checks look at, for as long as they do.
 
     `reference` is an earlier snapshot, or a folder or URI of outcome files to compare with.
     `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
-    `snapshot` and an earlier one that was given. Raises `InputError`, `UnreachableError`.
+    `snapshot` and an earlier one that was given. `newest_days`: only of the files of so many days
+    the columns are looked at before they are read; None: of all. Raises `InputError`,
+    `UnreachableError`.
     """
-    source = outcome_files(outcomes, "outcomes", "the folder of the outcome files (dt=…)")
+    wanted = "the folder of the outcome files (dt=…)"
+    source = outcome_files(outcomes, "outcomes", wanted, newest_days)
     earlier = None if reference is None else _earlier(reference)
     others = None
     if reference is not None and earlier is None:
@@ -201,25 +252,39 @@ def gather(
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", source)
         connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM outcome_files")  # noqa: S608
-        with readable():
-            _split(connection, earlier, definition, others, period)
-        yield Evidence(
+        evidence = Evidence(
             connection,
             definition,
             now,
             has_reference=reference is not None,
+            other_files=others is not None,
+            days=days_of(source),
+            memory={} if memory is None else memory,
             snapshot=later,
             earlier=earlier,
             recording=recording,
             user=user,
             users_expire=users_expire,
         )
+        with readable():
+            _split(evidence, earlier, others, period)
+        yield evidence
 
 
-def outcome_files(root: str, subject: str, wanted: str) -> Dataset:
+def days_of(source: Dataset) -> list[str]:
+    """The days (`2026-01-31`) of which there are outcome files, in order."""
+    return sorted({found[1] for path in source.files if (found := _DAYS.search(path))})
+
+
+def _day(name: str) -> int:
+    return round(datetime.fromisoformat(name).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def outcome_files(root: str, subject: str, wanted: str, newest_days: int | None = None) -> Dataset:
     """The outcome files below a folder or URI; `subject` begins each message.
 
-    Raises `InputError` for a path that is no folder, and for a file of another shape.
+    Raises `InputError` for a path that is no folder, and for a file of another shape, which is
+    looked for among all files or those of the newest days.
     """
     name = on_disk(root)
     with reaching(name, f"{subject}: "):
@@ -227,7 +292,10 @@ def outcome_files(root: str, subject: str, wanted: str) -> Dataset:
             what = "is a file" if Path(name).exists() else "there is no such folder"
             raise InputError(f"{subject}: {name}: {what}: give {wanted}")
     source = dataset(root, subject)
-    fragments = list(source.get_fragments())
+    days = days_of(source)
+    chosen = days[-newest_days:] if newest_days is not None else days
+    first = chosen[0] if chosen else ""
+    fragments = [one for one in source.get_fragments() if _DAYS.findall(one.path)[-1:] >= [first]]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for fragment, known in zip(fragments, pool.map(_columns, fragments), strict=True):
             for column in _NEEDED:
@@ -286,27 +354,35 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _split(
-    connection: duckdb.DuckDBPyConnection,
-    earlier: Snapshot | None,
-    definition: Definition,
-    others: Dataset | None,
-    period: int | None,
+    evidence: Evidence, earlier: Snapshot | None, others: Dataset | None, period: int | None
 ) -> None:
     """Make the views `current` and `reference`."""
-    known = "false"
+    connection, cuts = evidence.connection, _cuts(evidence, earlier)
+    known, low, end = "false", 0, 1
     if earlier is not None:
-        # What was final at the earlier snapshot, by partition.
-        cases = " ".join(
-            f"WHEN {partition} THEN {watermark - definition.horizon}"
-            for partition, watermark in earlier.watermarks.items()
-        )
+        # What was final at the earlier snapshot, by partition; of that the week before it.
+        cases = " ".join(f"WHEN {partition} THEN {cut}" for partition, cut in cuts.items())
         known = f"ms < CASE partition {cases} ELSE 0 END" if cases else "false"
-        connection.execute(f"CREATE VIEW reference AS SELECT * FROM slates WHERE {known}")  # noqa: S608
+        newest = max(cuts.values(), default=0)
+        week = evidence.between(max(0, newest - _REFERENCE), newest)
+        connection.execute(f"CREATE VIEW reference AS SELECT * FROM {week} WHERE {known}")  # noqa: S608
+        later = evidence.snapshot
+        if later is not None and later.watermarks.keys() <= cuts.keys():
+            low = min(cuts.values(), default=0)
     elif others is not None:
         connection.register("reference_files", others)
         connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM reference_files")  # noqa: S608
-    recent = ""
-    if period is not None:
-        ((newest,),) = connection.execute("SELECT coalesce(max(ms), 0) FROM slates").fetchall()
-        recent = f"AND ms > {newest - period}"
-    connection.execute(f"CREATE VIEW current AS SELECT * FROM slates WHERE NOT ({known}) {recent}")  # noqa: S608
+    bounds = evidence.bounds()
+    if bounds is not None:
+        end = bounds[1] + 1
+        low = max(low, bounds[0], 0 if period is None else end - period)
+    rows = evidence.between(low, end)
+    connection.execute(f"CREATE VIEW current AS SELECT * FROM {rows} WHERE NOT ({known})")  # noqa: S608
+
+
+def _cuts(evidence: Evidence, earlier: Snapshot | None) -> dict[int, int]:
+    """The time (ms) below which all slates were final at a snapshot, by partition."""
+    if earlier is None:
+        return {}
+    horizon = evidence.definition.horizon
+    return {partition: mark - horizon for partition, mark in earlier.watermarks.items()}

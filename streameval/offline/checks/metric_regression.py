@@ -1,13 +1,22 @@
-"""`metric_regression`: no variant is worse than the control, and the present not than the past.
+"""`metric_regression`: no variant is worse than the control, and no day than the weeks before.
 
-Judged by an interval that holds at all looks together (`offline.sequences`): this check runs after
-each snapshot, and an interval for one look would find a regression in a third of the experiments
-without any. Users are the units. Variants are compared over the whole experiment.
+*Variants* are compared over the whole experiment, by an interval that holds at all looks together
+(`offline.sequences`): this check runs after each snapshot, and an interval for one look would find
+a regression in a third of the experiments without any.
+
+*Periods*: the last day and the last three days are compared with the same hours (weekday and hour)
+of up to four weeks before, so a weekend is compared with weekends. Looks are taken at four times a
+day, and alpha is divided by the looks of a year. Many users are on both sides, so the spread is
+that of each cluster's difference. Before the first whole week there is nothing to compare with.
+
+Sums are kept from run to run (`checks.hourly`), so only new rows are read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -16,6 +25,17 @@ from pydantic import Field, field_validator
 from streameval.core.limits import MAX_K, NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
+from streameval.offline.checks.hourly import (
+    RATES,
+    WEEK_HOURS,
+    Hourly,
+    Sums,
+    hourly,
+    moments,
+    series_of,
+    total,
+    users,
+)
 from streameval.offline.checks.result import (
     CheckSettings,
     Experiment,
@@ -26,119 +46,241 @@ from streameval.offline.checks.result import (
     percent,
     unanswered,
 )
-from streameval.offline.intervals import Arm, Moments
-from streameval.offline.sequences import compare
+from streameval.offline.intervals import Arm, student
+from streameval.offline.sequences import FLOOR, PLANNED_UNITS, compare, units_needed
 
 # Variants that a message lists.
 _SHOWN: Final = 10
-_POWERS: Final = (
-    "count(*), sum(x), sum(y), sum(x * x), sum(x * y), sum(y * y), sum(x * x * x),"
-    " sum(x * x * y), sum(x * y * y), sum(y * y * y)"
-)
+MEMORY: Final = "metric_regression"
+# Hours that are compared: one day shows a large drop soon, three days a small one.
+SPANS: Final = ((24, "day"), (72, "three days"))
+WEEKS: Final = 4
+# Looks are taken every so many hours, and alpha is divided by those of a year.
+LOOK_HOURS: Final = 6
+LOOKS: Final = 366 * 24 // LOOK_HOURS * len(SPANS)
 
 
 class Settings(CheckSettings, Experiment):
     """What must not fall, and against what."""
 
     metrics: tuple[str, ...] = Field(
-        ("ndcg@10",), min_length=1, description="Ranking metrics of the stream, each with its @k."
+        ("ndcg@10",),
+        min_length=1,
+        description="Ranking metrics of the stream, each with its @k; `positive_rate` and"
+        " `positives_per_impression`, of each kind of positive.",
     )
     control: str | None = Field(
         None, description="The variant that the others are compared with; null: only periods are."
     )
     max_drop: float = Field(
-        0.0, ge=0, le=1, description="Drop that is accepted, as a share of the control's figure."
+        0.0,
+        ge=0,
+        le=1,
+        description="Drop that is accepted, as a share of the figure that it is compared with.",
     )
-    alpha: float = Field(0.05, gt=0, lt=1, description="Chance of a false alarm, over all looks.")
+    alpha: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Chance of a false alarm of a figure: over all looks at a variant, or of a"
+        " year at periods.",
+    )
+    planned: int = Field(
+        PLANNED_UNITS,
+        ge=2,
+        description="Users of two variants at which their comparison is sharpest; not to be chosen"
+        " after a look.",
+    )
 
     @field_validator("metrics")
     @classmethod
     def _known(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
         for metric in metrics:
             name, _, k = metric.partition("@")
-            if name not in sql.METRICS or not k.isdecimal() or not 1 <= int(k) <= MAX_K:
-                raise ValueError(f"{metric!r}: write one of {', '.join(sql.METRICS)} with @k")
+            is_ranking = name in sql.METRICS and k.isdecimal() and 1 <= int(k) <= MAX_K
+            if metric not in RATES and not is_ranking:
+                raise ValueError(
+                    f"{metric!r}: write one of {', '.join(sql.METRICS)} with @k, or one of"
+                    f" {', '.join(RATES)}"
+                )
         return metrics
 
 
+@dataclass(slots=True)
+class Findings:
+    """What comparisons found: `parts` of a message, and how large the largest certain drop is.
+
+    Comparisons without an answer: `missing` have users enough to be expected by now, `small` have
+    not, and `early` cannot have any yet.
+    """
+
+    worst: float = 0.0
+    compared: int = 0
+    parts: list[str] = field(default_factory=list)
+    fallen: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    small: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+
+    def add(self, text: str, high: float, before: float, max_drop: float) -> None:
+        """A comparison: `high` is the upper bound of the difference from `before`."""
+        self.compared += 1
+        self.parts.append(text)
+        self.worst = max(self.worst, -high / before if before else 0.0)
+        if high < -max_drop * before:
+            self.fallen.append(text)
+
+
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Each metric, of each variant against the control and of now against the reference."""
-    if settings.control is None and not evidence.has_reference:
-        return nothing("name a `control` in the specification, or give a reference")
-    worst, compared, parts, fallen = 0.0, 0, [], []
-    for metric in settings.metrics:
-        for label, now, before in _pairs(evidence, settings, metric):
-            if now is None or before is None:
-                parts.append(f"{metric} of {label}: fewer than two users")
-                continue
-            found = compare(now, before, settings.alpha)
-            if found.high is None or found.low is None:
-                needed = "more" if found.needed is None else f"{found.needed:,}"
-                parts.append(f"{metric} of {label}: not yet, each side needs {needed} users")
-                continue
-            compared += 1
-            drop = -found.high / before.value if before.value else 0.0
-            text = (
-                f"{metric} of {label}: {now.value:.4g} against {before.value:.4g}, difference "
-                f"{found.difference:+.4g} ({found.low:+.4g} to {found.high:+.4g})"
-            )
-            parts.append(text)
-            worst = max(worst, drop)
-            if found.high < -settings.max_drop * before.value:
-                fallen.append(text)
-    if not fallen and settings.control is not None and (unknown := _unknown(evidence, settings)):
-        return unanswered(unknown)
-    if not parts:
-        return unanswered(f"there is no variant beside the control {settings.control!r}")
-    if not compared:
-        return unanswered("; ".join(parts))
-    if not fallen:
-        return passed(worst, settings.max_drop, "; ".join(parts))
-    return failed(
-        worst,
-        settings.max_drop,
-        f"{'; '.join(fallen)}: a drop of at least {percent(worst)}, at "
-        f"{percent(1 - settings.alpha)} over all looks. Stop the variant, or see what was released",
-    )
-
-
-def _unknown(evidence: Evidence, settings: Settings) -> str | None:
-    """What is wrong with the control's name; None where it has rows."""
-    rows = evidence.rows(f"SELECT DISTINCT variant FROM {settings.rows} ORDER BY 1")  # noqa: S608  # ours
-    variants = [variant for (variant,) in rows]
-    if settings.control in variants:
-        return None
-    there = ", ".join(repr(variant) for variant in variants[:_SHOWN])
-    return f"no rows of control {settings.control!r}; there are {there or 'no rows at all'}"
-
-
-def _pairs(
-    evidence: Evidence, settings: Settings, metric: str
-) -> Iterator[tuple[str, Arm | None, Arm | None]]:
-    """What is compared: a label, the side that may have fallen, and the other."""
-    if evidence.has_reference:
-        now, before = (_arm(evidence, metric, source, None) for source in ("current", "reference"))
-        yield "now against the reference", now, before
+    """Each figure: of each variant against the control, and of now against the weeks before."""
+    series = series_of(settings.metrics, evidence.definition)
+    sums = hourly(evidence, series, settings.begin, MEMORY)
+    found = Findings()
     if settings.control is not None:
-        control = _arm(evidence, metric, settings.rows, settings.control)
-        variants = evidence.rows(
-            f"SELECT DISTINCT variant FROM {settings.rows} WHERE variant != ? ORDER BY 1",  # noqa: S608
-            settings.control,
+        _variants(sums, settings, settings.control, found)
+    periods(sums, settings, found)
+    if evidence.other_files:
+        sides = [total(evidence, series, source) for source in ("current", "reference")]
+        for index, one in enumerate(series):
+            label = f"{one.name} of now against the reference"
+            _arms(label, _arm(sides[0], index), _arm(sides[1], index), settings, found)
+    return _answer(found, settings, sums)
+
+
+def _answer(found: Findings, settings: Settings, sums: Hourly) -> Found:
+    if found.fallen:
+        worst = percent(found.worst)
+        return failed(
+            found.worst,
+            settings.max_drop,
+            f"{'; '.join(found.fallen)}: a drop of at least {worst}, at"
+            f" {percent(1 - settings.alpha)} over all looks. See first whether logging, positions"
+            " or bots changed there, then what was released; stop the variant last",
         )
-        for (variant,) in variants:
-            arm = _arm(evidence, metric, settings.rows, variant)
-            yield f"variant {variant!r} against {settings.control!r}", arm, control
-
-
-def _arm(evidence: Evidence, metric: str, source: str, variant: str | None) -> Arm | None:
-    """The mean over slates with a request; None below two users."""
-    name, _, k = metric.partition("@")
-    chosen = f"(SELECT * FROM {source} WHERE request IS NOT NULL AND ($1 IS NULL OR variant = $1))"  # noqa: S608  # a name of ours
-    score = sql.nano_score(name, int(k), evidence.definition)
-    powers = evidence.row(
-        f"""SELECT {_POWERS} FROM (
-            SELECT sum({score})::DOUBLE / {NANO} AS x, count(*)::DOUBLE AS y
-            FROM ({sql.judged(evidence.definition, chosen)}) GROUP BY "user")""",  # noqa: S608
-        variant,
+    # A small variant is not waited for where another has its answer.
+    if found.missing or (found.small and not found.compared):
+        return unanswered("; ".join([*found.missing, *found.small, *found.parts]))
+    if not found.compared:
+        if not sums.variants and not sums.hours:
+            return nothing("there is no outcome row")
+        return nothing("; ".join(dict.fromkeys(found.early)))
+    return passed(
+        found.worst,
+        settings.max_drop,
+        "; ".join([*found.parts, *found.small, *dict.fromkeys(found.early)]),
     )
-    return Moments(*(np.float64(power or 0.0) for power in powers)).arm()
+
+
+# --------------------------------------------------------------------------------------- variants
+
+
+def _variants(sums: Hourly, settings: Settings, control: str, found: Findings) -> None:
+    """Each variant against the control, over the whole experiment."""
+    if not sums.variants:
+        found.early.append("the experiment has no outcome row yet")
+        return
+    if control not in sums.variants:
+        there = ", ".join(repr(name) for name in sorted(sums.variants)[:_SHOWN])
+        found.missing.append(f"no rows of control {control!r}; there are {there}")
+        return
+    others = sorted(sums.variants.keys() - {control})
+    if not others:
+        found.missing.append(f"there is no variant beside the control {control!r}")
+    for index, one in enumerate(sums.series):
+        for variant in others:
+            label = f"{one.name} of variant {variant!r} against {control!r}"
+            sides = sums.variants[variant], sums.variants[control]
+            _arms(label, _arm(sides[0], index), _arm(sides[1], index), settings, found)
+
+
+def _arm(sums: Sums, index: int) -> Arm | None:
+    return moments(sums[index + 1]).arm(users(sums))
+
+
+def _arms(
+    label: str, now: Arm | None, before: Arm | None, settings: Settings, found: Findings
+) -> None:
+    """Compare two sides that disjoint users make."""
+    if now is None or before is None:
+        found.missing.append(f"{label}: fewer than two users")
+        return
+    compared = compare(now, before, settings.alpha, settings.planned)
+    if compared.high is None or compared.low is None:
+        needed = "more" if compared.needed is None else f"{compared.needed:,}"
+        waiting = found.small if min(now.units, before.units) < FLOOR else found.missing
+        waiting.append(f"{label}: not yet, each side needs {needed} users")
+        return
+    text = (
+        f"{label}: {now.value:.4g} against {before.value:.4g}, difference "
+        f"{compared.difference:+.4g} ({compared.low:+.4g} to {compared.high:+.4g})"
+    )
+    found.add(text, compared.high, before.value, settings.max_drop)
+
+
+# ---------------------------------------------------------------------------------------- periods
+
+
+def periods(sums: Hourly, settings: Settings, found: Findings) -> None:
+    """The last day and the last three, each figure against the same hours of the weeks before."""
+    for index, one in enumerate(sums.series):
+        for hours, name in SPANS:
+            _period(sums, index, f"{one.name} of the last {name}", hours, settings, found)
+
+
+def _period(
+    sums: Hourly, index: int, label: str, hours: int, settings: Settings, found: Findings
+) -> None:
+    """The last `hours` against the same hours of the weeks before."""
+    end = sums.until // LOOK_HOURS * LOOK_HOURS
+    now = sums.span(end - hours, end, index)
+    weeks = list(_weeks(sums, index, end - hours, end))
+    if now is None or not weeks:
+        found.early.append("periods are compared after a week")
+        return
+    numerators, denominators = np.sum(weeks, axis=0)
+    apart = _apart(now, (numerators, denominators))
+    if apart is None:
+        found.missing.append(f"{label}: too few users, or too much is one user's")
+        return
+    difference, error, freedom, was = apart
+    reach = student(1 - 2 * settings.alpha / LOOKS, freedom) * error
+    text = (
+        f"{label} against the same hours of {len(weeks)} week{'s' * (len(weeks) > 1)} before:"
+        f" {was + difference:.4g} against {was:.4g}, difference {difference:+.4g}"
+        f" ({difference - reach:+.4g} to {difference + reach:+.4g})"
+    )
+    found.add(text, difference + reach, was, settings.max_drop)
+
+
+def _weeks(sums: Hourly, index: int, begin: int, end: int) -> Iterator[tuple[Sums, Sums]]:
+    """The sums of the same hours of the weeks before, of those that were seen from their start."""
+    first = min(sums.hours, default=end)
+    for week in range(1, WEEKS + 1):
+        earlier = begin - week * WEEK_HOURS, end - week * WEEK_HOURS
+        found = sums.span(*earlier, index) if earlier[0] >= first else None
+        if found is not None:
+            yield found
+
+
+def _apart(
+    now: tuple[Sums, Sums], before: tuple[Sums, Sums]
+) -> tuple[float, float, float, float] | None:
+    """The difference of two ratios of sums by cluster, its standard error, freedom, and `before`.
+
+    The delta method on each cluster's difference: the same users are on both sides. None where the
+    clusters are too few for a normal approximation of what their skewness is.
+    """
+    (x, y), (p, q) = now, before
+    there = (y > 0) | (q > 0)
+    if not y.sum() or not q.sum():
+        return None
+    one, other = x.sum() / y.sum(), p.sum() / q.sum()
+    parts = ((x - one * y) / y.sum() - (p - other * q) / q.sum())[there]
+    count, squares = len(parts), float(np.square(parts).sum())
+    if count < FLOOR or not squares:
+        return None
+    skewness = float((parts**3).sum()) * math.sqrt(count) / squares**1.5
+    if count < float(units_needed(skewness, count, count)):
+        return None
+    error = math.sqrt(count / (count - 1) * squares)
+    return (one - other) / NANO, error / NANO, count - 1, other / NANO

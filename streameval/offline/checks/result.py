@@ -19,10 +19,14 @@ class Experiment(BaseModel):
     )
 
     @property
+    def begin(self) -> int:
+        """When the experiment begins (ms); 0 with the first row."""
+        return 0 if self.since is None else round(self.since.timestamp() * 1000)
+
+    @property
     def rows(self) -> str:
         """The experiment's rows, as a table in SQL."""
-        begin = 0 if self.since is None else round(self.since.timestamp() * 1000)
-        return f"(SELECT * FROM slates WHERE ms >= {begin})"  # noqa: S608  # a number
+        return f"(SELECT * FROM slates WHERE ms >= {self.begin})"  # noqa: S608  # a number
 
 
 class CheckSettings(BaseModel):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from streameval.core.errors import ConfigError, InputError
 from streameval.offline.checks.evidence import gather
@@ -17,9 +17,13 @@ from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
 from streameval.offline.checks.runner import document, run
 from streameval.offline.outcomes import pseudonyms
+from streameval.offline.places import reaching
 from streameval.offline.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.offline.snapshots import attach
 from streameval.offline.specification import load
+
+# What checks leave for the next run, beside the snapshot: `<check>.memory`.
+MEMORY: Final = ".memory"
 
 if TYPE_CHECKING:
     from streameval.settings import Settings
@@ -35,6 +39,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
     specification = load(settings.checks)
     now = round(time.time() * 1000)
     key = settings.pseudonymize
+    memory = _memory(folder)
     with gather(
         settings.outcomes,
         settings.definition(),
@@ -46,10 +51,26 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         recorded=lambda later, _: of_kafka(settings, earlier_than(folder))(later, None),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
+        memory=memory,
+        newest_days=2,  # the others were looked at when they were new
     ) as evidence:
         results = list(run(evidence, specification))
+    for name, content in memory.items():
+        attach(folder, f"{name}{MEMORY}", content)
     attach(folder, CHECKS, _document(results, now, _unanswered(folder)))
     return results
+
+
+def _memory(folder: Path) -> dict[str, bytes]:
+    """What the checks of the newest snapshot before this one left for themselves, by name."""
+    for earlier in reversed(earlier_than(folder)):
+        if (earlier / CHECKS).exists():
+            with reaching(str(earlier), "snapshots: "):
+                return {
+                    path.name.removesuffix(MEMORY): path.read_bytes()
+                    for path in earlier.glob(f"*{MEMORY}")
+                }
+    return {}
 
 
 def _document(results: Sequence[Result], now: int, known: Mapping[str, int]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ CHECKS: Final = (
     ),
     Check(
         "metric_regression",
-        "No variant is worse than the control, and the present not than the reference.",
+        "No variant is worse than the control, and no day than the weeks before.",
         "largest certain drop, as a share of what it is compared with",
         metric_regression.Settings,
         metric_regression.check,

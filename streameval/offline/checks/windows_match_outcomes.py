@@ -94,7 +94,7 @@ def check(evidence: Evidence, _: Settings) -> Found:
 
 
 def _advice(evidence: Evidence) -> str:
-    (first,) = evidence.row("SELECT min(ms) FROM slates")
+    first = (evidence.bounds() or (0, 0))[0]
     longest = max(window.size for window in evidence.definition.windows)
     return (
         "Rows were lost, added or changed, or files removed by age: compare the files' offsets. "
@@ -110,10 +110,8 @@ def _recomputed(
     definition = evidence.definition
     end = (watermark - definition.horizon) // window.slide * window.slide
     segment = sql.segment(definition.dimensions)
-    chosen = (
-        f"(SELECT * FROM slates WHERE partition = {partition}"  # noqa: S608  # numbers
-        f" AND ms >= {end - window.size} AND ms < {end})"
-    )
+    within = evidence.between(end - window.size, end)
+    chosen = f"(SELECT * FROM {within} WHERE partition = {partition})"  # noqa: S608  # a number
     scores = [
         f"sum({sql.nano_score(metric, k, definition)}) FILTER (WHERE request IS NOT NULL)"
         for k in definition.ks
