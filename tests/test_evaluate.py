@@ -88,9 +88,9 @@ def test_outcome_files_give_the_streams_own_scores_to_the_bit(
             assert stderr is not None
             assert figure.low is not None
             assert figure.high is not None
-            # Student's t of 100 to 255 clusters, on both sides.
-            assert 1.96 < (figure.high - figure.value) * NANO / stderr < 2.0
-            assert math.isclose(figure.value - figure.low, figure.high - figure.value)
+            # Student's t of 100 to 255 clusters, a little more as users are not equally active.
+            assert figure.low < figure.value < figure.high
+            assert 3.9 < (figure.high - figure.low) * NANO / stderr < 4.4
 
 
 def test_neither_files_nor_row_groups_nor_order_change_a_bit(

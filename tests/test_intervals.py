@@ -18,10 +18,13 @@ from streameval.offline.intervals import (
     Rate,
     difference,
     interval,
+    linear_count,
     newcombe,
     normal,
     rate_difference,
     rate_interval,
+    ratio_arm,
+    share_interval,
     student,
     wilson,
 )
@@ -210,6 +213,82 @@ def test_wilson_takes_arrays():
     low, high = wilson([0.0, 0.5, 1.0], [10, 10, 10], 1.96)
     assert (low < [1e-12, 0.5, 1.0]).all()
     assert (high > [0.0, 0.5, 1 - 1e-12]).all()
+
+
+# --- Users of unequal activity
+
+
+ACTIVITY = {
+    "Poisson": lambda chance, shape: chance.poisson(20, shape),
+    "lognormal": lambda chance, shape: chance.lognormal(1.5, 1.5, shape),
+    "Pareto, 1.5": lambda chance, shape: 5 * (chance.pareto(1.5, shape) + 1),
+    "Pareto, 1.2": lambda chance, shape: 3 * (chance.pareto(1.2, shape) + 1),
+}
+
+
+def coverage(activity, users, rate, runs=1_000):
+    """In which share of the runs the interval for 95 % holds, and one without our corrections."""
+    chance = np.random.default_rng(users)
+    shown = np.clip(ACTIVITY[activity](chance, (runs, users)), 1, 20_000).astype(np.int64)
+    clicks = chance.binomial(shown, np.minimum(chance.gamma(2, rate / 2, shown.shape), 1))
+    buckets = chance.integers(0, CLUSTERS, users)
+    held = np.zeros(2)
+    for x, y in zip(clicks, shown, strict=True):
+        by_cluster = np.bincount(buckets, x, CLUSTERS), np.bincount(buckets, y, CLUSTERS)
+        ours = share_interval(ratio_arm(*by_cluster), int(y.sum()))
+        plain = interval(Moments.of(*by_cluster).arm())
+        held += [found.low <= rate <= found.high for found in (ours, plain)]
+    return held / runs
+
+
+@pytest.mark.parametrize("activity", ACTIVITY)
+@pytest.mark.parametrize("rate", [0.01, 0.1])
+def test_intervals_of_300_users_hold_whatever_their_activity(activity, rate):
+    ours, _ = coverage(activity, 300, rate)
+    assert ours >= 0.93
+
+
+@pytest.mark.parametrize("activity", ACTIVITY)
+@pytest.mark.parametrize("rate", [0.01, 0.1])
+def test_intervals_of_60_users_hold_nearly_as_often(activity, rate):
+    ours, _ = coverage(activity, 60, rate)
+    assert ours >= 0.90
+
+
+def test_without_the_corrections_a_few_heavy_users_make_intervals_too_narrow():
+    assert coverage("Pareto, 1.2", 300, 0.01)[1] < 0.9
+    assert coverage("Pareto, 1.2", 60, 0.01)[1] < 0.87
+
+
+def test_the_jackknife_of_equal_users_is_the_delta_method():
+    x = np.random.default_rng(1).integers(0, 5, 400)
+    y = np.full(400, 5)
+    ours, plain = ratio_arm(x, y), Moments.of(x, y).arm()
+    assert ours.stderr == pytest.approx(plain.stderr, rel=1e-2)
+    assert ours.degrees() == pytest.approx(plain.degrees())
+
+
+def test_the_jackknife_is_the_spread_of_ratios_that_each_lack_a_user():
+    x, y = np.array([1.0, 0, 4, 2]), np.array([2.0, 3, 9, 4])
+    left_out = (x.sum() - x) / (y.sum() - y)
+    spread = 3 / 4 * np.square(left_out - x.sum() / y.sum()).sum()
+    assert ratio_arm(x, y).stderr == pytest.approx(math.sqrt(spread))
+
+
+def test_a_share_of_few_positives_has_an_interval_within_0_and_1():
+    none = share_interval(ratio_arm(np.zeros(40), np.ones(40)), 40)
+    assert (none.low, none.method) == (0, "wilson")
+    assert 0.05 < none.high < 0.12
+    many = share_interval(ratio_arm(np.arange(400) % 2, np.ones(400)), 400)
+    assert many.high - 0.5 == pytest.approx(0.5 - many.low)
+
+
+def test_users_are_counted_by_the_clusters_they_fill():
+    chance = np.random.default_rng(2)
+    for users in (2, 50, 300, 700):
+        filled = len(np.unique(chance.integers(0, CLUSTERS, users)))
+        assert linear_count(filled, CLUSTERS) == pytest.approx(users, rel=0.15)
+    assert linear_count(CLUSTERS, CLUSTERS) > 1_000
 
 
 # --- The hash bootstrap

@@ -11,22 +11,28 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from streameval.core.errors import InputError
-from streameval.core.figures import ratio_stderr
 from streameval.core.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
 from streameval.offline import exact_sums
-from streameval.offline.answer import Answer, Figure, Figures, Note, Segment
+from streameval.offline.answer import Answer, Figure, Figures, Note, Segment, counted
 from streameval.offline.batches import Floats, Ints
-from streameval.offline.intervals import Arm, interval
+from streameval.offline.intervals import (
+    ENOUGH_USERS,
+    Arm,
+    interval,
+    linear_count,
+    ratio_arm,
+    share_interval,
+)
 
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 """What is computed of ranked lists where nothing is asked for: the stream's metrics."""
@@ -238,7 +244,7 @@ class Evaluation:
         found = {}
         for asked in self.asked:
             parts = [
-                _figure(exact_sums.integers(x[..., n]), y[:, n])
+                _figure(exact_sums.integers(x[..., n]), y[:, n], asked.entry)
                 for n in map(self.columns.__getitem__, asked.columns())
             ]
             found[asked.name] = _finished(asked.entry, parts)
@@ -254,8 +260,21 @@ class Evaluation:
             else {},
             lists=self.lists if self.per_list else None,
             entries=[asked.entry for asked in self.asked],
-            notes=notes,
+            notes=[*notes, *self._few_users()],
         )
+
+    def _few_users(self) -> Iterator[Note]:
+        """A note where intervals rest on fewer users than they need, as far as clusters tell."""
+        clusters = np.zeros(CLUSTERS, np.bool_)
+        for _, counts in self.segments.values():
+            clusters |= counts.any(axis=1)
+        users = linear_count(int(np.count_nonzero(clusters)), CLUSTERS)
+        if 1 < users < ENOUGH_USERS:
+            text = (
+                f"About {counted(users, 'user')}: with fewer than {ENOUGH_USERS} an interval for"
+                " 95 % may hold in 90 % of the cases, where a few users make most of the lists."
+            )
+            yield Note("few_users", users, text)
 
     def document(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -302,17 +321,19 @@ def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
     return Figure(value, bounds.low, bounds.high, n)
 
 
-def _figure(x: Sequence[int], y: Ints) -> Figure:
+def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:
     """Σx/Σy of clusters, x in nano-units."""
     n = int(y.sum())
     if n == 0:
         return Figure(None, None, None, 0)
     value = sum(x) / (n * NANO)
-    fits = sum(map(abs, x)) < 2**63
-    stderr = ratio_stderr(np.array(x, np.int64 if fits else np.float64), y)
-    if stderr is None:
+    arm = ratio_arm(np.array(x, np.float64) / NANO, y)
+    if arm is None:
         return Figure(value, None, None, n)
-    return bounded(value, stderr / NANO, int(np.count_nonzero(y)), n)
+    arm = replace(arm, value=value)
+    is_share = isinstance(entry, Metric) and entry.share
+    bounds = share_interval(arm, n) if is_share else interval(arm)
+    return Figure(value, bounds.low, bounds.high, n)
 
 
 def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:

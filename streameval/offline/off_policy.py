@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from streameval.core.errors import InputError
 from streameval.core.limits import CLUSTERS
-from streameval.offline.intervals import LEVEL, Arm, Floats, Interval, Moments, interval
+from streameval.offline.intervals import LEVEL, Arm, Floats, Interval, Moments, interval, ratio_arm
 from streameval.offline.sequences import empirical_bernstein
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
@@ -127,8 +127,8 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
         raise InputError("no round has a propensity: log `propensity` with impressions or slates")
     total = float(sums.weights.sum())
     effective = total * total / sums.squares if sums.squares else 0.0
-    ips = Moments.of(sums.rewards, sums.rounds).arm()
-    snips = Moments.of(sums.rewards, sums.weights).arm()
+    ips = ratio_arm(sums.rewards, sums.rounds)
+    snips = ratio_arm(sums.rewards, sums.weights)
     refused = None
     if effective < LEAST_EFFECTIVE:
         refused = (

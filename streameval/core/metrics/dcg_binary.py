@@ -19,4 +19,5 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cut="optional",
     score=score,
+    share=False,
 )

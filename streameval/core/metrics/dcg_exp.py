@@ -20,4 +20,5 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cut="optional",
     score=score,
+    share=False,
 )

@@ -48,6 +48,7 @@ def half_life_utility(half_life: float = HALF_LIFE, neutral: float = 0.0) -> Met
         undefined=NO_RELEVANT,
         cut="optional",
         score=score,
+        share=False,
     )
 
 

@@ -75,10 +75,11 @@ class Metric(Entry):
     """A ranking metric: `score(lists, k)` returns a score for each list.
 
     The figure is the mean of the scores that are defined. A list without relevant items scores 0
-    unless `undefined` says otherwise.
+    unless `undefined` says otherwise. `share`: scores lie in [0, 1].
     """
 
     sort: Sort = "lists"
+    share: bool = True
 
     score: Callable[[Lists, int], Scores]
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from streameval.core.definition import Definition
 from streameval.core.limits import NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
-from streameval.offline.intervals import Moments
+from streameval.offline.intervals import Moments, linear_count
 
 HOUR: Final = 3_600_000
 WEEK_HOURS: Final = 7 * 24
@@ -100,14 +99,8 @@ class Hourly:
 
 
 def users(sums: Sums) -> int:
-    """About how many users have a row, from the share of clusters without any (linear counting).
-
-    Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm for database
-    applications", TODS 15, 1990. Where no cluster is empty there are at least as many as it says.
-    """
-    count = int(np.count_nonzero(sums[0, 1]))
-    empty = max(len(sums[0, 1]) - count, 1)
-    return max(count, round(-len(sums[0, 1]) * math.log(empty / len(sums[0, 1]))))
+    """About how many users have a row."""
+    return linear_count(int(np.count_nonzero(sums[0, 1])), CLUSTERS)
 
 
 def moments(pair: Sums | tuple[Sums, Sums]) -> Moments:
