@@ -25,6 +25,7 @@ A, B = (f'job="streameval", instance="{name}"' for name in "ab")
 COUNTERS = f'streameval_check_passed{{{A}, check="counters_match_log", severity="error"}}'
 COUNTERS_RUN = f'streameval_check_last_run_timestamp_seconds{{{A}, check="counters_match_log"}}'
 UNANSWERED = f'streameval_check_unanswered_seconds{{{A}, check="metric_regression"}}'
+RUNNING = f"streameval_check_running_seconds{{{A}}}"
 DRIFT = f'streameval_check_passed{{{A}, check="drift", severity="warning"}}'
 STEADY = {
     f"up{{{A}}}": "1x180",
@@ -88,6 +89,7 @@ FIRES = {
     "StreamevalCheckFailed": (steady(check_passed="1x60 0x119"), 62),
     "StreamevalCheckWarns": (steady() | {DRIFT: "1x60 0x119"}, 62),
     "StreamevalCheckUnanswered": (steady(check_passed="_x180") | {UNANSWERED: "18000+60x180"}, 65),
+    "StreamevalChecksSlow": (steady() | {RUNNING: "0+60x180"}, 22),
     "StreamevalChecksStopped": (steady(check_last_run_timestamp_seconds="0x180"), 52),
 }
 QUIET = {
@@ -202,6 +204,11 @@ def test_lost_events_are_shown_for_an_hour_and_not_for_ever(tmp_path):
 def test_checks_that_never_began_are_stopped_too(tmp_path):
     timeline = steady(check_last_run_timestamp_seconds="", check_passed="")
     firing(tmp_path, timeline, {65: "", 70: "StreamevalChecksStopped"})
+
+
+def test_slow_checks_are_slow_and_have_not_stopped(tmp_path):
+    timeline = steady(check_last_run_timestamp_seconds="0x180") | {RUNNING: "0+60x180"}
+    firing(tmp_path, timeline, dict.fromkeys((60, 120, 175), "StreamevalChecksSlow"))
 
 
 def test_every_alert_has_an_entry_in_the_runbook():

@@ -307,7 +307,7 @@ def test_trec_files_may_begin_with_a_mark_or_be_compressed() -> None:
 )
 def test_tables_with_nothing_in_common_are_told(text: str, value: str) -> None:
     write(**{"o.csv": text})
-    assert run("s.csv", "--labels", "o.csv")["notes"] == {"unmatched": value}
+    assert run("s.csv", "--labels", "o.csv")["notes"]["unmatched"] == value
     assert "are ids written alike in both files?" in " ".join(
         invoke("s.csv", "--labels", "o.csv").split()
     )

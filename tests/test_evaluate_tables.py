@@ -91,7 +91,7 @@ def test_errors_by_hand_in_one_file_or_two(kind: str, together: bool, tmp_path: 
     assert counts["rmse_item"] == 2, "items"
     # Only means over users have a score of a user.
     assert found["lists"]["u1"] == pytest.approx({"rmse_user": 2.0, "mae_user": 2.0})
-    assert found["notes"] == {"scale": [1.0, 5.0]}
+    assert found["notes"] == {"scale": [1.0, 5.0], "few_users": 2}
 
 
 def ratings(seed: int, users: int = 60, items: int = 25) -> Rows:
@@ -149,13 +149,13 @@ def test_scikit_learn_gives_the_same_precision_at_a_threshold(tmp_path: Path) ->
             zero_division=0,
         )
         assert scores["precision_threshold@99"] == pytest.approx(theirs, abs=1e-12)
-    assert found["notes"] == {"threshold": 3.5}
+    assert found["notes"] == {"threshold": 3.5, "few_users": 68}
 
 
 def test_the_interval_of_an_error_is_clustered_by_user(tmp_path: Path) -> None:
     """Users have errors 1, 1 and 3: means of squares 1 and 9, over 3 pairs 11/3.
 
-    d = x - R·y is 2 - 22/3 and 9 - 11/3, both 16/3 in size: se² = 2 · 2 · (16/3)² / 3².
+    Without a it is 9 and without b 1: se² = 1/2 · ((9 - 11/3)² + (1 - 11/3)²).
     """
     rows = [
         {"user": "a", "item": "i", "rating": 1, "prediction": 2},
@@ -163,7 +163,7 @@ def test_the_interval_of_an_error_is_clustered_by_user(tmp_path: Path) -> None:
         {"user": "b", "item": "i", "rating": 1, "prediction": 4},
     ]
     found = run("--ratings", written(tmp_path / "r.csv", rows), "--metrics", "mse,rmse")["figures"]
-    reach = student(0.95, 1) * math.sqrt(2 * 2 * (16 / 3) ** 2 / 9)
+    reach = student(0.95, 1) * math.sqrt(((9 - 11 / 3) ** 2 + (1 - 11 / 3) ** 2) / 2)
     assert found["mse"]["high"] == pytest.approx(11 / 3 + reach, abs=1e-8)
     assert found["rmse"]["high"] == pytest.approx(math.sqrt(11 / 3 + reach), abs=1e-8)
     assert found["rmse"]["low"] == 0.0, "a mean of squares is not below 0"
@@ -272,7 +272,8 @@ def test_the_terminal_shows_what_the_json_has(tmp_path: Path) -> None:
     file = written(tmp_path / "r.csv", RATED)
     lines = [line.split() for line in invoke("--ratings", file).splitlines() if line.strip()]
     assert lines[0] == ["figure", "value", "n"]
-    assert lines[2:] == [["rmse", "2.1602", "3"], ["mae", "2.0000", "3"]]
+    assert lines[2:4] == [["rmse", "2.1602", "3"], ["mae", "2.0000", "3"]]
+    assert lines[4][:4] == ["About", "2", "users:", "with"]
 
 
 # --- What lists are made of
@@ -358,7 +359,7 @@ def test_what_lists_are_made_of_by_hand(kind: str, tmp_path: Path) -> None:
     )
     assert found["figures"]["novelty"]["n"] == 5, "items"
     assert found["lists"]["l1"]["diversity"] == pytest.approx(first)
-    assert found["notes"] == {"catalogue": 4}
+    assert found["notes"]["catalogue"] == 4
 
 
 def test_scikit_learns_cosines_give_the_same_diversity(tmp_path: Path) -> None:
@@ -457,7 +458,7 @@ def test_index_recall_by_hand(tmp_path: Path) -> None:
         "q1": {"index_recall@3": pytest.approx(2 / 3), "index_recall@1": 0.0},
         "q2": {"index_recall@3": 0.0, "index_recall@1": 0.0},
     }
-    assert found["notes"] == {"ties": {"lists": 0, "of": 1, "rule": "input"}}
+    assert found["notes"]["ties"] == {"lists": 0, "of": 1, "rule": "input"}
     assert values(found)["index_recall@3"] == pytest.approx(1 / 3)
 
 
@@ -476,7 +477,7 @@ def test_the_positive_of_a_sample_ranks_below_its_equals(tmp_path: Path) -> None
         "l1": {"sampled_hit_rate@2": 0.0, "sampled_ndcg@3": 0.5},
         "l2": {"sampled_hit_rate@2": 1.0, "sampled_ndcg@3": 1.0},
     }
-    assert found["notes"] == {"negatives": [2, 3]}
+    assert found["notes"] == {"negatives": [2, 3], "few_users": 2}
     assert set(run("--sampled", file)["figures"]) == {"sampled_hit_rate@10", "sampled_ndcg@10"}
 
 
@@ -666,7 +667,7 @@ def test_lists_with_equal_scores_are_counted(ties: str, count: int, tmp_path: Pa
         *("--labels", written(tmp_path / "l.csv", [{"list": "l3", "item": "i0"}])),
         *("--ties", ties),
     ]
-    assert run(*files)["notes"] == {"ties": {"lists": count, "of": 3, "rule": ties}}
+    assert run(*files)["notes"]["ties"] == {"lists": count, "of": 3, "rule": ties}
     assert f"{count} of 3 lists that are in order of score have equal scores" in invoke(*files)
 
 

@@ -195,6 +195,7 @@ def golden_status() -> ServiceStatus:
             ),
         ],
         check_interval=900.0,
+        check_running=12.5,
         daily=DailyStatus(
             1_700_006_400.0,
             users=3,

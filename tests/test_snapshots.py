@@ -72,6 +72,8 @@ def some_settings(definition, root, **changes):
         "snapshots": root,
         "snapshot_keep": 3,
         "snapshot_interval": 60_000,
+        "outcomes": None,
+        "checks": None,
     }
     return SimpleNamespace(**values | changes)
 
@@ -192,6 +194,7 @@ def test_the_oldest_go_and_what_is_no_snapshot_stays(tmp_path):
     young.mkdir()
     os.utime(dead, (0, 0))
     folder = snapshot(tmp_path)
+    retire(tmp_path, 3)
     kept = ["20200113T000000Z-9", "20200114T000000Z-9", folder.name]
     assert [path.name for path in snapshots(tmp_path)] == kept
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "notes", young.name}
@@ -289,8 +292,8 @@ def schedule(tmp_path, monkeypatch):
     made = SnapshotSchedule(some_settings(None, tmp_path))
     made.begun = []
 
-    def begin(token):
-        made.begun.append(token)
+    def begin(token, folder=None):
+        made.begun.append(token if folder is None else folder.name)
         return FakeProcess()
 
     monkeypatch.setattr(made, "_begin", begin)
@@ -321,6 +324,36 @@ def test_one_that_failed_is_not_tried_again_at_once(schedule):
     schedule._process.code = 3
     schedule.turn(4)
     assert schedule.begun == [4]
+
+
+def taken(schedule, folder):
+    """The snapshot under way ends and is there."""
+    folder.mkdir()
+    schedule._process.code = 0
+    schedule.turn(4)
+
+
+def test_what_follows_a_snapshot_does_not_hold_up_the_next(schedule, tmp_path, monkeypatch, caplog):
+    schedule._settings.checks = "x"
+    schedule._interval = 0.0
+    names = [f"2020010{day}T000000Z-4" for day in (1, 2, 3)]
+    schedule.turn(4)
+    for name in names:
+        taken(schedule, tmp_path / name)
+    assert schedule.begun == [4, 4, names[0], 4, 4]
+    assert schedule.running_seconds >= 0
+    assert caplog.text.count("the checks take longer than snapshot_interval") == 1
+    # Those of the first are through: the newest is next, and the one between is left out.
+    schedule._following.code = 0
+    schedule.turn(4)
+    assert schedule.begun[-1] == names[2]
+
+
+def test_without_outcome_files_and_checks_nothing_follows_a_snapshot(schedule, tmp_path):
+    schedule.turn(4)
+    taken(schedule, tmp_path / time.strftime("%Y%m%dT%H%M%SZ-4", time.gmtime()))
+    assert schedule.begun == [4]
+    assert schedule.running_seconds is None
 
 
 @pytest.mark.parametrize(

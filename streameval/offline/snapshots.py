@@ -116,11 +116,12 @@ class _Part(NamedTuple):
     document: dict[str, Any] | None
 
 
-async def take(settings: Settings, token: int = 0) -> Path:
+async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path:
     """Take a snapshot of all partitions; answers its folder.
 
-    `token` is the leader's. Raises ConfigError without a folder to put it in, `RefusedError` for
-    state of another definition or where another leader took over, `UnreachableError`.
+    `token` is the leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. Raises
+    ConfigError without a folder to put it in, `RefusedError` for state of another definition or
+    where another leader took over, `UnreachableError`.
     """
     from streameval.stream.reader import client_arguments
     from streameval.stream.tools import partitions
@@ -133,9 +134,12 @@ async def take(settings: Settings, token: int = 0) -> Path:
     definition = settings.definition()
     store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)
     try:
-        return await take_from(store, settings, settings.snapshots, range(count), token)
+        folder = await take_from(store, settings, settings.snapshots, range(count), token)
     finally:
         await store.close()
+    if tidy:
+        retire(settings.snapshots, settings.snapshot_keep)
+    return folder
 
 
 async def take_from(
@@ -175,7 +179,6 @@ async def take_from(
         raise UnreachableError(f"snapshots: {root} cannot be used now ({error})") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    retire(root, settings.snapshot_keep)
     return folder
 
 

@@ -225,6 +225,7 @@ class Frame:
         if status.leader and self._snapshots is not None:
             status.checks = self._snapshots.results()
             status.check_interval = self._snapshots.check_interval
+            status.check_running = self._snapshots.running_seconds
             status.daily = self._snapshots.daily()
         self.status: ServiceStatus = status
         self.described_at = time.monotonic()

@@ -408,3 +408,7 @@ def _checks(status: ServiceStatus) -> Iterator[Metric]:
     if status.check_interval is not None:
         interval.add_metric([], status.check_interval)
     yield interval
+    running = _gauge("check_running_seconds", "For how long the checks under way have run")
+    if status.check_running is not None:
+        running.add_metric([], status.check_running)
+    yield running

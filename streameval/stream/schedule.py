@@ -1,8 +1,9 @@
 """The leader's periodic job: a snapshot every `snapshot_interval`, in a process of its own.
 
-In the same process follow the positive rate of the last whole day, where there are outcome files,
+In another process follow the positive rate of the last whole day, where there are outcome files,
 and checks, where `checks` names a specification. What they find lies beside the snapshot, and the
-leader shows the newest.
+leader shows the newest. Where they take longer than the interval, snapshots go on meanwhile; the
+newest is looked at next, and those between are not.
 
 A snapshot restores each partition's state: in the worker it would cost memory and stop commits for
 seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The time
@@ -54,6 +55,10 @@ class SnapshotSchedule:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
         self._process: Process | None = None
+        # What follows a snapshot: under way since when, and whether the newest waits for it.
+        self._following: Process | None = None
+        self._followed_since = 0.0
+        self._is_waiting = self._is_late = False
         self._token: int | None = None
         self._left: tuple[list[CheckStatus], DailyStatus | None] = [], None
         self._is_read = False
@@ -67,33 +72,69 @@ class SnapshotSchedule:
         if token != self._token:  # another led meanwhile, and left something else
             self._token, self._left = token, ([], None)
             self._is_read, self._read_not_before = False, 0.0
-        if self._process is not None:
-            code = self._process.poll()
-            if code is None:
-                return
-            if code != 0:
-                log.warning("the snapshot failed (exit code %s)", code)
-                self._not_before = self._later()
-            self._process, self._is_read, self._read_not_before = None, False, 0.0
+        self._look_after_snapshot()
+        self._look_after_followers()
         if token is None:
             return
         try:
-            if self._due(time.time()):
+            if self._process is None and self._due(time.time()):
                 self._process = self._begin(token)
+            if self._is_waiting and self._following is None:
+                self._follow(token)
         except (StreamevalError, OSError) as error:
             log.warning("no snapshot: %s", error)
             self._not_before = self._later()
 
+    def _look_after_snapshot(self) -> None:
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return
+        if code != 0:
+            log.warning("the snapshot failed (exit code %s)", code)
+            self._not_before = self._later()
+        self._process = None
+        settings = self._settings
+        follows = settings.outcomes is not None or settings.checks is not None
+        self._is_waiting = self._is_waiting or (code == 0 and follows)
+
+    def _look_after_followers(self) -> None:
+        if self._following is None:
+            return
+        code = self._following.poll()
+        if code is None:
+            if not self._is_late and time.time() > self._followed_since + self._interval:
+                self._is_late = True
+                log.warning(
+                    "the checks take longer than snapshot_interval (%.0f s): snapshots go on, and"
+                    " the checks look at the newest when they are through",
+                    self._interval,
+                )
+            return
+        if code != 0:
+            log.warning("the checks failed (exit code %s)", code)
+        self._following, self._is_read, self._read_not_before = None, False, 0.0
+
+    def _follow(self, token: int) -> None:
+        """Begin what follows the newest snapshot."""
+        assert self._settings.snapshots is not None, "a snapshot was taken"
+        newest = snapshots(self._settings.snapshots)[-1:]
+        self._is_waiting = self._is_late = False
+        if newest:
+            self._following, self._followed_since = self._begin(token, newest[0]), time.time()
+
     def _later(self) -> float:
         return time.time() + min(RETRY_SECONDS, self._interval)
 
-    def _begin(self, token: int) -> Process:
+    def _begin(self, token: int, folder: Path | None = None) -> Process:
+        """Begin a snapshot, or what follows the one in a folder."""
         command = [sys.executable, "-m", __name__]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  our own module
         assert process.stdin is not None
         # Far smaller than what a pipe holds: never waits. One that is gone has an exit code.
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pickle.dump((self._settings, token), pipe)
+            # What the checks read must stay: they remove old snapshots at their end instead.
+            tidy = self._following is None
+            pickle.dump((self._settings, token, folder, tidy), pipe)
         return process
 
     def results(self) -> list[CheckStatus]:
@@ -130,11 +171,19 @@ class SnapshotSchedule:
         checked = settings.snapshots is not None and settings.checks is not None
         return self._interval if checked else None
 
+    @property
+    def running_seconds(self) -> float | None:
+        """For how long the checks under way have run; None where none are."""
+        if self._following is None or self._settings.checks is None:
+            return None
+        return max(0.0, time.time() - self._followed_since)
+
     def stop(self) -> None:
-        """End a snapshot under way; what it began is never looked at."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        """End what is under way; what it began is never looked at."""
+        for process in (self._process, self._following):
+            if process is not None:
+                process.kill()
+                process.wait()
 
     def _due(self, now: float) -> bool:
         if self._settings.snapshots is None or now < self._not_before:
@@ -144,22 +193,37 @@ class SnapshotSchedule:
 
 
 def main() -> int:
-    """The process: one snapshot, and an exit code."""
-    settings, token = pickle.load(sys.stdin.buffer)  # noqa: S301  what `_begin` wrote
+    """The process: one snapshot, or what follows one, and an exit code."""
+    settings, token, folder, tidy = pickle.load(sys.stdin.buffer)  # noqa: S301  what `_begin` wrote
     os.nice(NICENESS)
     logs.configure(settings.log_level, settings.log_format)
+    return _snapshot(settings, token, tidy=tidy) if folder is None else _followers(settings, folder)
+
+
+def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
     from streameval.offline.snapshots import take
 
     try:
-        folder = asyncio.run(take(settings, token))
+        folder = asyncio.run(take(settings, token, tidy=tidy))
     except StreamevalError as error:
         log.warning("no snapshot: %s", error)
         return error.exit_code
     log.info("snapshot %s", folder)
+    return 0
+
+
+def _followers(settings: Settings, folder: Path) -> int:
+    """What follows a snapshot; then the old ones that it kept may go."""
+    from streameval.offline.snapshots import retire
+
     if settings.outcomes is not None:
         _daily(settings, folder)
     if settings.checks is not None:
         _check(settings, folder)
+    try:
+        retire(folder.parent, settings.snapshot_keep)
+    except StreamevalError as error:
+        log.warning("old snapshots stay: %s", error)
     return 0
 
 

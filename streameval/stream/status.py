@@ -176,7 +176,8 @@ class ServiceStatus:
     `figures` is None until the first tick with a partition. `reason` says in one line why the
     service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
-    are run) and `daily` are filled by the application frame.
+    are run), `check_running` (for how long those under way have run; None without) and `daily` are
+    filled by the application frame.
     """
 
     version: str
@@ -197,6 +198,7 @@ class ServiceStatus:
     fencing_token: int | None = None
     checks: Sequence[CheckStatus] = ()
     check_interval: float | None = None
+    check_running: float | None = None
     daily: DailyStatus | None = None
 
     def unready(self) -> str | None:
