@@ -55,7 +55,8 @@ def test_the_standard_error_is_that_of_the_service_figure(rows):
     x, y = np.array(rows, np.int64).T
     expected = ratio_stderr(x, y)
     found = Moments.of(x, y).arm()
-    assert found.stderr == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    # Of equal users the moments leave the rounding of a difference of squares.
+    assert found.stderr == pytest.approx(expected, rel=1e-6, abs=1e-7)
     assert found.value == pytest.approx(x.sum() / y.sum())
 
 
@@ -244,7 +245,7 @@ def coverage(activity, users, rate, runs=1_000):
 @pytest.mark.parametrize("activity", ACTIVITY)
 @pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_intervals_of_300_users_hold_whatever_their_activity(activity, rate):
-    ours, _ = coverage(activity, 300, rate)
+    ours, _ = coverage(activity, 300, rate, runs=2_000)
     assert ours >= 0.93
 
 

@@ -268,13 +268,13 @@ def rate_interval(rate: Rate, level: float = LEVEL) -> Interval:
 def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     """The interval of a mean of `count` scores in [0, 1], by Wilson on the effective trials.
 
-    As with `rate_interval`, users are brought in by the effective number of trials. A mean of
-    scores varies at most as a rate does; it is taken for no surer than `count` independent trials.
-    With many positives it is as good as symmetric.
+    As with `rate_interval`, users are brought in by the effective number of trials: so many that a
+    rate would have this standard error. Scores vary less than clicks do, so they may be more than
+    `count`, which is taken where no score differs. With many positives it is as good as symmetric.
     """
     spread = arm.value * (1 - arm.value)
-    independent = spread / arm.stderr**2 if arm.stderr and spread else math.inf
-    trials = min(independent, count) * (normal(level) / student(level, arm.degrees())) ** 2
+    independent = spread / arm.stderr**2 if arm.stderr and spread else count
+    trials = independent * (normal(level) / student(level, arm.degrees())) ** 2
     low, high = wilson(arm.value, trials, normal(level))
     return Interval(arm.value, float(low), float(high), "wilson")
 
