@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.definition import Definition
+from streameval.core.fingerprint import fingerprint
 from streameval.core.limits import NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
@@ -114,7 +115,7 @@ def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str
     `since`: the start of the experiment (ms). Raises `InputError`, `UnreachableError`.
     """
     key = json.dumps(
-        [_FORMAT, evidence.definition.fingerprint(), [one.name for one in series], since]
+        [_FORMAT, fingerprint(evidence.definition), [one.name for one in series], since]
     )
     kept = _loaded(evidence.memory.get(memory), key, len(series) + 1)
     bounds = evidence.bounds()
