@@ -61,6 +61,8 @@ def missing_programs():
         "redis-server": shutil.which("redis-server"),
         "promtool": shutil.which("promtool"),
         "openssl": shutil.which("openssl"),
+        "kcat": shutil.which("kcat"),
+        "javac": shutil.which("javac"),
         "Spark (Java and pyspark)": shutil.which("java") and importlib.util.find_spec("pyspark"),
         "a server for S3 (moto)": _s3_program(),
     }

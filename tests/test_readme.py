@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import os
 import re
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,12 +14,10 @@ import typer
 import yaml
 
 from streameval.cli import app
-from streameval.config import load
 from streameval.core.errors import StreamevalError
 from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
 from streameval.settings import PREFIX, SECRETS, Settings
 from streameval.stream.store import CheckpointWrite, Commit, Store
-from streameval.stream.tools import create_topics, sample
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -43,38 +38,6 @@ def blocks(page: Path, language: str) -> list[str]:
 # --- Examples -------------------------------------------------------------------------------------
 
 
-def test_the_example_of_the_readme_prints_what_stands_there(tmp_path):
-    program = tmp_path / "streameval"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m streameval.cli "$@"\n')
-    program.chmod(0o755)
-    (script,), (expected,) = blocks(README, "sh"), blocks(README, "text")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
-    # In the temporary folder nothing but an installed package or the source tree is found.
-    environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "PYTHONUTF8": "1"}
-    environment.setdefault("PYTHONPATH", "" if "PYTHONSAFEPATH" in environment else str(ROOT))
-    result = subprocess.run(
-        ["bash", "-eu"],
-        input=script,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    lines = [line.rstrip() for line in result.stdout.splitlines()]
-    assert "\n".join(lines).rstrip() == expected.rstrip()
-
-
-def test_configurations_in_the_readme_are_good(tmp_path, monkeypatch):
-    for variable in [name for name in os.environ if name.startswith(PREFIX)]:
-        monkeypatch.delenv(variable)
-    for number, text in enumerate(blocks(README, "yaml")):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(text)
-        assert load(path).definition().kinds
-
-
 def test_every_example_of_an_event_is_one():
     kinds = [type(decode(text.encode(), None, 0)) for text in blocks(EVENTS, "json")]
     assert Rejection not in kinds
@@ -92,19 +55,6 @@ def test_every_example_of_a_rejection_is_rejected_for_that_reason():
     assert len(found) > 5
     for reason, text in found:
         assert decode(text.encode(), None, 0)[0] == reason, text
-
-
-def test_the_python_producer_sends_an_event_keyed_by_its_user():
-    (program,) = blocks(EVENTS, "python")
-    with servers.tansu() as broker:
-        client = {"bootstrap_servers": broker.address}
-        asyncio.run(create_topics(client, {"recsys-events": 1}))
-        exec(compile(program.replace("localhost:9092", broker.address), "events.md", "exec"), {})
-        _, records = asyncio.run(sample(client, "recsys-events", 10))
-    (record,) = records
-    event = decode(record.value, record.timestamp, 60_000)
-    assert isinstance(event, SlateEvent)
-    assert record.key == event.user_id.encode()
 
 
 @pytest.mark.servers
