@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streameval.core.events import TooLarge
 from streameval.stream import unpacking
 from streameval.stream.columns import Fetched, _ColumnRecords, _KeptRecords
-from streameval.stream.unpacking import RECORDS, Memory
+from streameval.stream.unpacking import RECORDS, Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
@@ -308,3 +308,20 @@ def test_a_batch_of_many_records_becomes_objects_bit_by_bit():
         tracemalloc.stop()
     assert count == 50_000
     assert peak < 2 << 20
+
+
+def test_a_batch_of_the_format_before_is_unpacked_up_to_the_scratch_space():
+    bound_legacy_codecs(1_000)
+    try:
+        for count, found in ((5, 5), (100, 0)):
+            builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
+            for offset in range(count):
+                builder.append(offset, timestamp=1_000, key=b"k", value=b"v")
+            raw = bytearray(builder.build())
+            struct.pack_into(">q", raw, 0, count - 1)
+            fetched = Fetched(Memory())
+            seen = [offset for _, part in read(fetched, (bytes(raw), [], 0)) for offset in part[0]]
+            assert len(seen) == found
+            assert ("larger than" in fetched.unreadable.get(PLACE, "")) == (not found)
+    finally:
+        bound_legacy_codecs(8 << 20)

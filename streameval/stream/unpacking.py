@@ -39,6 +39,9 @@ from streameval.core.limits import (
     READ_MEMORY,
 )
 
+# Bytes of the shortest record: seven numbers of a byte, its length among them.
+_SHORTEST: Final = 7
+
 UNIT: Final = 1_000
 """Records handed out together, at most."""
 
@@ -50,6 +53,7 @@ SKIPPED_UNITS: Final = 32
 # Where the fields of a batch are (format 2); its records begin at `RECORDS`.
 _LENGTH, _MAGIC, _CRC, _ATTRIBUTES, _FIRST_TIME, _LAST_TIME = 8, 16, 17, 22, 27, 35
 _COUNT, RECORDS = 57, 61
+FORMAT: Final = 2  # of batches, since Kafka 0.11
 _CODEC, _APPEND_TIME = 0x07, 0x08
 _INT32, _UINT32, _INT64 = struct.Struct(">i"), struct.Struct(">I"), struct.Struct(">q")
 LONGEST_NUMBER: Final = 63  # bits
@@ -100,8 +104,7 @@ class Memory:
     """The budget of one consumer: `total` bytes.
 
     `fetch` is its share for one fetch, of all partitions. `asked` is the large batch that waits to
-    be allowed: `allow` it or
-    `refuse` it.
+    be allowed: `allow` it or `refuse` it.
     """
 
     def __init__(self, total: int = READ_MEMORY) -> None:
@@ -109,7 +112,9 @@ class Memory:
         self.largest = total // 32 * 14
         self.fetch = total // 16
         self._free = total // 16
-        self._scratch = _space(RECORDS + total // 32)
+        # A batch as it would stand in a fetch if it had come unpacked: header, then records.
+        self._scratch = memoryview(_space(RECORDS + total // 32))
+        self._scratch_records = self._scratch[RECORDS:]
         self._scratch_uses = 0
         self._arena = _space(self.largest)
         self._turns: list[Any] = []  # partitions that wait for the arena; the first one has it
@@ -138,33 +143,35 @@ class Memory:
         but for one that has a single record, `MAX_EVENT_BYTES`; records before the offset `first`
         may be missing. Raises what codecs raise, `ValueError`, `CorruptRecordException`.
         """
-        if raw[_MAGIC] < 2:
+        if raw[_MAGIC] < FORMAT:
             rows = _legacy(raw)
             self.size = sum(len(row.value or b"") for row in rows)
             return rows
         codec = raw[_ATTRIBUTES] & _CODEC
-        size: int | None = len(raw) - RECORDS
-        if codec:
-            size = self._unpack(codec, raw)
-        count = _INT32.unpack_from(raw, _COUNT)[0]
-        if size is None or size > MAX_EVENT_BYTES or count > AT_ONCE:
-            place = Place(partition, batch.base_offset, batch.next_offset - 1)
-            return self._cut(_Cut(place, raw, codec, count, first, unit), size)
+        size = self._unpack(codec, raw) if codec else len(raw) - RECORDS
+        # (Fewer bytes cannot hold too many records, nor too large ones.)
+        if size is None or size > min(AT_ONCE * _SHORTEST, MAX_EVENT_BYTES):
+            count = _INT32.unpack_from(raw, _COUNT)[0]
+            if size is None or size > MAX_EVENT_BYTES or count > AT_ONCE:
+                place = Place(partition, batch.base_offset, batch.next_offset - 1)
+                return self._cut(_Cut(place, raw, codec, count, first, unit), size)
         self.size = size
         if not codec:
             return list(batch)
-        header = bytearray(raw[:RECORDS])
-        header[_ATTRIBUTES] &= ~_CODEC
-        self._scratch[:RECORDS] = bytes(header)
-        return list(DefaultRecordBatch(memoryview(self._scratch)[: RECORDS + size]))
+        scratch = self._scratch
+        scratch[:RECORDS] = raw[:RECORDS]
+        scratch[_ATTRIBUTES] -= codec
+        return list(DefaultRecordBatch(scratch[: RECORDS + size]))
 
     def _unpack(self, codec: int, raw: memoryview) -> int | None:
         """Unpack into the scratch space; the size, None where it does not fit or is damaged."""
         self._scratch_uses += 1
         try:
-            return _into(codec)(raw[RECORDS:], memoryview(self._scratch)[RECORDS:])
+            return _INTO[codec](raw[RECORDS:], self._scratch_records)
         except cramjam.DecompressionError:
             return None
+        except KeyError:
+            raise UnsupportedCodecError(f"unknown compression {codec}") from None
 
     def _cut(self, cut: _Cut, size: int | None) -> Bits:
         """Hand out a batch in bits, from where its bytes can stay meanwhile."""
@@ -182,7 +189,7 @@ class Memory:
         try:
             if scratch_use != self._scratch_uses:  # another's by now
                 self._unpack(cut.codec, cut.raw)
-            yield from self._units(cut, self._scratch[RECORDS : RECORDS + size], 0, size)
+            yield from self._units(cut, bytes(self._scratch_records[:size]), 0, size)
         finally:
             self._free += size
 
@@ -201,7 +208,7 @@ class Memory:
                     self.asked = place
                 yield []
             try:
-                size = _into(cut.codec)(cut.raw[RECORDS:], self._arena)
+                size = _INTO[cut.codec](cut.raw[RECORDS:], self._arena)
             except cramjam.DecompressionError as error:
                 limit = self.largest >> 20
                 why = f"damaged, or larger than {limit} MiB unpacked: {error}"
@@ -275,11 +282,12 @@ class Memory:
 def batches(data: bytes) -> Iterator[memoryview]:
     """The whole batches in an answer to a fetch; the last one may be cut off, and is left out."""
     view, at = memoryview(data), 0
-    while at + _MAGIC < len(data):
-        end = at + _LENGTH + 4 + _INT32.unpack_from(data, at + _LENGTH)[0]
-        if end > len(data):
+    size, length_at = len(data), _INT32.unpack_from
+    while at + _MAGIC < size:
+        end = at + _LENGTH + 4 + length_at(data, at + _LENGTH)[0]
+        if end > size:
             return
-        if end <= at + _MAGIC or (data[at + _MAGIC] >= 2 and end < at + RECORDS):
+        if end < at + RECORDS and (end <= at + _MAGIC or data[at + _MAGIC] >= FORMAT):
             raise CorruptRecordException(f"a batch of {end - at} bytes")
         yield view[at:end]
         at = end
@@ -288,7 +296,7 @@ def batches(data: bytes) -> Iterator[memoryview]:
 def opened(raw: memoryview) -> Any:
     """Open the batch of these bytes; nothing is unpacked."""
     magic = raw[_MAGIC]
-    return DefaultRecordBatch(raw) if magic >= 2 else LegacyRecordBatch(raw, magic)
+    return DefaultRecordBatch(raw) if magic >= FORMAT else LegacyRecordBatch(raw, magic)
 
 
 def _legacy(raw: memoryview) -> list[Any]:
@@ -309,7 +317,7 @@ def bound_legacy_codecs(size: int) -> None:
     codecs = sys.modules[LegacyRecordBatch.__module__]
     for number, name in ((1, "gzip"), (2, "snappy"), (3, "lz4")):
         assert hasattr(codecs, f"{name}_decode"), "see `columns`"
-        setattr(codecs, f"{name}_decode", _bounded(_into(number), size))
+        setattr(codecs, f"{name}_decode", _bounded(_INTO[number], size))
 
 
 def _bounded(into: Callable[[Any, Any], int], size: int) -> Callable[[Any], bytes]:
@@ -331,13 +339,6 @@ def _space(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _into(codec: int) -> Callable[[Any, Any], int]:
-    """What unpacks into a buffer, and answers how many bytes it took there."""
-    if codec not in _INTO:
-        raise UnsupportedCodecError(f"unknown compression {codec}")
-    return _INTO[codec]
-
-
 def _snappy_into(packed: Any, space: Any) -> int:
     """Unpack Snappy, plain or in the blocks that clients in Java write."""
     packed = memoryview(packed)
@@ -353,6 +354,7 @@ def _snappy_into(packed: Any, space: Any) -> int:
     return size
 
 
+# What unpacks into a buffer, by Kafka's number, and answers how many bytes it took there.
 _INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
     1: cramjam.gzip.decompress_into,
     2: _snappy_into,
