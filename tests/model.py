@@ -446,6 +446,8 @@ class Client:
 
     async def execute_command(self, name, key, *field):
         def read():
+            if name == "DEL":
+                return self.server.keys.pop(key, None)
             value = self.server.keys.get(key)
             if name == "HGET":
                 return (value or {}).get(field[0].encode())
@@ -455,7 +457,7 @@ class Client:
 
     async def set(self, key, value, **_options):
         def write():
-            self.server.keys[key] = value
+            self.server.keys[key] = _bytes(value)
             self.server.volatile.add(key)
 
         await self._call(write)

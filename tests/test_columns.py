@@ -9,6 +9,7 @@ import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from streameval.core.events import TooLarge
 from streameval.stream import unpacking
 from streameval.stream.columns import Fetched, _ColumnRecords, _KeptRecords
+from streameval.stream.fetch_by_id import _mark_in
+from streameval.stream.record_mark import mark
 from streameval.stream.unpacking import RECORDS, Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0
@@ -44,6 +47,7 @@ def batch(base, offsets, *, codec=LZ4, producer=-1, length=None, marker=None):
     struct.pack_into(">i", raw, 23, (length or (offsets[-1] + 1 if offsets else 1)) - 1)
     if marker is not None:
         raw[ATTRIBUTES + 1] |= CONTROL
+    struct.pack_into(">I", raw, ATTRIBUTES - 4, calc_crc32c(bytes(raw[ATTRIBUTES:])))
     return bytes(raw)
 
 
@@ -111,7 +115,7 @@ def bounds(**changed):
 SCRATCH = st.sampled_from([1 << 20, 120, 0])
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(fetches(), st.integers(1, 5), SCRATCH, st.sampled_from([8_000, 3, 0]))
 def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(
     fetch, unit, scratch, at_once
@@ -325,3 +329,23 @@ def test_a_batch_of_the_format_before_is_unpacked_up_to_the_scratch_space():
             assert ("larger than" in fetched.unreadable.get(PLACE, "")) == (not found)
     finally:
         bound_legacy_codecs(8 << 20)
+
+
+@settings(max_examples=60)
+@given(fetches(), SCRATCH, st.sampled_from([8_000, 0]), st.sampled_from([1 << 20, 8]))
+def test_the_mark_of_a_record_in_the_log_is_that_of_the_record_as_it_was_read(
+    fetch, scratch, at_once, largest
+):
+    """Also where its batch is cut, or its value too large to be kept."""
+    raw, _, start = fetch
+    fetched = Fetched(Memory(32 * scratch + 4_096))
+    with bounds(AT_ONCE=at_once, MAX_EVENT_BYTES=largest, MAX_DEAD_LETTER_BYTES=4):
+        for _, columns in read(fetched, (raw, [], start)):
+            for row in rows_of(columns):
+                at = next(bytes(b) for b in unpacking.batches(raw) if holds(b, row[0]))
+                assert _mark_in(PLACE, at, row[0]) == mark(*row)
+
+
+def holds(raw, offset):
+    batch = unpacking.opened(raw)
+    return batch.base_offset <= offset < batch.next_offset

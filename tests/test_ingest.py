@@ -433,3 +433,33 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
     named = [attachments_of(cut.checkpoint.header) for cut in cuts]
     spans = [cut.span.name for cut in cuts[1:]]
     assert named == [[], spans[:1], spans[:2], spans[1:]]
+
+
+def test_a_large_batch_is_left_alone_after_two_workers_died_of_it(world):
+    """A worker that unpacks it again, as after a pause, does not count; an orderly stop neither."""
+
+    async def scenario():
+        for deaths in range(2):
+            await world.start()
+            for _ in range(3):
+                assert await world.ingest.unpacking(0, 5, 9) == "", deaths
+        await world.start()
+        assert "2 workers ended" in await world.ingest.unpacking(0, 5, 9)
+        assert await world.ingest.unpacking(0, 10, 12) == "", "another batch"
+        await world.ingest.stop(world.loop.time() + 10)
+        assert "streameval:{g:t:0}:unpacking" not in world.server.keys
+
+    world.run(scenario)
+
+
+def test_the_note_of_a_large_batch_goes_when_the_batch_is_committed(world):
+    async def scenario():
+        await world.start()
+        assert await world.ingest.unpacking(0, 0, 9) == ""
+        assert "streameval:{g:t:0}:unpacking" in world.server.keys
+        world.produce(20)
+        await asyncio.sleep(5)
+        assert world.stored() == 20
+        assert "streameval:{g:t:0}:unpacking" not in world.server.keys
+
+    world.run(scenario)

@@ -40,6 +40,7 @@ from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.settings import Settings
 from streameval.stream import ingest as ingest_module
+from streameval.stream import unpacking
 
 PARTITIONS = 3
 SECONDS = 60.0
@@ -688,6 +689,8 @@ def simulate(seed, monkeypatch, kind=World):
         holder.append(world)
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
+        # Batches of more records than this are cut.
+        monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
         loop.run_until_complete(world.live())
         loop.run_until_complete(world.verify())
     return world

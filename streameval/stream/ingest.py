@@ -322,6 +322,8 @@ class Ingest:
 
     async def unpacking(self, partition: int, first: int, last: int) -> str:
         """Note a large batch before it is unpacked; why it must not be, if workers died of it."""
+        if self._large.get(partition) == last + 1:  # our own note: it was paused, and goes on
+            return ""
         try:
             deaths = await persist(lambda: self.store.note_batch(partition, first, MOST_DEATHS))
         except StreamevalError as error:
