@@ -279,7 +279,10 @@ class Settings(BaseSettings):
         ("variant",), description="What splits the figures into segments; empty for none."
     )
     max_segments: Integer = Field(
-        200, ge=1, le=MAX_SEGMENTS, description="Segments of a partition; more are `__other__`."
+        200,
+        ge=1,
+        le=MAX_SEGMENTS,
+        description="Segments of a partition at a time; more are `__other__`.",
     )
     ks: tuple[Annotated[Integer, Field(ge=1, le=MAX_K)], ...] = Field(
         (5, 10),

@@ -256,6 +256,33 @@ def test_a_checkpoint_is_made_in_pieces_between_which_nothing_is_applied(world, 
     world.run(scenario)
 
 
+def test_segments_that_are_in_no_window_give_their_places_to_new_ones(world, monkeypatch):
+    """In the state, on the page, and among the counters of the process."""
+    small = Definition(max_segments=1)
+    monkeypatch.setitem(globals(), "Definition", lambda: small)
+
+    async def shown(ts, variant):
+        world.send([ImpressionEvent(ts, "u", f"i{ts}", f"r{ts}", None, variant)])
+        await asyncio.sleep(10)
+        await world.ingest.tick()
+        status = world.ingest.status()
+        return {row["variant"] for row in status.figures.rates}, dict(status.counters.impressions)
+
+    async def scenario():
+        await world.start()
+        later = TS + small.segment_span + 1
+        assert await shown(TS, "A") == ({"A"}, {("A",): 1})
+        assert (await shown(TS + 1, "B"))[0] == {"A", "__other__"}
+        await shown(later, "B")
+        await shown(later + 1, "B")
+        figures, counts = await shown(later + 2, "B")
+        assert figures == {"B"}
+        assert counts[("B",)] >= 1
+        assert ("A",) not in counts
+
+    world.run(scenario)
+
+
 def test_a_stop_leaves_a_checkpoint_of_everything(world):
     async def scenario():
         world.produce(10)

@@ -109,6 +109,7 @@ class Header(msgspec.Struct, array_like=True):
     watermark: int | None
     reading_time: int | None
     segments: list[tuple[str, ...]]
+    segments_shown: list[int]
     overflowed: tuple[int, int]
     accepted: dict[str, int]
     rejected: dict[str, int]
@@ -184,6 +185,7 @@ def pieces(
     attribution = partition.attribution
     assert not attribution.dirty, "flush first"
     assert not attribution.rows, "flush first"
+    assert not attribution.segments.leaving, "a flush releases them"
     partition.update_windows()
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)
@@ -331,6 +333,7 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
         watermark=attribution.watermark,
         reading_time=partition.reading_time,
         segments=attribution.segments.values,
+        segments_shown=attribution.segments.shown,
         overflowed=(attribution.overflow_items, attribution.segments.overflowed),
         accepted=attribution.accepted,
         rejected=partition.rejected,
@@ -394,8 +397,7 @@ def restore(
     refuse_other_definition(stored.definition, definition)
     partition = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
     attribution = partition.attribution
-    for values in stored.segments:
-        attribution.segments.add(tuple(values))
+    attribution.segments.restore(stored.segments, stored.segments_shown)
     attribution.watermark = stored.watermark
     for state, settled in zip(partition.windows, stored.settled, strict=True):
         state.last_settled = settled

@@ -70,6 +70,15 @@ class Definition:
         """H = A + L (ms): what is older can no longer change."""
         return self.attribution_window + self.allowed_lateness
 
+    @property
+    def segment_span(self) -> int:
+        """How long after it was last shown something still needs a segment, at most (ms).
+
+        Its last slate is open for H, and that pane is in the longest window for W + S after H; H
+        and S once more are for what is given up a little late.
+        """
+        return 2 * self.horizon + max(w.size + 2 * w.slide for w in self.windows)
+
     def gain(self, kind: str) -> float:
         """The gain of a positive of `kind` (1 where none is configured)."""
         return float(self.gains.get(kind, 1.0))

@@ -176,11 +176,19 @@ def merge(many: Iterable[Sums], shown: Callable[[Segment], Segment] = lambda s: 
 
 
 class ShownSegments:
-    """The segments that a worker shows: the first `limit` it met, the rest is `__other__`."""
+    """The segments that a worker shows: the first `limit` it met, the rest is `__other__`.
+
+    One that has left all windows loses its place where places are short.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._met: set[Segment] = set()
+
+    def keep(self, present: set[Segment]) -> None:
+        """Where all places are taken, give back those of segments that are in no window."""
+        if len(self._met) >= self._limit:
+            self._met &= present
 
     def __call__(self, segment: Segment) -> Segment:
         """The segment itself, or `__other__` in each dimension."""

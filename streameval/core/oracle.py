@@ -38,8 +38,10 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
     (position or 0, ts, item), `rank = max(position or 0, previous rank + 1)`. Only slates with a
     request are scored.
 14. Above the bounds the order of arrival decides: the items of a slate after the first
-    `MAX_ITEMS`, and the segments after the first `max_segments` (by their slates' first arrival;
-    each dimension becomes `__other__`).
+    `MAX_ITEMS`, and segments (each dimension becomes `__other__`). A segment takes a place with
+    an impression that names it, and has it from then on. Where all `max_segments` are taken, those
+    last shown more than 2 * H and the largest W + 2 * S before that impression lose theirs; where
+    there is none, the impression is `__other__`.
 """
 
 from __future__ import annotations

@@ -83,9 +83,8 @@ class History:
 def history(definition: Definition, events: Iterable[Event]) -> History:
     """Form the slates of `events`, given in order of arrival, and attribute the feedback."""
     accepted, late, watermark = _sift(events, definition.allowed_lateness)
-    impressions = _impressions(accepted, definition.dimensions)
+    impressions = _impressions(accepted, definition)
     slates = [_slate(group) for group in _form_slates(impressions, definition.attribution_window)]
-    _limit_segments(slates, definition.max_segments)
     feedback = [event for event in accepted if isinstance(event, FeedbackEvent)]
     attribution = _attribute(slates, feedback, definition, watermark)
     duplicates = _duplicates(slates, attribution.attributed)
@@ -113,13 +112,15 @@ def _sift(events: Iterable[Event], allowed_lateness: int) -> tuple[list[Event], 
     return accepted, late, watermark
 
 
-def _impressions(accepted: Sequence[Event], dimensions: Sequence[str]) -> list[_Impression]:
+def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Impression]:
     """Every accepted impression, those of slate events included, in order of arrival."""
     found: list[_Impression] = []
+    places: dict[Segment, int] = {}  # when a segment with a place was last shown
     for event in accepted:
         if isinstance(event, FeedbackEvent):
             continue
-        segment = tuple(getattr(event, name) or "" for name in dimensions)
+        segment = tuple(getattr(event, name) or "" for name in definition.dimensions)
+        segment = _bounded(segment, event.ts, places, definition)
         items: Iterable[tuple[str, int | None]] = (
             event.positions.items()
             if isinstance(event, SlateEvent)
@@ -194,14 +195,21 @@ def _lower(position: int | None, other: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _limit_segments(slates: Iterable[Slate], max_segments: int) -> None:
-    """Give the slates of segments beyond the bound the segment `__other__`."""
-    by_arrival = sorted(slates, key=lambda slate: slate.arrival)
-    segments = list(dict.fromkeys(slate.segment for slate in by_arrival))
-    beyond = set(segments[max_segments:])
-    for slate in by_arrival:
-        if slate.segment in beyond:
-            slate.segment = (OTHER,) * len(slate.segment)
+def _bounded(
+    segment: Segment, ts: int, places: dict[Segment, int], definition: Definition
+) -> Segment:
+    """Return the segment, or `__other__` where no place is left for it (rule 14)."""
+    other = (OTHER,) * len(segment)
+    if segment == other:
+        return other
+    if segment not in places and len(places) >= definition.max_segments:
+        oldest = ts - definition.segment_span
+        for gone in [name for name, last in places.items() if last < oldest]:
+            del places[gone]
+        if len(places) >= definition.max_segments:
+            return other
+    places[segment] = max(ts, places.get(segment, ts))
+    return segment
 
 
 # --- rules 6 to 11: feedback ---------------------------------------------------------------------

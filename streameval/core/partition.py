@@ -183,8 +183,10 @@ class Partition:
         if self.watermark is not None:
             self.reading_time = max(self.watermark, self.reading_time or 0)
         crowded = len(self.cells) > self._renumber_at
-        if crowded or len(self._booked) > MOST_BOOKED:
+        segments = self.attribution.segments
+        if crowded or len(self._booked) > MOST_BOOKED or segments.leaving:
             self.update_windows()
+            segments.release()
         if crowded:
             self.cells = renumber(self.windows, self.cells)
             self.attribution.number_cells(self.cells.of)

@@ -80,7 +80,9 @@ class Showings:
         self.definition = definition
         self.journal = journal
         self.keep_outcomes = keep_outcomes
-        self.segments = Segments(definition.dimensions, definition.max_segments)
+        self.segments = Segments(
+            definition.dimensions, definition.max_segments, definition.segment_span
+        )
         self.watermark: int | None = None
         self.users: dict[str, User] = {}
         self.deltas: dict[str, UserDelta] = {}
@@ -129,7 +131,7 @@ class Showings:
         ts = event.ts
         user = self.user(event.user_id)
         self.delta(user.id, ts)
-        segment = self.segments.of(event.variant, event.surface)
+        segment = self.segments.of(event.variant, event.surface, ts)
         if event.request_id is None:
             slate = self._single(user, event.item_id, ts, segment)
         else:
@@ -149,6 +151,7 @@ class Showings:
         join: Callable[[Iterable[Any]], str] = BETWEEN.join
         users, deltas, no_positives = self.users, self.deltas, self.no_positives
         known_segments, segment_of = self.segments.known, self.segments.of
+        segment_shown = self.segments.shown
         width, number, closing = self._closing_width, NEVER, Closing([], [])
         journal, unsaved, keep_outcomes = self.journal, self.unsaved, self.keep_outcomes
         add_time, add_cell = self.rows.times.append, self.rows.cells.append
@@ -166,7 +169,9 @@ class Showings:
             try:
                 segment = known_segments[event.variant][event.surface]
             except KeyError:
-                segment = segment_of(event.variant, event.surface)
+                segment = segment_of(event.variant, event.surface, ts)
+            if ts > segment_shown[segment]:  # noqa: PLR1730  # as is said above
+                segment_shown[segment] = ts
             if keep_outcomes and offsets:
                 self.offset = offsets[index]
             if request in user.slates:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -220,52 +220,103 @@ class User(msgspec.Struct, gc=False, eq=False):
 class Segments:
     """The table of segments: dimension values to an index; bounded, the rest is `__other__`.
 
+    When an event needs a place and `limit` segments have one, those that were last shown more than
+    `span` (ms) before it lose theirs: nothing can change or show them any more. Only events and
+    their order decide that. An index is used again from the next `release` on, since what was not
+    flushed may still hold it.
+
     `known` holds what `of` answered, by variant and surface, but for what is `__other__` or beyond
-    a bound: the hot path looks there first.
+    a bound: the hot path looks there first. `values` and `shown`, the newest ts, are by index;
+    `shown` is `NEVER` where the index is free.
     """
 
-    def __init__(self, dimensions: tuple[str, ...], limit: int) -> None:
+    def __init__(self, dimensions: tuple[str, ...], limit: int, span: int) -> None:
         self.dimensions = dimensions
         self.limit = limit
+        self.span = span
         self.values: list[tuple[str, ...]] = []
+        self.shown: list[int] = []
         self.overflowed = 0
-        self._index: dict[tuple[str, ...], int] = {}
+        self.leaving: list[int] = []
         self.known: dict[str | None, dict[str | None, int]] = {}
         self._known = 0
+        self._rest = (OTHER,) * len(dimensions)
+        self._index: dict[tuple[str, ...], int] = {}
+        self._free: list[int] = []
+        self._oldest = NEVER  # no segment with a place was last shown before
 
-    def of(self, variant: str | None, surface: str | None) -> int:
-        """The segment's index; appearance in the log gives the order."""
+    def of(self, variant: str | None, surface: str | None, ts: int) -> int:
+        """The index of the segment shown at `ts`; appearance in the log gives the order."""
         try:
-            return self.known[variant][surface]
+            index = self.known[variant][surface]
         except KeyError:
-            pass
+            index = self._found(variant, surface, ts)
+        if ts > self.shown[index]:  # noqa: PLR1730  # a call takes several times as long
+            self.shown[index] = ts
+        return index
+
+    def _found(self, variant: str | None, surface: str | None, ts: int) -> int:
         by_name = {"variant": variant or "", "surface": surface or ""}
         values = tuple(by_name[name] for name in self.dimensions)
         index = self._index.get(values)
         if index is None:
-            if len(self._index) - self._has_other() >= self.limit:
+            if values != self._rest and self._full() and not self._retire(ts - self.span):
                 self.overflowed += 1
-                return self._other()
-            index = self.add(values)
+                return self._other(ts)
+            index = self._enter(values, ts)
         if self._known < 4 * self.limit:
             self._known += 1
             self.known.setdefault(variant, {})[surface] = index
         return index
 
-    def add(self, values: tuple[str, ...]) -> int:
-        """Append a segment (restore adds them in their stored order)."""
-        index = len(self.values)
+    def release(self) -> None:
+        """Let the indices of retired segments be used again: nothing holds them any more."""
+        for index in self.leaving:
+            self.shown[index] = NEVER
+        self._free += self.leaving
+        self.leaving = []
+
+    def restore(self, values: Sequence[tuple[str, ...]], shown: Sequence[int]) -> None:
+        """Fill the empty table as it was stored."""
+        self.values += values
+        self.shown += shown
+        for index, ts in enumerate(shown):
+            if ts == NEVER:
+                self._free.append(index)
+            else:
+                self._index[values[index]] = index
+
+    def _full(self) -> bool:
+        return len(self._index) - (self._rest in self._index) >= self.limit
+
+    def _retire(self, before: int) -> bool:
+        """Take their places from the segments that were last shown before a time."""
+        if before <= self._oldest:
+            return False
+        shown = {v: self.shown[index] for v, index in self._index.items() if v != self._rest}
+        old = [values for values, ts in shown.items() if ts < before]
+        self.leaving += [self._index.pop(values) for values in old]
+        self._oldest = min((ts for ts in shown.values() if ts >= before), default=before)
+        if old:
+            self.known.clear()
+            self._known = 0
+        return bool(old)
+
+    def _enter(self, values: tuple[str, ...], ts: int) -> int:
+        if self._free:
+            index = self._free.pop()
+            self.values[index], self.shown[index] = values, ts
+        else:
+            index = len(self.values)
+            self.values.append(values)
+            self.shown.append(ts)
         self._index[values] = index
-        self.values.append(values)
+        self._oldest = min(self._oldest, ts)
         return index
 
-    def _has_other(self) -> bool:
-        return (OTHER,) * len(self.dimensions) in self._index
-
-    def _other(self) -> int:
-        other = (OTHER,) * len(self.dimensions)
-        index = self._index.get(other)
-        return self.add(other) if index is None else index
+    def _other(self, ts: int) -> int:
+        other = self._index.get(self._rest)
+        return self._enter(self._rest, ts) if other is None else other
 
 
 _ITEMS: dict[str, str] = {}

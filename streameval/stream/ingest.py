@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.core.figures import Figures, ShownSegments, Sums, figures, merge
+from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.patience import answer_within, persist
@@ -493,11 +493,16 @@ class Ingest:
         if began < self._tick_at:
             return
         sums: Sums = {}
+        present: set[Segment] = set()
         for owned in list(self.owned.values()):
             if not owned.restoring:
                 found = owned.state.sums(self._reading_time(owned, began))
+                present.update(*found.values())
                 sums = merge((sums, found), self._shown)
                 await asyncio.sleep(0)
+        if not self._restores and not any(owned.restoring for owned in self.owned.values()):
+            self._shown.keep(present)
+            self.counters.keep(present)
         self._figures = figures(self.definition, sums)
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 

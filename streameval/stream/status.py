@@ -14,7 +14,7 @@ Two sorts of counts stand side by side:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -48,9 +48,18 @@ class Counts(dict[Key, int]):
     def add(self, key: Key, count: int) -> None:
         """Add `count` (not negative) to `key`, or to `other` where `key` came too late."""
         assert count >= 0, "a counter never falls"
-        if key not in self and len(self) >= self.limit:
+        if key not in self and self._full():
             key = self.other
         self[key] = self.get(key, 0) + count
+
+    def keep(self, wanted: Callable[[Key], bool]) -> None:
+        """Where all places are taken, drop the counts that nobody wants; `other` stays."""
+        if self._full():
+            for key in [key for key in self if key != self.other and not wanted(key)]:
+                del self[key]
+
+    def _full(self) -> bool:
+        return len(self) - (self.other in self) >= self.limit
 
 
 @dataclass(slots=True)
@@ -111,6 +120,16 @@ class ProcessCounters:
         self.impressions_taken_back = Counts(segments, rest)
         self.positives = Counts(segments * len(kinds), (rest, OTHER))
         self.positives_taken_back = Counts(segments * len(kinds), (rest, OTHER))
+
+    def keep(self, present: set[Segment]) -> None:
+        """Where there are too many, drop the counts of segments that are in no window any more.
+
+        Should one come back, it begins at 0 like after a restart, which `rate()` understands.
+        """
+        for counts in (self.impressions, self.impressions_taken_back):
+            counts.keep(present.__contains__)
+        for by_kind in (self.positives, self.positives_taken_back):
+            by_kind.keep(lambda key: key[0] in present)
 
 
 @dataclass(slots=True)
