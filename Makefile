@@ -16,7 +16,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos simulate demo bench bench-offline false-alarms planted clean
+.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-offline false-alarms planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -86,6 +86,9 @@ chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its 
 
 simulate: $(BIN)/.dev ## SEEDS=300 simulated worlds in which everything fails, on all cores
 	$(BIN)/python tests/simulate.py $(SEEDS) $(ARGS)
+
+planted-bugs: $(BIN)/.dev ## plant bugs one at a time, and write which test finds each into the docs
+	$(BIN)/python tests/planted_bugs.py $(ARGS)
 
 demo: $(BIN)/.run ## the whole service on an embedded broker and store (ARGS="--seconds 60")
 	$(BIN)/streameval demo $(ARGS)

@@ -47,7 +47,7 @@ VERSIONS = {
     CREATE_TOPICS: (0, 3),
 }
 
-UNKNOWN_TOPIC_ID = 100
+TOO_LARGE, UNKNOWN_TOPIC_ID = 10, 100
 OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, NOT_LEADER = 1, 3, 5, 6
 NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE_IN_PROGRESS = 16, 22, 25, 27
 
@@ -463,6 +463,7 @@ class Cluster:
         self.connections = {}
         self.corrupt = 0.0
         self.most_batches = rng.choice((1, 2, 8))
+        self.largest_letters = rng.choice((None, 900))  # bytes of a batch, as `max.message.bytes`
         self._fetches = []
         self._neutral = contextvars.Context()
         self._held = []
@@ -690,15 +691,22 @@ class Cluster:
         topics = []
         for topic, partitions in request.topics:
             assert topic == self.dead_letters, f"nobody writes to {topic}"
-            for _, raw in partitions:
-                records = MemoryRecords(bytes(raw))
-                while records.has_next():
-                    for record in records.next_batch():
-                        headers = {name: value.decode() for name, value in record.headers}
-                        self.letters.append((record.key, record.value, headers))
             tail = (0,) if request.API_VERSION >= 5 else ()
-            topics.append((topic, [(number, 0, 0, -1, *tail) for number, _ in partitions]))
+            found = []
+            for number, raw in partitions:
+                error = TOO_LARGE if len(raw) > (self.largest_letters or len(raw)) else 0
+                if not error:
+                    self._take(bytes(raw))
+                found.append((number, error, 0, -1, *tail))
+            topics.append((topic, found))
         answer(topics=topics)
+
+    def _take(self, raw):
+        records = MemoryRecords(raw)
+        while records.has_next():
+            for record in records.next_batch():
+                headers = {name: value.decode() for name, value in record.headers}
+                self.letters.append((record.key, record.value, headers))
 
     def _create_topics(self, node, request, answer):
         names = [one[0] for one in request.create_topic_requests]

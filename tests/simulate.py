@@ -1,6 +1,6 @@
 """`make simulate SEEDS=N`: N seeds of the simulated world, on all cores, with a way to replay.
 
-    python tests/simulate.py [SEEDS] [--from FIRST] [--seed SEED]
+    python tests/simulate.py [SEEDS] [--from FIRST] [--seed SEED] [--first-only]
 
 Ends with 1 where something did not hold. Options of a seed are all in `world`; the same seed does
 the same in every process.
@@ -24,12 +24,13 @@ def main():
     parser.add_argument("seeds", nargs="?", type=int, default=ORDINARY)
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="replay this one, with the whole traceback")
+    parser.add_argument("--first-only", action="store_true", help="end with the first that fails")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.seed is not None:
         return replay(arguments.seed)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    return run(seeds, arguments.workers)
+    return run(seeds, arguments.workers, first_only=arguments.first_only)
 
 
 def replay(seed):
@@ -42,7 +43,7 @@ def replay(seed):
     return 0
 
 
-def run(seeds, workers):
+def run(seeds, workers, *, first_only=False):
     began, said = time.monotonic(), time.monotonic()
     failed, cpu, totals = [], 0.0, Counter()
     with concurrent.futures.ProcessPoolExecutor(workers, max_tasks_per_child=500) as pool:
@@ -53,6 +54,9 @@ def run(seeds, workers):
                 failed.append(seed)
                 print(f"\nseed {seed} does not hold:\n{error}", flush=True)
                 print(f"replay: {replayed(seed)}", flush=True)
+                if first_only:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
             if time.monotonic() - said >= REPORT_SECONDS:
                 said = time.monotonic()
                 print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", flush=True)

@@ -1,0 +1,318 @@
+"""`make planted-bugs`: plant bugs, one at a time, and see within how many seeds each is found.
+
+Each bug is a line or two of the service replaced in a copy of it (or in the model of the commit
+script: what if it meant something else?). A search runs on the copy until something does not hold:
+the simulated world, seed by seed; for the script itself, the test that holds it against the model.
+The table goes into docs/guarantees.md. A bug that nothing finds is a test that is missing.
+
+`tests/test_planted_bugs.py` keeps the patches applicable.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "guarantees.md"
+BEGIN, END = "<!-- planted bugs: make planted-bugs -->\n", "<!-- end of planted bugs -->\n"
+MOST_SEEDS = 300
+WORLD = "the simulated world"
+SCRIPT = "the script against its model, on Redis"
+
+
+class Bug(NamedTuple):
+    """What is wrong, where, and the lines that make it so."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    search: str = WORLD
+
+
+BUGS = (
+    Bug(
+        "commit, its meaning: the stored offset is not compared",
+        "tests/model.py",
+        """        if stored.get(b"offset", b"") != _bytes(start):\n            return fenced\n""",
+        "",
+    ),
+    Bug(
+        "commit, its meaning: a checkpoint need not go on from the stored one",
+        "tests/model.py",
+        """stored.get(b"checkpoint_offset", b"") != _bytes(since)""",
+        "False",
+    ),
+    Bug(
+        "commit, its meaning: offset first, counters in a call of their own that may be lost",
+        "tests/model.py",
+        "        self._count(prefix, ",
+        "        self.rng.random() < 0.02 or self._count(prefix, ",
+    ),
+    Bug(
+        "commit, the script: the stored offset is not compared",
+        "streameval/stream/commit.lua",
+        "if (stored[1] or '') ~= ARGV[1] then return fenced() end\n",
+        "",
+        SCRIPT,
+    ),
+    Bug(
+        "commit, the script: a new user's `first_ts` is not written",
+        "streameval/stream/commit.lua",
+        "  if not known then\n    earlier[#earlier + 1] = at\n",
+        "  if not known then\n",
+        SCRIPT,
+    ),
+    Bug(
+        "commit, the script: chunks no longer listed stay",
+        "streameval/stream/commit.lua",
+        "    if not kept[name] then call('UNLINK', chunk_key(name)) end\n",
+        "",
+        SCRIPT,
+    ),
+    Bug(
+        "commit: a lost reply is taken for a refusal, and the refusal for success",
+        "streameval/stream/store.py",
+        """answer[0] == b"applied" or answer[2:] == [identity.encode()]""",
+        """answer[0] in {b"applied", b"fenced"}""",
+    ),
+    Bug(
+        "takeover: reading goes on at the stored offset, not at the checkpoint's",
+        "streameval/stream/takeover.py",
+        "at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset",
+        "at = committed",
+    ),
+    Bug(
+        "takeover: a state kept from before is used without a look at the stored offset",
+        "streameval/stream/takeover.py",
+        "offset is not None and offset == parked.committed and held",
+        "offset is not None and held",
+    ),
+    Bug(
+        "takeover: a log that was set back and has grown again is read on",
+        "streameval/stream/takeover.py",
+        "if found is not None and found != last:",
+        "if False:",
+    ),
+    Bug(
+        "revoke: what was read and not applied is kept with the state",
+        "streameval/stream/ingest.py",
+        "            owned.drop_backlog()\n",
+        "            pass\n",
+    ),
+    Bug(
+        "revoke: a state with a batch that is not committed is kept",
+        "streameval/stream/ingest.py",
+        "is owned and not owned.uncommitted:",
+        "is owned:",
+    ),
+    Bug(
+        "restore: records below the stored offset are counted again",
+        "streameval/stream/owned.py",
+        "self.restoring = self.committed is not None and self.next_offset < self.committed",
+        "self.restoring = False",
+    ),
+    Bug(
+        "fence: a worker whose commit was refused goes on with its state",
+        "streameval/stream/ingest.py",
+        "                self._drop(owned, answer.offset)\n",
+        "                owned.stored = answer.offset\n",
+    ),
+    Bug(
+        "attribution: feedback exactly at the end of its window does not count",
+        "streameval/core/attribution.py",
+        "slate is None or ts - slate.time > self.definition.attribution_window",
+        "slate is None or ts - slate.time >= self.definition.attribution_window",
+    ),
+    Bug(
+        "attribution: feedback is final one moment too early",
+        "streameval/core/attribution.py",
+        "        while due and due[0][0] < final:\n",
+        "        while due and due[0][0] <= final:\n",
+    ),
+    Bug(
+        "retraction: of a positive and a retraction at one moment the positive wins",
+        "streameval/core/verdict.py",
+        "        if positive > retraction:\n            counts[kind] += 1",
+        "        if positive >= retraction:\n            counts[kind] += 1",
+    ),
+    Bug(
+        "checkpoint: feedback that waits is not saved",
+        "streameval/core/checkpoint.py",
+        "    pending = partition.attribution.pending()\n",
+        "    pending = partition.attribution.pending()[:0]\n",
+    ),
+    Bug(
+        "checkpoint: panes that matured are not saved",
+        "streameval/core/checkpoint.py",
+        "for window, number in partition.unsaved_panes if window == index]",
+        "for window, number in partition.unsaved_panes if window < 0]",
+    ),
+    Bug(
+        "windows: a pane matures one slide too early",
+        "streameval/core/windows.py",
+        "        return (time - self.horizon) // self.window.slide - 1\n",
+        "        return (time - self.horizon) // self.window.slide\n",
+    ),
+    Bug(
+        "dead letters: written after the commit",
+        "streameval/stream/ingest.py",
+        "refused = await self.reader.bury(cut.letters)",
+        "refused = self._spawn(self.reader.bury(cut.letters)) or 0",
+    ),
+    Bug(
+        "dead letters: late events are not written",
+        "streameval/stream/owned.py",
+        "[*rejected, *((index[at], LATE) for at in late)]",
+        "rejected",
+    ),
+    Bug(
+        "record path: records of aborted transactions are handed out",
+        "streameval/stream/columns.py",
+        "batch.is_transactional and batch.producer_id in self._aborted_producers",
+        "False",
+    ),
+    Bug(
+        "record path: a batch is not checked against its checksum",
+        "streameval/stream/columns.py",
+        "if self._check_crcs and not batch.validate_crc():",
+        "if False:",
+    ),
+    Bug(
+        "reader: what was fetched before a seek is handed out",
+        "streameval/stream/reader.py",
+        "                self._stale.add(place)\n",
+        "                pass\n",
+    ),
+    Bug(
+        "outcome files: published without a look at the pointer",
+        "streameval/stream/outbox.py",
+        "header is not None and cut.span.name in attachments_of(header)",
+        "True",
+    ),
+    Bug(
+        "outcome files: a restore that is slow removes what was committed since",
+        "streameval/stream/outbox.py",
+        "        lost = [name for name in names if _end(name) > pointer]\n",
+        "        lost = names\n",
+    ),
+    Bug(
+        "outcome files: a span that was not published is named by one checkpoint only",
+        "streameval/stream/owned.py",
+        """{token}", list(self._unpublished))""",
+        """{token}", self._unpublished[-1:] if span else [])""",
+    ),
+)
+
+
+class Found(NamedTuple):
+    """Which search found a bug, within how many seeds (None: it did not), and what it said."""
+
+    bug: Bug
+    seeds: int | None
+    said: str
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help="per bug, at most")
+    parser.add_argument("--only", default="", help="bugs that hold this text")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    bugs = [bug for bug in BUGS if arguments.only in bug.what]
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
+        for found in pool.map(lambda bug: search(bug, arguments.seeds), bugs):
+            rows.append(found)
+            within = "NOT FOUND" if found.seeds is None else f"within {found.seeds}"
+            print(f"{within}: {found.bug.what} ({found.said})", flush=True)
+    if not arguments.only:
+        page = PAGE.read_text()
+        before, _, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(before + BEGIN + table(rows, arguments.seeds) + END + after)
+    return any(found.seeds is None for found in rows)
+
+
+def table(rows, most):
+    lines = ["\n| bug | found by | within |\n| --- | --- | --- |\n"]
+    for bug, seeds, said in rows:
+        within = f"**not found** in {most} seeds" if seeds is None else within_of(bug, seeds)
+        lines.append(f"| {bug.what} | {bug.search}: {said} | {within} |\n")
+    return "".join([*lines, "\n"])
+
+
+def within_of(bug, seeds):
+    if bug.search == SCRIPT:
+        return "one run of 400 commits"
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def planted(bug, folder):
+    """Copy the service and its tests, with the bug in them."""
+    for name in ("streameval", "tests"):
+        skip = shutil.ignore_patterns("__pycache__", "golden")
+        shutil.copytree(ROOT / name, folder / name, ignore=skip)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    path = folder / bug.file
+    text = path.read_text()
+    assert text.count(bug.old) == 1, f"{bug.file} holds {text.count(bug.old)} times: {bug.old}"
+    path.write_text(text.replace(bug.old, bug.new))
+
+
+def search(bug, seeds):
+    """Plant a bug and look for it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        planted(bug, folder)
+        command = [
+            sys.executable,
+            "tests/simulate.py",
+            str(seeds),
+            "--workers",
+            "1",
+            "--first-only",
+        ]
+        if bug.search == SCRIPT:
+            test = "tests/test_model.py::test_the_model_of_the_store_answers_as_redis_does"
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        run = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+    if bug.search == SCRIPT:
+        assert run.returncode in {0, 1}, run.stdout + run.stderr
+        return Found(bug, 1 if run.returncode else None, "keys and answers differ")
+    failed = re.search(r"^seed (\d+) does not hold:\n(.*)", run.stdout, re.MULTILINE)
+    if failed is None:
+        assert run.returncode == 0, run.stdout + run.stderr
+        return Found(bug, None, "nothing")
+    return Found(bug, int(failed[1]) + 1, summary(failed[2]))
+
+
+def summary(said):
+    """What did not hold, without its numbers."""
+    for pattern, short in (
+        (r"\(found, true\)|: missing", "counters of users, during faults"),
+        (r"went back|log ends at \d+$", "stored offset, during faults"),
+        (r"no dead letters", "dead letters, during faults"),
+        (r"stands twice", "outcome files, during faults"),
+        (r"stuck", "the end is never reached"),
+        (r"set back", "a log that was set back"),
+        (r"AssertionError: partition \d", "outcome files at the end"),
+        (r"AssertionError", "figures, users or letters at the end"),
+    ):
+        if re.search(pattern, said):
+            return short
+    return said.partition(":")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
