@@ -9,10 +9,10 @@ import math
 import time
 
 import redis as redis_client
+from plain_parser import Rejected, parse, parse_all
 from service import dead_letters, wait_for
 
 from streameval.core.checkpoint import restore
-from streameval.core.events import Rejection, decode, decode_batch
 from streameval.core.metrics import RANKING as CATALOGUED
 from streameval.core.oracle import oracle
 from streameval.stream.store import Store
@@ -24,16 +24,16 @@ def expected(definition, log, at=None):
     """The oracle's document of each partition of `log`; `at`: reading times by partition."""
     documents = {}
     for number, records in log.items():
-        events, rejected = decode_batch(
-            [value for _, _, _, value in records],
-            [timestamp for _, timestamp, _, _ in records],
-            definition.max_clock_skew,
-        )
-        reasons = {}
-        for _, rejection in rejected:
-            reasons[rejection.reason] = reasons.get(rejection.reason, 0) + 1
+        events, reasons = parsed(definition, records)
         documents[number] = oracle(definition, events, at=(at or {}).get(number), rejected=reasons)
     return documents
+
+
+def parsed(definition, records):
+    """The events among records, and how many are rejected by reason, without the decoder."""
+    values = [value for _, _, _, value in records]
+    timestamps = [timestamp for _, timestamp, _, _ in records]
+    return parse_all(values, timestamps, definition.max_clock_skew)
 
 
 def compare_users(redis_url, topic, documents, group="test"):
@@ -137,14 +137,10 @@ def compare_checkpoints(redis_url, topic, definition, log, documents, group="tes
             continue
         state = restore(definition, stored.header, stored.chunks)
         rest = [record for record in log[number] if record[0] >= stored.checkpoint_offset]
-        events, rejected = decode_batch(
-            [value for _, _, _, value in rest],
-            [timestamp for _, timestamp, _, _ in rest],
-            definition.max_clock_skew,
-        )
+        events, reasons = parsed(definition, rest)
         state.apply(events)
-        for _, rejection in rejected:
-            state.reject(rejection.reason)
+        for reason, count in reasons.items():
+            state.reject(reason, count)
         state.flush()
         assert without_split(state.events) == without_split(documents[number]["events"]), number
 
@@ -160,8 +156,8 @@ def rejections(definition, log):
     for number, records in log.items():
         watermark = 0
         for offset, timestamp, _, value in records:
-            event = decode(value, timestamp, definition.max_clock_skew)
-            if isinstance(event, Rejection):
+            event = parse(value, timestamp, definition.max_clock_skew)
+            if isinstance(event, Rejected):
                 found[number, offset] = event.reason
             elif event.ts < watermark - definition.allowed_lateness:
                 found[number, offset] = "late"

@@ -6,6 +6,7 @@ to an event or to the reason why there is none.
 
 import json
 import re
+from collections import Counter
 from datetime import UTC, datetime
 from math import isfinite
 from typing import NamedTuple
@@ -45,6 +46,17 @@ def parse(value, timestamp, max_clock_skew):
     if timestamp is not None and timestamp >= 0 and event.ts > timestamp + max_clock_skew:
         return Rejected("future")
     return event
+
+
+def parse_all(values, timestamps, max_clock_skew):
+    """The events among records, in order, and how many are rejected by reason.
+
+    `timestamps` None: they are lines of a file.
+    """
+    stamps = [None] * len(values) if timestamps is None else timestamps
+    found = [parse(*record, max_clock_skew) for record in zip(values, stamps, strict=True)]
+    reasons = Counter(one.reason for one in found if isinstance(one, Rejected))
+    return [one for one in found if not isinstance(one, Rejected)], dict(reasons)
 
 
 def _json(value):

@@ -104,8 +104,8 @@ BUGS = (
     Bug(
         "revoke: what was read and not applied is kept with the state",
         "streameval/stream/ingest.py",
-        "            owned.drop_backlog()\n",
-        "            pass\n",
+        "        for owned in going:\n            owned.drop_backlog()\n",
+        "",
     ),
     Bug(
         "revoke: a state with a batch that is not committed is kept",
