@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from streameval.cli import app
 from streameval.core.errors import ConfigError, InputError
 from streameval.offline.checks import runner
+from streameval.offline.checks import scheduled as scheduled_checks
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
 from streameval.offline.outcomes import table
@@ -274,6 +275,18 @@ def test_the_leader_shows_how_the_checks_of_the_newest_snapshot_ended(service, t
     assert ended == dict.fromkeys(ended, True) | {"freshness": False, "counters_match_log": None}
     assert before - 1 < shown["drift"].time < time.time() + 1
     assert shown["drift"].seconds > 0
+
+
+def test_counters_are_recounted_since_the_newest_snapshot_at_which_they_were_right(tmp_path):
+    names = [f"2023111{day}T230000Z-1" for day in range(5)]
+    first, second, third, fourth, last = (tmp_path / name for name in names)
+    for path in (first, second, third, fourth, last):
+        path.mkdir()
+    assert scheduled_checks._candidates(last) == ([first, second, third, fourth], True)
+    for path in (first, third):
+        (path / "counters_match_log.memory").touch()
+    assert scheduled_checks._candidates(last) == ([third, fourth], False)
+    assert scheduled_checks._candidates(third) == ([first, second], False)
 
 
 def test_the_leader_shows_for_how_long_an_answer_has_been_missing(service, tmp_path):

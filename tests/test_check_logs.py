@@ -132,6 +132,15 @@ def begin_after(offset):
 # --- which part -----------------------------------------------------------------------------------
 
 
+def test_a_log_that_is_all_there_is_read_since_a_snapshot_where_the_start_is_not_asked_for(
+    topic, candidates
+):
+    recorded = logs.of_kafka(SETTINGS, candidates(800), from_start=False)
+    found = recorded(later(), None)(10_000)
+    assert found[0].begin == begin_after(800)
+    assert found[0].since.path.name == "at-800"
+
+
 def test_a_log_that_is_all_there_and_all_counted_is_read_whole(topic, candidates):
     (log,) = chosen(later(), candidates(500)).values()
     assert (log.begin, log.end, log.since) == (0, 1_000, None)

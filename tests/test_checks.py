@@ -31,6 +31,7 @@ from clean_service import (
     stream,
 )
 
+from streameval.core.definition import Definition
 from streameval.core.errors import ConfigError, InputError
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import figures, merge
@@ -303,6 +304,31 @@ def test_before_a_slate_can_be_final_freshness_has_no_answer_and_no_check_fails(
     assert found["freshness"].message == (
         "not checked: slates are final 31 min after they were shown: none is yet"
     )
+
+
+def test_a_fresh_deployment_at_the_defaults_fails_no_check_for_two_hours(tmp_path, monkeypatch):
+    """A look each 15 minutes, as on schedule; no answer that is due is missing at its end."""
+    monkeypatch.setattr("clean_service.REJECTED", 0)
+    service = Service(tmp_path / "service", Definition())
+    events, memory, looks = stream(slates=4_000), {}, []
+    for number in range(9):
+        end = START + (15 * number + 1) * MINUTE
+        service.take([event for event in events if end - 15 * MINUTE <= event.ts < end])
+        looks.append(service.snapshot(f"{number}"))
+        with gather(
+            str(service.outcomes),
+            service.definition,
+            service.now(),
+            snapshot=looks[-1],
+            reference=looks[0] if number else None,
+            recorded=service.log(),
+            memory=memory,
+            newest_days=2,
+        ) as evidence:
+            found = {one.name: one for one in runner.run(evidence, specification.load(None))}
+        assert failures(found) == set(), number
+    assert found["freshness"].passed is True
+    assert [one.name for one in found.values() if one.due] == []
 
 
 def test_missing_rows_of_final_slates_fail_the_freshness(service, tmp_path):

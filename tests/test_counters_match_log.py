@@ -207,3 +207,11 @@ def test_a_log_that_cannot_be_read_is_neither_pass_nor_fail(service):
         "no answer: the log cannot be read: Kafka at 127.0.0.1:9 does not answer"
     )
     assert checked(service, lambda *_: lambda _: "deleted").message == "no answer: deleted"
+
+
+def test_only_counters_that_were_all_right_are_what_the_next_run_begins_from(service):
+    memory = {}
+    assert checked(service, service.log(), earlier=None, memory=memory).passed is True
+    assert set(memory) == {"counters_match_log"}
+    assert checked(service, lambda *_: lambda _: "deleted", memory=memory).passed is None
+    assert memory == {}

@@ -51,6 +51,8 @@ from streameval.offline.table_scans import quoted
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.
 LINES: Final = 100_000
+# Rows of slates that are put in order in one go: DuckDB's memory holds them without the disk.
+PORTION_ROWS: Final = 500_000
 
 _ORDER: Final[dict[Ties, str]] = {
     "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
@@ -107,15 +109,37 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
         else:
             load_shown(connection, tables.shown, tables.by, advance)
             load_labels(connection, tables.labels, advance)
-        connection.execute(_query(tables))
-        while rows := connection.fetchmany(ROWS):
-            labelled = labelled or any(row[0] for row in rows)
-            met = met or any(row[1] for row in rows)
-            yield _batch([row[2:] for row in rows], tables.by)
+        for _ in _portions(connection):
+            connection.execute(_query(tables))
+            while rows := connection.fetchmany(ROWS):
+                labelled = labelled or any(row[0] for row in rows)
+                met = met or any(row[1] for row in rows)
+                yield _batch([row[2:] for row in rows], tables.by)
     if not labelled:
         notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
     elif not met:
         notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
+
+
+def _portions(connection: Any) -> Iterator[int]:
+    """Make `shown` and `labels` a portion of the lists at a time, each all of a list or nothing.
+
+    Putting a table in order that does not fit into memory costs many times what its parts do.
+    """
+    ((rows,),) = connection.execute("SELECT count(*) FROM shown").fetchall()
+    portions = int(rows) // PORTION_ROWS + 1
+    if portions == 1:
+        yield 0
+        return
+    for name in ("shown", "labels"):
+        connection.execute(f"ALTER TABLE {name} RENAME TO all_{name}")
+    for portion in range(portions):
+        for name in ("shown", "labels"):
+            connection.execute(
+                f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM all_{name}"  # noqa: S608  # ours
+                f" WHERE hash(list) % {portions} = {portion}"
+            )
+        yield portion
 
 
 def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:

@@ -38,6 +38,7 @@ from streameval.offline.checks.result import (
 
 Plain: TypeAlias = dict[str, Any]
 SHOWN: Final = 3
+MEMORY: Final = "counters_match_log"
 
 
 class Settings(CheckSettings):
@@ -93,6 +94,8 @@ def _offsets(snapshot: Snapshot, partition: int) -> tuple[int, int]:
 
 def check(evidence: Evidence, settings: Settings) -> Found:
     """Recount every partition whose log is there."""
+    # What was right at this snapshot is what the next run begins from.
+    evidence.memory.pop(MEMORY, None)
     try:
         logs = evidence.recording(settings.max_records)
         if isinstance(logs, str):
@@ -129,6 +132,8 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
     counted = sum(part["users_end"] > 0 for part in evidence.snapshot.parts.values())
     if len(logs) < counted:
         what += f" of {len(logs)} of {counted} partitions"
+    elif not wrong:
+        evidence.memory[MEMORY] = b"right in all partitions"
     return _found(what, wrong, logs)
 
 

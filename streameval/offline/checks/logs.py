@@ -109,15 +109,16 @@ def _lines(name: str, begin: int, max_clock_skew: int) -> Iterator[Records]:
 
 
 def of_kafka(
-    settings: Settings, candidates: Sequence[Path]
+    settings: Settings, candidates: Sequence[Path], from_start: bool = True
 ) -> Callable[[Snapshot, Snapshot | None], Recorded]:
     """The topic that the settings name; `candidates` are snapshots that may be the earlier one.
 
     They are in the order of time. An earlier snapshot that was given is the only candidate.
+    `from_start`: where the log is all there, read all of it.
     """
 
     def recorded(later: Snapshot, earlier: Snapshot | None) -> Recorded:
-        chosen = None if earlier is None else [earlier.path]
+        chosen = [earlier.path] if earlier is not None else None if from_start else candidates
         return lambda most: asyncio.run(_choose(settings, later, chosen, candidates, most))
 
     return recorded

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval.core.errors import ConfigError, InputError
+from streameval.offline.checks import counters_match_log
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_kafka
 from streameval.offline.checks.result import Result
@@ -48,7 +49,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         reference=reference_for(folder, specification.reference),
         period=specification.period,
         # Not that reference: the log since then may be long.
-        recorded=lambda later, _: of_kafka(settings, earlier_than(folder))(later, None),
+        recorded=lambda later, _: of_kafka(settings, *_candidates(folder))(later, None),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
         memory=memory,
@@ -59,6 +60,21 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         attach(folder, f"{name}{MEMORY}", content)
     attach(folder, CHECKS, _document(results, now, _unanswered(folder)))
     return results
+
+
+def _candidates(folder: Path) -> tuple[list[Path], bool]:
+    """From which snapshots on counters may be recounted, and whether from offset 0.
+
+    From the newest at which all were right: what they were before was recounted then. Where there
+    is none (it failed ever since, or is gone), from the oldest, or all of the log.
+    """
+    before = earlier_than(folder)
+    right = [
+        number
+        for number, path in enumerate(before)
+        if (path / f"{counters_match_log.MEMORY}{MEMORY}").exists()
+    ]
+    return (before[right[-1] :], False) if right else (before, True)
 
 
 def _memory(folder: Path) -> dict[str, bytes]:
