@@ -91,6 +91,34 @@ def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_only_where_that_is_wa
     asyncio.run(scenario())
 
 
+def test_partitions_are_loaded_and_restored_one_at_a_time():
+    """What is stored of one, unpacked, may take as much memory as the state."""
+
+    async def scenario():
+        topic, definition = servers.unique("takeover"), Definition()
+        async with stored(topic, definition) as (store, of):
+            under_way = []
+            load = store.load
+
+            async def loading(number):
+                under_way.append(number)
+                assert under_way == [number]
+                return await load(number)
+
+            store.load = loading
+            opening = of(definition)
+            opened = opening._opened
+
+            def ready(number, *facts):
+                under_way.remove(number)
+                return opened(number, *facts)
+
+            opening._opened = ready
+            await asyncio.gather(*(opening.open(number, None) for number in range(4)))
+
+    asyncio.run(scenario())
+
+
 def test_windows_that_a_missing_right_hides_are_kept_also_where_a_reset_is_allowed():
     async def scenario():
         topic, definition = servers.unique("takeover"), Definition()
