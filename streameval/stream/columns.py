@@ -211,7 +211,9 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
                     continue
                 with contextlib.closing(found) as bits:
                     for bit in bits:
-                        kept = [row for row in bit if row.offset >= first]
+                        kept = bit
+                        if bit and bit[0].offset < first:
+                            kept = [row for row in bit if row.offset >= first]
                         if kept:
                             self.next_fetch_offset = beyond = kept[-1].offset + 1
                         yield _columns(kept, memory.size) if kept else None

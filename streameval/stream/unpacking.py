@@ -235,23 +235,27 @@ class Memory:
         if before is not None and before[0] == cut.identity and before[1] <= first:
             at, seen = begin + before[2], before[3]
         while seen < count:
-            start, taken = at, 0
-            rows: list[Any] = []
-            while taken < unit and seen + taken < count:
+            start, rows = at, []
+            bound = min(end, start + MAX_EVENT_BYTES)
+            for taken in range(min(unit, count - seen)):  # noqa: B007 - a part may end earlier
+                # Lengths of one and two bytes here: a call takes longer than all of the rest.
                 length, body = source[at], at + 1
-                if length & 0x80:
+                if length > 0x7F:
+                    length, body = length & 0x7F | source[body] << 7, body + 1
+                if length > 0x3FFF or length & 1:
                     length, body = _varint(source, at)
                 else:
-                    length = (length >> 1) ^ -(length & 1)
+                    length >>= 1
                 after = body + length
-                if length < 0 or after > end:
-                    raise CorruptRecordException(f"a record of {length} bytes in {end - begin}")
-                if after - start > MAX_EVENT_BYTES:
-                    if not taken:
-                        rows, taken, at = [_large_record(source, body, cut.raw)], 1, after
+                if after > bound or length < 0:
                     break
                 at = after
-                taken += 1
+            else:
+                taken = min(unit, count - seen)
+            if not taken:
+                if length < 0 or after > end:
+                    raise CorruptRecordException(f"a record of {length} bytes in {end - begin}")
+                rows, taken, at = [_large_record(source, body, cut.raw)], 1, after
             if not rows:
                 _INT32.pack_into(header, _COUNT, taken)
                 rows = list(DefaultRecordBatch(bytes(header) + bytes(source[start:at])))
