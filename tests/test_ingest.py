@@ -16,7 +16,9 @@ from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
 from streameval.core.errors import RefusedError
 from streameval.core.events import FeedbackEvent, ImpressionEvent
-from streameval.core.partition import Partition
+from streameval.core.limits import FLUSH_STEP
+from streameval.core.partition import Partition, drained
+from streameval.stream import ingest as ingest_module
 from streameval.stream.ingest import POLL_RECORDS, Ingest
 from streameval.stream.owned import Limits, Owned, Records
 from streameval.stream.store import Store
@@ -404,6 +406,40 @@ def test_events_that_the_log_lost_are_counted_once(world):
     world.run(scenario)
 
 
+@pytest.mark.parametrize("assigned_anew", [False, True])
+def test_the_loop_has_its_turn_between_the_steps_of_a_flush(world, monkeypatch, assigned_anew):
+    """However slow the machine is; what was let go before it was cut is counted all the same."""
+    monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
+    stretch, stretches, turns, began = ingest_module._stretch, [], [], asyncio.Event()
+
+    def noted(steps, seconds):
+        stretches.append(len(turns))
+        world.loop.call_soon(turns.append, None)
+        if len(stretches) > 5:
+            began.set()
+        return stretch(steps, seconds)
+
+    monkeypatch.setattr(ingest_module, "_stretch", noted)
+    count = 5_000
+
+    async def scenario():
+        await world.start(batch_events=count, batch_interval=60_000)
+        shown = [ImpressionEvent(TS + n, "u", "i") for n in range(count // 2)]
+        world.send([*shown, *(FeedbackEvent(TS + n, "u", "i", "click") for n in range(count // 2))])
+        await began.wait()
+        if assigned_anew:
+            await world.member.start_over()
+        await asyncio.sleep(A_WHILE)
+        assert len(stretches) >= count // FLUSH_STEP
+        assert stretches == list(range(len(stretches))), "a turn before each"
+        assert world.stored() == count
+        user = world.server.keys["streameval:{g:t:0}:user:u"]
+        assert (user[b"impressions"], user[b"positives:click"]) == (b"2500", b"2500")
+
+    world.run(scenario)
+
+
 def test_a_count_that_a_correction_lowers_does_not_drift(world):
     """The counter of the process never falls, and rises again only beyond where it was."""
 
@@ -452,8 +488,8 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
         event = ImpressionEvent(TS + number * 2 * definition.horizon, "u", "i", f"r{number}")
         row = [number], [2 * TS], [b"u"], [to_json(event)]
         owned.take(Records(0, *row, next_offset=number + 1))
-        owned.work(0.0)
-        cuts.append(owned.cut(0.0, with_checkpoint=True))
+        assert list(owned.work(0.0)) == []
+        cuts.append(drained(owned.cut(0.0, with_checkpoint=True)))
         assert list(owned.save(cuts[-1])) is not None
         if number == 2:
             owned.published(cuts[1])

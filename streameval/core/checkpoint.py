@@ -37,7 +37,7 @@ from streameval.core.definition import Definition
 from streameval.core.errors import UnusableStateError
 from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.limits import CHUNK_ITEMS, CHUNK_RECORDS
-from streameval.core.partition import Partition
+from streameval.core.partition import Partition, drained
 from streameval.core.slates import (
     NEVER,
     FeedbackKey,
@@ -161,13 +161,7 @@ def _checksum(data: bytes) -> bytes:
 
 def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ()) -> Checkpoint:
     """Make a checkpoint in one go; see `pieces`."""
-    steps = pieces(partition, stem, attachments)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: Checkpoint = end.value
-            return made
+    return drained(pieces(partition, stem, attachments))
 
 
 def pieces(
@@ -422,7 +416,8 @@ def restore(
         attribution.wait(Pending(user, item, request, ts, kind, retract, NEVER, value, expired))
     partition.flush()
     partition.update_windows()
-    attribution.close_exactly()
+    for _ in attribution.closing_exactly():
+        pass
     attribution.given_up.clear()  # their outcomes were taken before the checkpoint
     _restore_counters(partition, stored)
     if stored.reading_time is not None and not at_watermark:

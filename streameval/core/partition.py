@@ -151,7 +151,11 @@ class Partition:
         Call it right after a flush. Every slate that can be given up is: those that a restored
         state would give up at once.
         """
-        self.attribution.close_exactly()
+        return drained(self.giving_up())
+
+    def giving_up(self) -> Generator[None, None, list[Slate]]:
+        """Take what is given up in steps of bounded work, with the same answer."""
+        yield from self.attribution.closing_exactly()
         slates = self.attribution.given_up
         self.attribution.given_up = []
         return [

@@ -375,7 +375,7 @@ class Showings:
                 self._give_up(slates[part], users[part])
                 yield
 
-    def close_exactly(self) -> None:
+    def closing_exactly(self) -> Iterator[None]:
         """Give up every slate that can be: `closing` leaves some of them for a little later."""
         if self.watermark is None:
             return
@@ -383,15 +383,19 @@ class Showings:
         # A slate lies in the slice of the time it was opened with, and moved by at most L since.
         last = (over + self.definition.allowed_lateness) // self._closing_width
         for bucket in sorted(bucket for bucket in self._closing if bucket <= last):
-            over_now = Closing([], [])
-            for slate, user in zip(*self._closing.pop(bucket), strict=True):
-                if slate.time < over:
-                    over_now.slates.append(slate)
-                    over_now.users.append(user)
-                else:
-                    self.open_slates -= 1
-                    self.adopt(slate, user)
-            self._give_up(*over_now)
+            slates, users = self._closing.pop(bucket)
+            for start in range(0, len(slates), FLUSH_STEP):
+                part = slice(start, start + FLUSH_STEP)
+                over_now = Closing([], [])
+                for slate, user in zip(slates[part], users[part], strict=True):
+                    if slate.time < over:
+                        over_now.slates.append(slate)
+                        over_now.users.append(user)
+                    else:
+                        self.open_slates -= 1
+                        self.adopt(slate, user)
+                self._give_up(*over_now)
+                yield
 
     def _give_up(self, slates: Sequence[Slate], users: Sequence[User]) -> None:
         self.open_slates -= len(slates)

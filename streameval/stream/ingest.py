@@ -5,8 +5,9 @@ The steps of one batch of one partition (numbers stand in the code):
 1. *read* what the log has (`_turn`); a partition whose store is behind is paused, so memory is
    bounded and the group's membership is kept up.
 2. *decode and apply*, a slice at a time (`Owned.work`).
-3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`),
-   which is made in pieces while nothing is applied to this partition (`Owned.save`).
+3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`,
+   `Owned.save`). Both are made in steps while nothing is applied to this partition, so that
+   heartbeats and pages have their turn whatever the log holds.
 4. *bury* what was rejected in the dead-letter topic, acknowledged; with a checkpoint, write the
    outcome files of the slates that it gives up, not visible yet.
 5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
@@ -27,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
@@ -60,6 +61,10 @@ POLL_SECONDS: Final = 0.1
 TURN_SLICES: Final = 32
 # Slices applied before commits and pages get their turn: about 10 ms.
 STRIDE_SLICES: Final = 4
+# A flush and a cut may hold the loop for so long before heartbeats and pages get their turn: what
+# a full batch of ordinary events takes. Whatever takes longer goes on in stretches.
+AT_ONCE_SECONDS: Final = 0.05
+STRETCH_SECONDS: Final = 0.01
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0
 GROUP_COMMIT_SECONDS: Final = 5.0
@@ -209,10 +214,13 @@ class Ingest:
             if waits or owned.held:
                 blocked = True
                 break
-            owned.work(time.monotonic())  # 2. decode and apply
-            if owned.due(time.monotonic()):
+            began = time.monotonic()
+            for _ in owned.work(began):  # 2. decode and apply
+                await asyncio.sleep(0)
+            now = time.monotonic()
+            if owned.due(now):
                 break
-            if number % STRIDE_SLICES == 0:
+            if number % STRIDE_SLICES == 0 or now - began > STRETCH_SECONDS:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
         if self.owned.get(owned.number) is not owned:
@@ -241,14 +249,23 @@ class Ingest:
         """Cut the batch and commit it in the background; False while another is under way."""
         if owned.number in self._commits:
             return False
-        cut = owned.cut(time.monotonic(), with_checkpoint=with_checkpoint)  # 3. cut
-        task = asyncio.create_task(self._commit(owned, cut))
+        steps = owned.cut(time.monotonic(), with_checkpoint=with_checkpoint)  # 3. cut
+        # Nearly always it is made at once, and the next batch is applied while it is committed.
+        cut = _stretch(steps, AT_ONCE_SECONDS)
+        task = asyncio.create_task(self._commit(owned, steps, cut))
         self._commits[owned.number] = task
         return True
 
-    async def _commit(self, owned: Owned, cut: Cut) -> None:
-        began = time.monotonic()
+    async def _commit(
+        self, owned: Owned, steps: Generator[None, None, Cut], cut: Cut | None
+    ) -> None:
         try:
+            while cut is None:
+                await asyncio.sleep(0)
+                if self.owned.get(owned.number) is not owned:
+                    return  # it was let go before it was cut: whoever has it now reads it again
+                cut = _stretch(steps, STRETCH_SECONDS)
+            began = time.monotonic()
             for _ in owned.save(cut):
                 await asyncio.sleep(0)
             if cut.checkpoint is not None:
@@ -377,7 +394,8 @@ class Ingest:
         going = [self.owned[number] for number in partitions if number in self.owned]
         await self._finish(going, REVOKE_SECONDS)
         for owned in going:
-            if self.owned.pop(owned.number, None) is owned and not owned.uncommitted:
+            whole = not (owned.uncommitted or owned.held)
+            if self.owned.pop(owned.number, None) is owned and whole:
                 self._parked[owned.number] = owned
             self._paused.discard(owned.number)
 
@@ -592,3 +610,16 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
 def _counted_to(owned: Owned) -> int:
     """The offset up to which events are in the store's counters."""
     return owned.next_offset if owned.stored is None else owned.stored
+
+
+def _stretch(steps: Generator[None, None, Cut], seconds: float) -> Cut | None:
+    """Take steps of a cut for so long, at least one; answers it if it is made."""
+    end = time.monotonic() + seconds
+    try:
+        next(steps)
+        while time.monotonic() < end:
+            next(steps)
+    except StopIteration as made:
+        cut: Cut = made.value
+        return cut
+    return None

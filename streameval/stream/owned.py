@@ -4,8 +4,9 @@
 2. While it is *restoring*, records below the committed offset change the state and nothing else:
    their counters are in the store already. The first record at or beyond it ends that.
 3. `cut` flushes and makes the commit of everything applied since the last one. It is pipelined:
-   the state goes on while the commit is under way, and is dropped if the commit is refused. With a
-   checkpoint the state is `held` until `save` has made it, a bounded piece at a time.
+   the state goes on while the commit is under way, and is dropped if the commit is refused. The
+   state is `held` until that, and the checkpoint that some cuts have (`save`), is made.
+   Both are made in steps of bounded work, whatever the log holds.
 4. `settle` counts a commit that went through. Counters of the process rise only here.
 """
 
@@ -113,8 +114,8 @@ class Owned:
     `committed` is where the last cut ends (the next one begins there), `stored` the offset that
     the store is known to hold, `saved` that of the last checkpoint (or where reading began),
     `checkpoint_offset` that of the last checkpoint (None: there is none yet).
-    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While a
-    checkpoint of it is made the state is `held`: nothing may be applied.
+    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While it
+    is flushed and a checkpoint of it is made the state is `held`: nothing may be applied.
     `last_record` identifies the last record before `committed`.
 
     `now` everywhere is seconds of a clock that never goes back.
@@ -207,15 +208,15 @@ class Owned:
         """Forget what was read and not applied: whoever goes on reads it again."""
         self._backlog.clear()
 
-    def work(self, now: float) -> None:
-        """Apply the next slice."""
+    def work(self, now: float) -> Iterator[None]:
+        """Apply the next slice: one step, and those of a flush where a restore needs one."""
         assert not self.held, "a checkpoint is of one offset"
         records = self._backlog.popleft()
         if self.restoring:
             assert self.committed is not None
             end = bisect_left(records.offsets, self.committed)
             if end == 0 and (records.offsets or records.next_offset >= self.committed):
-                self._restored()
+                yield from self._restored()
             elif end < len(records.offsets):
                 self._backlog.appendleft(_stretch(records, end))
                 records = _stretch(records, 0, end)
@@ -236,10 +237,10 @@ class Owned:
         self._events += len(records.offsets)
         if self.restoring:
             if self._events >= MAX_BATCH_EVENTS:
-                self.state.flush()
+                yield from self._flush()
                 self._events = 0
             if self.committed is not None and reached >= self.committed:
-                self._restored()
+                yield from self._restored()
 
     def _apply(self, records: Records) -> None:
         events, rejected = decode_batch(
@@ -267,9 +268,16 @@ class Owned:
             )
             self._letter_bytes += LETTER_OVERHEAD + len(key or b"") + len(value or b"")
 
-    def _restored(self) -> None:
+    def _flush(self) -> Generator[None, None, list[UserDelta]]:
+        """Flush the state, which is held meanwhile."""
+        self.held = True
+        deltas = yield from self.state.flushing()
+        self.held = False
+        return deltas
+
+    def _restored(self) -> Iterator[None]:
         """The state has reached the stored offset: what was booked up to here is stored."""
-        self.state.flush()
+        yield from self._flush()
         self.restoring = False
         self._events = 0
         self._began = None
@@ -288,19 +296,20 @@ class Owned:
             or now - self._began >= self.limits.seconds
         )
 
-    def cut(self, now: float, *, with_checkpoint: bool = False) -> Cut:
+    def cut(self, now: float, *, with_checkpoint: bool = False) -> Generator[None, None, Cut]:
         """Flush, and make the commit of everything applied since the last one.
 
-        One with a checkpoint holds the state: `save` it.
+        The state is held between the steps, and after them where there is a checkpoint to `save`.
         """
         start = self.committed
-        users = self.state.flush()
+        users = yield from self._flush()
+        self.held = True
         many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
         # The commit of where reading begins has nothing to save: the next one has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
         since = self.checkpoint_offset
-        steps, span, outcomes = self._checkpoint(now) if due else (None, None, list)
+        saving = (yield from self._checkpoint(now)) if due else (None, None, list)
         self.held = due
         began = self._began or now
         cut = Cut(
@@ -309,12 +318,12 @@ class Owned:
             self.next_offset,
             users,
             self._letters,
-            steps,
+            saving[0],
             self._tally(now - began),
             last_record=self._mark_last(),
             since=since,
-            span=span,
-            outcomes=outcomes,
+            span=saving[1],
+            outcomes=saving[2],
         )
         self.committed = self.next_offset
         self._letters = []
@@ -350,10 +359,14 @@ class Owned:
 
     def _checkpoint(
         self, now: float
-    ) -> tuple[Generator[None, None, Checkpoint], Span | None, Callable[[], list[Outcome]]]:
+    ) -> Generator[
+        None,
+        None,
+        tuple[Generator[None, None, Checkpoint], Span | None, Callable[[], list[Outcome]]],
+    ]:
         self.checkpoint_at = now + self.limits.checkpoint_seconds
         token = secrets.token_hex(6)
-        slates = self.state.take_given_up()
+        slates = yield from self.state.giving_up()
         span = Span(self.number, self.saved, self.next_offset, token) if slates else None
         if span is not None:
             self._unpublished.append(span.name)
