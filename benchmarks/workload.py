@@ -55,6 +55,10 @@ class Shape:
     `impressions` in all, shown `per_second` of event time; `sent` as "impressions" of slates,
     whole "slates", or "lone" impressions without a request; `length` items a slate, `feedback` an
     impression.
+
+    `jitter`: each impression arrives up to so many ms after its time, so that slates mix. `apart`:
+    ms between the items of a slate, as seen while scrolling. `skew`: 1 spreads slates evenly over
+    users, 4 gives half of all slates to one user in sixteen. `variants`: how many there are.
     """
 
     impressions: int
@@ -65,10 +69,14 @@ class Shape:
     feedback: float = 0.04
     partitions: int = 4
     seed: int = 1
+    jitter: int = 0
+    apart: int = 0
+    skew: float = 1.0
+    variants: int = 2
 
 
 def records(shape: Shape, *, first_slate: int = 0) -> Iterator[Record]:
-    """The records of `shape`, in order of their ts; `first_slate` goes on where a stream ended."""
+    """The records of `shape`, as they arrive; `first_slate` goes on where a stream ended."""
     random = np.random.default_rng((shape.seed, first_slate))
     slates = shape.impressions // shape.length
     waiting: list[tuple[int, int, bytes]] = []
@@ -76,32 +84,49 @@ def records(shape: Shape, *, first_slate: int = 0) -> Iterator[Record]:
         count = min(BLOCK, first_slate + slates - start)
         block, feedback = _block(shape, random, start, count)
         merged = sorted(block + feedback + waiting, key=lambda event: event[0])
-        end = block[-1][0]
-        waiting = [event for event in merged if event[0] > end]
+        # What the next block begins before has to wait for it; at the end the rest is left out.
+        end = _time(shape, start + count)
+        waiting = [event for event in merged if event[0] >= end]
         for _, user, value in merged[: len(merged) - len(waiting)]:
             yield user % shape.partitions, b"user-%06d" % user, value
+
+
+def _time(shape: Shape, slate: int) -> int:
+    """The time of a slate by its number (ms)."""
+    return START + slate * shape.length * 1_000 // shape.per_second
 
 
 def _block(
     shape: Shape, random: np.random.Generator, start: int, count: int
 ) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, int, bytes]]]:
-    """Showings and feedback of `count` slates from number `start` on: (ts, user, value)."""
+    """Showings and feedback of `count` slates from number `start` on: (arrival, user, value)."""
     requests = np.arange(start, start + count)
     times = START + requests * shape.length * 1_000 // shape.per_second
-    users = random.integers(shape.users, size=count)
-    variants = ord("A") + users // shape.partitions % 2  # a user's own, as in an experiment
+    if shape.skew == 1.0:
+        users = random.integers(shape.users, size=count)
+    else:
+        users = (shape.users * random.random(count) ** shape.skew).astype(np.int64)
+    # A user's own, as in an experiment.
+    variants = ord("A") + users // shape.partitions % shape.variants
     bases = random.integers(ITEMS, size=count)
     items = (bases[:, np.newaxis] + STRIDE * np.arange(shape.length)) % ITEMS
+    seen = times[:, np.newaxis] + shape.apart * np.arange(shape.length)
     showings = {"impressions": _items, "slates": _slates, "lone": _lone}[shape.sent](
-        times.tolist(), users.tolist(), requests.tolist(), variants.tolist(), items.tolist()
+        seen.tolist(), users.tolist(), requests.tolist(), variants.tolist(), items.tolist()
     )
+    if shape.jitter:
+        delays = random.integers(shape.jitter, size=len(showings)).tolist()
+        showings = [
+            (ts + delay, user, value)
+            for (ts, user, value), delay in zip(showings, delays, strict=True)
+        ]
     # The first rank is clicked twice as often as the last.
     chance = shape.feedback * np.linspace(4 / 3, 2 / 3, shape.length)
     slate, rank = np.nonzero(random.random((count, shape.length)) < chance)
     delays = random.exponential(DELAY, len(slate)).astype(np.int64)
     like = random.random(len(slate)) < LIKES
     nameless = (random.random(len(slate)) < NAMELESS) | (shape.sent == "lone")
-    columns = (times[slate] + delays, users[slate], items[slate, rank], requests[slate])
+    columns = (seen[slate, rank] + delays, users[slate], items[slate, rank], requests[slate])
     feedback = [
         (
             ts,
@@ -120,10 +145,10 @@ def _block(
 def _items(times, users, requests, variants, items):
     return [
         (ts, user, _ITEM % (ts, user, item, request, rank, variant, item * rank))
-        for ts, user, request, variant, row in zip(
+        for seen, user, request, variant, row in zip(
             times, users, requests, variants, items, strict=True
         )
-        for rank, item in enumerate(row, start=1)
+        for rank, (ts, item) in enumerate(zip(seen, row, strict=True), start=1)
     ]
 
 
@@ -131,16 +156,16 @@ def _lone(times, users, requests, variants, items):
     """Impressions without a request: every one is a slate of its own, at a time of its own."""
     return [
         (ts, user, _LONE % (ts, user, item, rank, variant, item * rank))
-        for ts, user, _, variant, row in zip(times, users, requests, variants, items, strict=True)
-        for rank, item in enumerate(row, start=1)
+        for seen, user, _, variant, row in zip(times, users, requests, variants, items, strict=True)
+        for rank, (ts, item) in enumerate(zip(seen, row, strict=True), start=1)
     ]
 
 
 def _slates(times, users, requests, variants, items):
     form = _SLATE + b",".join([b'"item-%05d"'] * len(items[0])) + b"]}"
     return [
-        (ts, user, form % (ts, user, request, variant, *row))
-        for ts, user, request, variant, row in zip(
+        (seen[0], user, form % (seen[0], user, request, variant, *row))
+        for seen, user, request, variant, row in zip(
             times, users, requests, variants, items, strict=True
         )
     ]
