@@ -161,6 +161,23 @@ def test_a_damaged_file_is_one_line_and_exit_code_2(tmp_path):
     assert ran.stderr.count("\n") == 1
 
 
+def test_a_damaged_file_of_the_reference_is_called_so(tmp_path):
+    service = clean(tmp_path / "service", stream(slates=500))
+    damaged = tmp_path / "damaged" / "dt=2026-01-31" / "hour=07"
+    damaged.mkdir(parents=True)
+    (damaged / "p0-0-1-a.parquet").write_bytes(b"not Parquet")
+    ran = command(service, tmp_path, "--reference", str(tmp_path / "damaged"))
+    assert ran.returncode == 2
+    assert "streameval: reference: a file cannot be read (" in ran.stderr
+
+
+def test_a_folder_that_is_called_like_a_file_is_passed_over(tmp_path):
+    service = clean(tmp_path / "service", stream(slates=500))
+    hour = next(service.outcomes.glob("dt=*/hour=*"))
+    (hour / "x.parquet").mkdir()
+    assert "cannot" not in command(service, tmp_path).stderr
+
+
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory):
     """A folder of outcome rows of the variants A and B, of which one has a propensity of 1.5."""

@@ -193,7 +193,7 @@ def visible(place: Place) -> list[str]:
         for day in found
         if day.base_name.startswith("dt=")
         for info in listed(place.files, day.path, recursive=True)
-        if info.path.endswith(".parquet")
+        if info.is_file and info.path.endswith(".parquet")
     )
 
 

@@ -41,6 +41,8 @@ VIEW: Final = (
 )
 
 
+REFERENCE_FILES: Final = "reference_files"
+"""DuckDB's name for the rows of a folder given as reference; its errors tell by it which it is."""
 _NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
 DAY: Final = 86_400_000
@@ -330,7 +332,8 @@ def readable() -> Iterator[None]:
     except duckdb.InvalidInputException as error:
         said = str(error).splitlines()[0]
         wrong = UnreachableError if "IOError" in said else UnreadableError
-        raise wrong(f"outcomes: a file cannot be read ({said})") from error
+        subject = "reference" if REFERENCE_FILES in said else "outcomes"
+        raise wrong(f"{subject}: a file cannot be read ({said})") from error
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -370,8 +373,8 @@ def _split(
         if later is not None and later.watermarks.keys() <= cuts.keys():
             low = min(cuts.values(), default=0)
     elif others is not None:
-        connection.register("reference_files", others)
-        connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM reference_files")  # noqa: S608
+        connection.register(REFERENCE_FILES, others)
+        connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM {REFERENCE_FILES}")  # noqa: S608
     bounds = evidence.bounds()
     if bounds is not None:
         end = bounds[1] + 1
