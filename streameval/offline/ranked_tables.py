@@ -110,7 +110,8 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
             load_shown(connection, tables.shown, tables.by, advance)
             load_labels(connection, tables.labels, advance)
         for _ in _portions(connection):
-            connection.execute(_query(tables))
+            ((scores,),) = connection.execute("SELECT count(score) FROM shown").fetchall()
+            connection.execute(_query(tables, has_scores=scores > 0))
             while rows := connection.fetchmany(ROWS):
                 labelled = labelled or any(row[0] for row in rows)
                 met = met or any(row[1] for row in rows)
@@ -260,46 +261,56 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
     return pa.table({"list": lists, "item": items, "value": values, "line": lines})
 
 
-def ordered(ties: Ties, judged: str = "") -> str:
+def ordered(ties: Ties, judged: str = "", *, has_scores: bool = True) -> str:
     """The SQL of the table `ranked`, made of `shown`: its items with `rank`, `number`, `place`.
 
     A duplicate keeps its best place. `number` counts from 1; with ranks, gaps stay and equal ranks
     move down (`core.metrics.order_ranks`). `place` counts items that score as high or higher, ties
     1/2: null where one has no score; a list in which none has is taken by its order. `by_score`:
-    the score decided the order; `equal`: and another item has the same.
+    the score decided the order; `equal`: and another item has the same. `has_scores` False: no item
+    of `shown` has a score, so nothing needs to be counted by it.
     """
     order = f"rank NULLS LAST, {_ORDER[ties]}"
+    counts = (
+        """, count(score) OVER (PARTITION BY list) AS scores,
+                count(*) OVER (PARTITION BY list) AS items"""
+        if has_scores
+        else ""
+    )
+    placed = (
+        f"""CASE WHEN scores = 0 THEN number WHEN scores = items
+                    THEN rank() OVER (PARTITION BY list ORDER BY score DESC)
+                        + (count(*) OVER (PARTITION BY list, score) - 1) / 2 END AS place,
+                rank IS NULL AND score NOTNULL AS by_score,
+                rank IS NULL AND score NOTNULL
+                    AND count(*) OVER (PARTITION BY list, {_EQUAL[ties]}) > 1 AS equal"""
+        if has_scores
+        else "number::DOUBLE AS place, false AS by_score, false AS equal"
+    )
     return f"""
         first_shown AS (
             SELECT * FROM shown {judged}
             QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
         ), numbered AS (
-            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number,
-                count(score) OVER (PARTITION BY list) AS scores,
-                count(*) OVER (PARTITION BY list) AS items
+            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number{counts}
             FROM first_shown
         ), ranked AS (
             SELECT * EXCLUDE (rank),
                 number + max(greatest(coalesce(rank, 0) - number, 0))
                     OVER (PARTITION BY list ORDER BY number) AS rank,
-                CASE WHEN scores = 0 THEN number WHEN scores = items
-                    THEN rank() OVER (PARTITION BY list ORDER BY score DESC)
-                        + (count(*) OVER (PARTITION BY list, score) - 1) / 2 END AS place,
-                rank IS NULL AND score NOTNULL AS by_score,
-                rank IS NULL AND score NOTNULL
-                    AND count(*) OVER (PARTITION BY list, {_EQUAL[ties]}) > 1 AS equal
+                {placed}
             FROM numbered
         )
     """  # noqa: S608  # our own words
 
 
-def _query(tables: Tables) -> str:
+def _query(tables: Tables, *, has_scores: bool) -> str:
     """One row a list: its relevant items in the order of rank, those not shown last."""
     dimensions = "".join(f", any_value({quoted('by ' + name)})" for name in tables.by)
     only_shown = "" if tables.complete else "WHERE list IN (SELECT list FROM shown)"
     judged = "WHERE list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
     return f"""
-        WITH {ordered(tables.ties, judged)}, judged AS (
+        WITH {ordered(tables.ties, judged, has_scores=has_scores)}, judged AS (
             SELECT list, item, max(gain) AS gain FROM labels {only_shown} GROUP BY ALL
         ), both_sides AS (
             SELECT * EXCLUDE (gain), coalesce(gain, 0.0) AS gain,
