@@ -320,7 +320,10 @@ class ScoreSums:
         fresh = np.unique(keys[self._rows[keys] < 0])
         if len(fresh):
             if len(self._keys) + len(fresh) > len(self.sums):
-                self._make_room(len(fresh))
+                # Rows without a sum go, and with them, it may be, those of some of these keys.
+                wanted = np.unique(keys)
+                self._make_room(len(wanted))
+                fresh = wanted[self._rows[wanted] < 0]
             self._rows[fresh] = np.arange(len(self._keys), len(self._keys) + len(fresh))
             self._keys = np.concatenate((self._keys, fresh))
         return self._rows[keys]
