@@ -188,9 +188,10 @@ class Attribution(Showings):
         for start in range(0, len(inbox), FLUSH_STEP):
             events = inbox[start : start + FLUSH_STEP]
             for event in events:
-                user = self.users.get(event.user_id)
-                if user is not None and event.request_id is None and self._lacks_index(user):
-                    yield from self._make_index(user)
+                if event.request_id is None:
+                    user = self.users.get(event.user_id)
+                    if user is not None and self._lacks_index(user):
+                        yield from self._make_index(user)
             self._take_in(events)
             yield
         yield from self._settle()
@@ -378,8 +379,9 @@ class Attribution(Showings):
 
     def _named(self, user: User, request: str, item: str, ts: int) -> tuple[Slate, int] | None:
         """The slate that feedback naming `request` counts for, if any, and what it holds of it."""
-        slate = user.slates.begun(request, ts)
-        if slate is None or ts - slate.time > self.definition.attribution_window:
+        known = user.slates.get(request)
+        slate = known if isinstance(known, Slate) else user.slates.begun(request, ts)
+        if slate is None or not 0 <= ts - slate.time <= self.definition.attribution_window:
             return None
         packed = slate.packed(item)
         if packed is None or slate.anchor + (packed >> POSITION_BITS) > ts:

@@ -249,12 +249,14 @@ class Showings:
 
     def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
         """The slate of (user, request) that an impression at `ts` belongs to (rule 1)."""
+        if request not in user.slates:
+            first = user.slates[request] = self._open(user, request, ts, segment)
+            return first
         slate = user.slates.begun(request, ts)
         if slate is None or ts > slate.time + self.definition.attribution_window:
             younger = user.slates.beginning_after(request, ts)
             if younger is None:
-                if request in user.slates:
-                    user.chained += 1
+                user.chained += 1
                 slate = self._open(user, request, ts, segment)
                 user.slates.add(request, slate)
                 return slate
