@@ -574,7 +574,11 @@ def _broken(consumer: AIOKafkaConsumer) -> bool:
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
     """Stop a consumer whole: where its fetcher leaks a `CancelledError`, it leaves the rest."""
+    leaked: BaseException | None = None
     try:
         await consumer.stop()
-    finally:
-        await consumer._client.close()  # noqa: SLF001 - nobody else closes its connections then
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - not GeneratorExit: a loop that is gone awaits nothing
+        leaked = error
+    await consumer._client.close()  # noqa: SLF001 - nobody else closes its connections then
+    if leaked is not None:
+        raise leaked
