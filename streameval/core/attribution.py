@@ -144,6 +144,8 @@ class Attribution(Showings):
                     whole, whole_offsets = [], []
                 if keep_outcomes and offsets is not None:
                     self.offset = offsets[index]
+                if self.show_again(event, share):
+                    continue
                 slate = self.show(event)
                 if slate.request is None:
                     user_id = None

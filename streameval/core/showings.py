@@ -104,6 +104,7 @@ class Showings:
         # Slates by the slice of time in which they can be given up; a slate that has moved since
         # is only given up a little late, which changes nothing (rule 4).
         self._closing: dict[int, Closing] = {}
+        self._window = definition.attribution_window
         self._closing_width = max(1, definition.horizon // 64)
 
     # ------------------------------------------------------------------- show
@@ -143,6 +144,47 @@ class Showings:
             self.fresh.setdefault(slate, slate.size())
         self._show(user, slate, event.item_id, ts, event.position or 0)
         return slate
+
+    def show_again(self, event: ImpressionEvent, share: Callable[[str, str], str]) -> bool:
+        """Add an item to an open slate, as `show` would; False where more than that may happen.
+
+        More happens where a slate begins or moves, its segment is in question, an item is repeated
+        or feedback waits. Impressions that arrive apart from the others of their slate nearly
+        always come this way: it is `show` without its calls, which cost as much again. `share` is
+        what `sharing` returns.
+        """
+        user = self.users.get(event.user_id)
+        if user is None or user.pending or user.by_item is not None:
+            return False
+        slate = user.slates.get(event.request_id)  # type: ignore[arg-type]  # None is no key
+        if not isinstance(slate, Slate) or not slate.dirty:
+            return False
+        ts, item, items, begin = event.ts, event.item_id, slate.shown, slate.time
+        try:
+            delta = self.deltas[user.id]
+            segment = self.segments.known[event.variant][event.surface]
+        except KeyError:
+            return False
+        if (
+            not isinstance(items, dict)
+            or item in items
+            or len(items) >= MAX_ITEMS
+            or not begin <= ts <= begin + self._window
+            or (segment != slate.segment and ts == begin)
+        ):
+            return False
+        if ts > delta[LAST_TS]:
+            delta[LAST_TS] = ts
+        elif ts < delta[FIRST_TS]:
+            delta[FIRST_TS] = ts
+        shown = self.segments.shown
+        if ts > shown[segment]:  # noqa: PLR1730  # a call takes several times as long
+            shown[segment] = ts
+        if self.keep_outcomes:
+            self._label(slate, event)
+            keep_scores(slate, item, event.score, event.propensity)
+        items[share(item, item)] = ((ts - slate.anchor) << POSITION_BITS) + (event.position or 0)
+        return True
 
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
