@@ -12,7 +12,7 @@ import servers
 
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError, UnusableStateError
+from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
@@ -115,6 +115,75 @@ def test_partitions_are_loaded_and_restored_one_at_a_time():
 
             opening._opened = ready
             await asyncio.gather(*(opening.open(number, None) for number in range(4)))
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_no_broker_serves_holds_up_no_other():
+    class Leaderless(Log):
+        async def bounds(self, number):
+            if number == 0:
+                raise UnreachableError("no leader")
+            return await super().bounds(number)
+
+    async def scenario():
+        topic, definition = servers.unique("takeover"), Definition()
+        async with stored(topic, definition, Leaderless) as (_, of):
+            opening = of(definition)
+            waiting = asyncio.create_task(opening.open(0, None))
+            await asyncio.sleep(0.1)
+            assert (await asyncio.wait_for(opening.open(1, None), 5)).number == 1
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("later", [(60, 100), (0, 40)])
+def test_a_log_that_changes_before_its_last_record_is_compared_is_asked_anew(later):
+    """Retention takes the record, or an election the end: no broker answers a fetch of it then."""
+
+    class Changing(Log):
+        extent = 0, 100
+
+        async def bounds(self, _):
+            return self.extent
+
+        async def mark_at(self, _number, _offset):
+            self.extent = later
+            raise UnreachableError("the offset is out of range")
+
+    async def scenario():
+        async with stored(servers.unique("takeover"), Definition(), Changing) as (_, of):
+            opening = asyncio.wait_for(of(Definition()).open(0, None), 5)
+            if later[0]:
+                assert (await opening).lost == 10
+                return
+            with pytest.raises(RefusedError, match="lies beyond the log's end 40"):
+                await opening
+
+    asyncio.run(scenario())
+
+
+def test_what_another_worker_stores_before_a_turn_comes_is_compared_again():
+    """Its last record may be another one than the log holds by now."""
+
+    async def scenario():
+        topic, definition = servers.unique("takeover"), Definition()
+        async with stored(topic, definition) as (store, of):
+            opening, load = of(definition), store.load
+
+            async def loading(number):
+                store.load = load
+                known = await load(number)
+                identity = known.cluster_id, known.topic_id, known.fingerprint, "{}"
+                last = RecordMark(69, 1)
+                await store.commit(Commit(number, 50, 70, [], *identity, TS, None, last))
+                return await load(number)
+
+            store.load = loading
+            with pytest.raises(RefusedError, match=r"the record at offset 69 .* was set back"):
+                await opening.open(0, None)
 
     asyncio.run(scenario())
 

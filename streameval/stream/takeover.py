@@ -1,10 +1,12 @@
 """A partition comes to this worker: what is stored of it becomes state, and may be refused.
 
-1. A state kept from before will do, if the store and the log agree that nobody went on with it.
-2. Else *load* what is stored, and look which log this is and where it begins and ends.
-3. *Refuse* what would make every figure wrong: another log, another definition, another format.
+1. Look what is stored, and which log this is, where it begins and ends. Each partition waits for
+   Kafka by itself.
+2. *Refuse* what would make every figure wrong: another log, another definition, another format.
    With `reset_windows` windows that cannot be used start anew instead, and the counters go on.
-4. *Restore* the checkpoint at X; the caller reads from X up to the committed offset again.
+3. A state kept from before will do, if nobody went on with it. Else *load* what is stored and
+   *restore* the checkpoint at X, one partition at a time; the caller reads from X up to the
+   committed offset again.
 """
 
 from __future__ import annotations
@@ -80,25 +82,31 @@ class Takeover:
         `parked` is its state from before, if there is one. Waits for servers that are away; raises
         `RefusedError`.
         """
-        # The store is asked first: an offset stored later may lie beyond an end asked earlier.
-        if parked is not None:
-            offset = await persist(lambda: self._store.offset(number))
-            first, end = await self._bounds(number)
-            held = first <= parked.next_offset and (end is None or parked.next_offset <= end)
-            if offset is not None and offset == parked.committed and held:
-                await self._refuse_a_log_set_back(number, parked.last_record, first)
-                return parked
-        async with self._restoring:
-            return await self._open_stored(number)
+        while True:
+            # The store is asked first: an offset stored later may lie beyond an end asked earlier.
+            standing = await persist(functools.partial(self._store.standing, number))
+            # Not in the turn below: a partition that nobody serves must hold up no other one.
+            first, end = await persist(functools.partial(self._extent, number, standing))
+            if parked is not None and standing.offset is not None:
+                held = first <= parked.next_offset  # the end has been compared
+                if standing.offset == parked.committed and held:
+                    return parked
+            async with self._restoring:
+                owned = await self._open_stored(number, standing, first, end)
+            if owned is not None:
+                return owned
 
-    async def _open_stored(self, number: int) -> Owned:
+    async def _open_stored(
+        self, number: int, standing: Stored, first: int, end: int | None
+    ) -> Owned | None:
+        """Restore what is stored; None where another worker went on since the log was compared."""
         try:
             stored = await persist(lambda: self._store.load(number))
         except UnusableStateError as error:
             stored = await self._start_anew(number, error)
-        first, end = await self._bounds(number)
-        self._refuse_another_log_than(number, stored, end)
-        await self._refuse_a_log_set_back(number, stored.last_record, first)
+        compared = standing.offset, standing.last_record
+        if (stored.offset, stored.last_record) != compared:
+            return None
         try:
             state = await self._restored(stored)
         except UnusableStateError as error:
@@ -183,11 +191,17 @@ class Takeover:
 
     # ------------------------------------------------------------- which log is this
 
-    async def _bounds(self, number: int) -> tuple[int, int | None]:
-        """First offset and end of the log, which is still the one we know."""
-        bounds = await persist(lambda: self._reader.bounds(number))
+    async def _extent(self, number: int, stored: Stored) -> tuple[int, int | None]:
+        """First offset and end of the log, which is the one that `stored` was read from.
+
+        All of it is asked anew where a part was not answered: meanwhile the log may have lost its
+        beginning, or its end. Raises `RefusedError` and `UnreachableError`.
+        """
+        first, end = await self._reader.bounds(number)
         self.refuse_another_log()
-        return bounds
+        self._refuse_another_log_than(number, stored, end)
+        await self._refuse_a_log_set_back(number, stored.last_record, first)
+        return first, end
 
     def refuse_another_log(self) -> None:
         """Refuse a log that is not the one this worker began to read."""
@@ -230,7 +244,7 @@ class Takeover:
         """
         if last is None or last.offset < first:
             return
-        found = await persist(lambda: self._reader.mark_at(number, last.offset))
+        found = await self._reader.mark_at(number, last.offset)
         if found is not None and found != last:
             raise RefusedError(
                 f"the record at offset {last.offset} of partition {number} is not the one that was"
