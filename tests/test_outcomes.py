@@ -23,6 +23,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
+from streameval.core.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle_slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
@@ -249,6 +250,50 @@ def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, together)
 
 
 # --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [7, 1_000, 100_000])
+@pytest.mark.parametrize("request_id", ["r1", None])
+def test_a_machine_that_repeats_a_click_fills_neither_memory_nor_files(batch, request_id):
+    """Whatever the order and the cuts: the earliest entries, and the latest of either sign."""
+    definition = Definition()
+    clicks = [
+        FeedbackEvent(TIME + 10 * n, "u1", "a", "click", request_id, retract=n % 3 == 1)
+        for n in range(3_000)
+    ]
+    random.Random(f"{batch} {request_id}").shuffle(clicks)
+    events = [
+        SlateEvent(TIME, "u1", "r1", ("a", "b"), "A"),
+        *clicks,
+        FeedbackEvent(TIME + 40_000, "u1", "b", "click", request_id),
+        ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1),
+    ]
+    state = Partition(definition, keep_outcomes=True)
+    longest = 0
+    for start in range(0, len(events), batch):
+        part = events[start : start + batch]
+        state.apply(part, list(range(start, start + len(part))))
+        state.flush()
+        longest = max(
+            [
+                longest,
+                *(
+                    len(slate.particulars.log)
+                    for user in state.attribution.users.values()
+                    for slate in user.open_slates()
+                ),
+            ]
+        )
+    (row,) = state.outcomes_of(state.take_given_up())
+    of_a = [entry for entry in row.feedback if entry.item == 0]
+    assert [entry.delay for entry in of_a[:98]] == [10 * n for n in range(98)]
+    assert [(entry.delay, entry.retract) for entry in of_a[98:]] == [
+        (29_980, True),
+        (29_990, False),
+    ]
+    assert row.gains == [1.0, 1.0]
+    assert longest <= 2 * MAX_LOGGED_FEEDBACK + 1
+    assert state.attribution.overflow_feedback == 3_000 - MAX_LOGGED_FEEDBACK
 
 
 def an_outcome(number, time=TIME, **changes):

@@ -35,6 +35,7 @@ from streameval.core.limits import (
     MANY_SLATES,
     MAX_FEEDBACK_KINDS,
     MAX_ITEMS,
+    MAX_LOGGED_FEEDBACK,
     MAX_TS,
     OTHER,
 )
@@ -48,6 +49,7 @@ from streameval.core.slates import (
     Pendings,
     Slate,
     User,
+    bounded,
     by_key,
     keep_scores,
     marked,
@@ -516,9 +518,15 @@ class Attribution(Showings):
         self, slate: Slate, item: str, kind: int, ts: int, retract: bool, value: float
     ) -> None:
         """Attribute feedback to an impression for good."""
-        if slate.particulars is not None:
-            slate.particulars.log.append((item, kind, ts, value, retract))
         slate.feedback = marked(slate.feedback, item, kind, ts, retract)
+        known = slate.particulars
+        if known is not None:
+            known.log.append((item, kind, ts, value, retract))
+            if len(known.log) > MAX_LOGGED_FEEDBACK:
+                records, _, _ = by_key(slate.feedback)[item, kind]
+                self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
+                if records % MAX_LOGGED_FEEDBACK == 0:
+                    known.log = bounded(known.log)
 
     def _credit_first(
         self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int

@@ -44,6 +44,10 @@ MAX_READ_MEMORY: Final = 16 << 30
 MAX_LETTER_BYTES: Final = 4 << 20
 LETTER_OVERHEAD: Final = 400
 
+# Entries of feedback of one kind to one item that an outcome file holds. A person gives a few; a
+# machine that repeats one click for half an hour would else fill the memory of its slate.
+MAX_LOGGED_FEEDBACK: Final = 100
+
 # --- Ranking ------------------------------------------------------------------------------------
 # Ranks strictly increase from positions on, so each further item may push past the last position.
 MAX_RANK: Final = MAX_POSITION + MAX_ITEMS

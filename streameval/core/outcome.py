@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple, Self
 
 import msgspec
 
-from streameval.core.slates import POSITION_BITS, POSITION_MASK, Slate
+from streameval.core.limits import MAX_LOGGED_FEEDBACK
+from streameval.core.slates import POSITION_BITS, POSITION_MASK, Slate, bounded
 from streameval.core.verdict import gains_of, ranks_of
 
 
@@ -78,6 +80,10 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
     shown = slate.shown if isinstance(slate.shown, dict) else ranks
     packed = [shown[item] for item in items]
     scores = [known.scores.get(item, (None, None)) for item in items]
+    log = known.log
+    if len(log) > MAX_LOGGED_FEEDBACK:
+        log = bounded(log)
+    log = sorted(log, key=itemgetter(2))
     return Outcome(
         offset=known.offset,
         user=slate.user,
@@ -94,6 +100,6 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
         gains=[best.get(item, 0.0) for item in items],
         feedback=[
             FeedbackOutcome(index[item], kinds[kind], value, ts - slate.time, retract)
-            for item, kind, ts, value, retract in sorted(known.log, key=lambda entry: entry[2])
+            for item, kind, ts, value, retract in log
         ],
     )

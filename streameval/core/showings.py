@@ -99,6 +99,7 @@ class Showings:
         self.open_slates = 0
         self.duplicate_impressions = 0
         self.overflow_items = 0
+        self.overflow_feedback = 0  # since this object was made
         self.offset = NEVER
         self._cell_of = cell_of
         # Slates by the slice of time in which they can be given up; a slate that has moved since

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import msgspec
 
-from streameval.core.limits import MAX_SHARED_ITEMS, OTHER
+from streameval.core.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, OTHER
 from streameval.core.timeline import ItemShowings, Timeline, Timelines
 
 POSITION_BITS: Final = 10
@@ -34,13 +34,17 @@ Verdict = tuple[tuple[int, ...] | None, Ranking | None, int]
 NOTHING: Final[Verdict] = (None, None, 0)
 
 
+LoggedFeedback = tuple[str, int, int, float, bool]
+"""Item, index of the kind, ts (ms), value, retract."""
+
+
 class Particulars(msgspec.Struct, gc=False, array_like=True):
     """What outcome files say of a slate beyond what its figures need.
 
     `offset` of the record that opened it (-1: unknown), `ts`, `variant` and `surface` of its
     earliest event, `scores` (score, propensity by item), `log` of the feedback attributed for
-    good: item, index of the kind, ts (ms), value, retract. A `ts` of NEVER: the slate was there
-    before any of this was kept, and has no outcome.
+    good, from time to time `bounded`. A `ts` of NEVER: the slate was there before any of this was
+    kept, and has no outcome.
     """
 
     offset: int
@@ -48,7 +52,7 @@ class Particulars(msgspec.Struct, gc=False, array_like=True):
     variant: str | None
     surface: str | None
     scores: dict[str, tuple[float | None, float | None]]
-    log: list[tuple[str, int, int, float, bool]]
+    log: list[LoggedFeedback]
 
 
 class Pending(msgspec.Struct, gc=False, eq=False):
@@ -347,6 +351,24 @@ def marked(marks: Marks | None, item: str, kind: int, ts: int, retract: bool) ->
         positive = max(positive, ts)
     marks[item, kind] = (records + 1, positive, retraction)
     return marks
+
+
+def bounded(log: Iterable[LoggedFeedback]) -> list[LoggedFeedback]:
+    """`log` in order of ts, with at most `MAX_LOGGED_FEEDBACK` entries of one item and kind.
+
+    The earliest of them stay, and the latest positive and retraction, which decide. What stays
+    depends neither on the order of arrival nor on when this was called before.
+    """
+    entries: dict[FeedbackKey, list[LoggedFeedback]] = {}
+    for entry in log:
+        entries.setdefault(entry[:2], []).append(entry)
+    kept: list[LoggedFeedback] = []
+    for group in entries.values():
+        group.sort(key=itemgetter(2, 3, 4))
+        first, rest = group[: MAX_LOGGED_FEEDBACK - 2], group[MAX_LOGGED_FEEDBACK - 2 :]
+        last = {entry[4]: entry for entry in rest}
+        kept += [*first, *last.values()]
+    return sorted(kept, key=itemgetter(2, 0, 1, 3, 4))
 
 
 def unmarked(marks: Marks | None, item: str, kind: int) -> Marks | None:

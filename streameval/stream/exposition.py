@@ -190,7 +190,7 @@ def _events(counters: ProcessCounters) -> Iterator[Metric]:
         ),
         (
             "overflow",
-            "What went beyond a bound: segments under __other__, items left out of their slate",
+            "What went beyond a bound: segments, items of a slate, feedback in outcome files",
             "bound",
             counters.overflow,
         ),

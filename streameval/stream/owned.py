@@ -397,6 +397,7 @@ class Owned:
             "events": self.state.events,
             "feedback": dict(attribution.feedback_kinds),
             "overflow": {
+                "feedback": attribution.overflow_feedback,
                 "items": attribution.overflow_items,
                 "segments": attribution.segments.overflowed,
             },

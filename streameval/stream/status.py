@@ -92,7 +92,7 @@ class ProcessCounters:
     events: Counts[str] = field(default_factory=lambda: _labels(*EVENTS))
     rejected: Counts[str] = field(default_factory=lambda: _labels(*REASONS))
     unattributed: Counts[str] = field(default_factory=lambda: _labels(*UNATTRIBUTED))
-    overflow: Counts[str] = field(default_factory=lambda: _labels("segments", "items"))
+    overflow: Counts[str] = field(default_factory=lambda: _labels("segments", "items", "feedback"))
     feedback: Counts[str] = field(init=False)
     impressions: Counts[Segment] = field(init=False)
     impressions_taken_back: Counts[Segment] = field(init=False)
