@@ -87,8 +87,8 @@ BUGS = (
     Bug(
         "takeover: a state kept from before is taken to be at whatever offset is stored",
         "streameval/stream/takeover.py",
-        "offset is not None and offset == parked.committed and held",
-        'offset is not None and held and not setattr(parked, "committed", offset)',
+        "if standing.offset == parked.committed and held:",
+        'if held and not setattr(parked, "committed", standing.offset):',
     ),
     Bug(
         "revoke: a partition that went is still held",

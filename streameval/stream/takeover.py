@@ -61,6 +61,8 @@ class Takeover:
         self._reset = reset_windows
         # What is stored, what it unpacks to and the state are in memory together: of one partition.
         self._restoring = asyncio.Lock()
+        # So is a batch of the log with what it unpacks to.
+        self._comparing = asyncio.Lock()
 
     async def check_stored(self, partitions: int) -> None:
         """Refuse what `open` would, as far as Redis alone tells it, before there is any assignment.
@@ -244,7 +246,8 @@ class Takeover:
         """
         if last is None or last.offset < first:
             return
-        found = await self._reader.mark_at(number, last.offset)
+        async with self._comparing:
+            found = await self._reader.mark_at(number, last.offset)
         if found is not None and found != last:
             raise RefusedError(
                 f"the record at offset {last.offset} of partition {number} is not the one that was"
