@@ -515,6 +515,21 @@ def test_a_large_batch_is_left_alone_after_two_workers_died_of_it(world):
     world.run(scenario)
 
 
+def test_a_note_that_is_written_after_its_partition_went_is_taken_back(world):
+    """The next owner would take its author for dead, though it only waited for Redis."""
+
+    async def scenario():
+        await world.start()
+        await asyncio.sleep(A_WHILE)
+        noting = asyncio.ensure_future(world.ingest.unpacking(0, 5, 9))
+        await world.ingest.revoked([0])
+        assert await noting == "it is another worker's by now"
+        await asyncio.sleep(1)
+        assert "streameval:{g:t:0}:unpacking" not in world.server.keys
+
+    world.run(scenario)
+
+
 def test_the_note_of_a_large_batch_goes_when_the_batch_is_committed(world):
     async def scenario():
         await world.start()

@@ -14,7 +14,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
                                                           lists and
                                                           unlinks
   streameval:{g:t:p}:unpacking      string  1 h           store.py    the offset of a large batch that is being
-                                                                      unpacked, and how many began with it
+                                                                      unpacked, how many began with it, and who was
+                                                                      the last of them
   streameval:{g:t}:<lease>          string  the lease's   store.py    who holds the lease
   streameval:{g:t}:<lease>:fence    string  none          store.py    the fencing token given out last
 

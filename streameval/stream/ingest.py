@@ -360,6 +360,9 @@ class Ingest:
                 last,
             )
         self._large[partition] = last + 1
+        if partition not in self._assigned:  # it went while Redis was waited for
+            self._forget_batches([partition])
+            return "it is another worker's by now"
         return ""
 
     async def unpacked(self, partition: int) -> None:

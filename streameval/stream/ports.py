@@ -103,7 +103,7 @@ class Keeper(Protocol):
         """The offset of the stored checkpoint alone."""
 
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
-        """Note that the batch at `offset` is being unpacked; how many notes of it were left."""
+        """Note that the batch at `offset` is being unpacked; how many notes others left of it."""
 
     async def forget_batch(self, partition: int) -> None:
         """Take the note back: the batch was unpacked, and nobody died of it."""

@@ -180,6 +180,7 @@ class Store:
         self._user_ttl = user_ttl or 0
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._complained = -COMPLAINT_SECONDS
+        self._author = secrets.token_hex(4)  # of notes
 
     # --- Before work --------------------------------------------------------------------------
 
@@ -302,17 +303,20 @@ class Store:
         await self._run_once(_lua("reset"), key, [chunks, fingerprint, definition])
 
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
-        """Note that the batch at `offset` is being unpacked; how many notes of it were left.
+        """Note that the batch at `offset` is being unpacked; how many notes others left of it.
 
         Nobody takes back the note of a worker that died. Where `most` were left, none is added:
-        they lapse together, an hour after the last one. Exactly-once does not depend on notes.
+        they lapse together, an hour after the last one. Our own does not count: the reply to it may
+        have been lost. Exactly-once does not depend on notes.
         """
         key = self._key(partition, "unpacking")
         found: bytes | None = await self._once(lambda: self._raw("GET", key))
-        at, _, left = (found or b"").decode(errors="replace").partition(" ")
+        at, left, author = [*(found or b"").decode(errors="replace").split(" "), "", ""][:3]
         count = int(left) if at == str(offset) and left.isdigit() else 0
+        if count and author == self._author:
+            count -= 1
         if count < most:
-            note = f"{offset} {count + 1}"
+            note = f"{offset} {count + 1} {self._author}"
             await self._once(lambda: self._redis.set(key, note, px=NOTE_TTL_MS))
         return count
 
