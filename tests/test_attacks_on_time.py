@@ -163,6 +163,39 @@ def test_slates_that_are_too_old_are_not_looked_through_however_late_they_showed
     assert partition.events["waiting"] == 0
 
 
+def beyond_reach(size):
+    """Slates that show an item when they are all but too old, and clicks just after."""
+    opened = [show(0, "first", request=f"r{n}") for n in range(size)]
+    clicks = [click(A + 1 + n, "x") for n in range(size)]
+    return [opened, clicks, [show(A, "x", request=f"r{n}") for n in range(size)]]
+
+
+def stairs(size):
+    """Two stairs of slates: those that began later showed an item earlier, so each holds a click.
+
+    The second takes them all over from the first.
+    """
+    opened = [show(n, "first", request=f"{stair}{n}") for n in range(size) for stair in "ab"]
+    clicks = [click(A + n, "x") for n in range(size)]
+    first = [show(A - size - n, "x", request=f"a{n}") for n in range(size)]
+    return [opened, clicks, first, [show(A - n, "x", request=f"b{n}") for n in range(size)]]
+
+
+@pytest.mark.parametrize("made", [beyond_reach, stairs])
+def test_what_waits_is_walked_along_once_for_all_slates_that_show_its_item(made, count):
+    batches = made(5_000)
+    partition = Partition(DEFINITION)
+    for batch in batches:
+        partition.apply(batch)
+        partition.flush()
+    assert count.total < 150 * sum(map(len, batches))
+    assert partition.events["waiting"] == (5_000 if made is beyond_reach else 0)
+    for step in (1, 7, 1_000):
+        events = [event for batch in made(100) for event in batch]
+        cut = [events[start : start + step] for start in range(0, len(events), step)]
+        assert_same(run(DEFINITION, cut), oracle(DEFINITION, events))
+
+
 def test_one_request_id_for_everything_costs_the_same(count):
     shown = [show(n * L // EVENTS, f"i{n % 900}", request="r") for n in range(EVENTS // 2)]
     clicks = [click(L - 1, f"i{n % 900}", request="r") for n in range(EVENTS // 2)]
@@ -204,6 +237,27 @@ def test_a_flush_is_made_in_steps_of_bounded_work(count):
             most, before = max(most, count.total - before), count.total
         assert most < 200 * FLUSH_STEP
         assert partition.events["waiting"] == 0
+
+
+def test_a_slate_of_many_items_is_no_single_piece_of_work(count):
+    """A thousand items that feedback waits for, in each of many slates of one user."""
+    items = tuple(f"i{n}" for n in range(1_000))
+    clicks = [click(L // 2, item) for item in items]
+    slates = [SlateEvent(BASE + n, "u", f"r{n}", items) for n in range(2 * MANY_SLATES)]
+    later = [show(10 * (A + L), "x", request="later")]
+    partition = Partition(DEFINITION)
+    for batch in (
+        [show(0, request=f"s{n}") for n in range(2 * MANY_SLATES)],
+        clicks,
+        slates,
+        later,
+    ):
+        partition.apply(batch)
+        before, most = count.total, 0
+        for _ in partition.flushing():
+            most, before = max(most, count.total - before), count.total
+        assert max(most, count.total - before) < 200 * FLUSH_STEP
+    assert partition.events["waiting"] == 0
 
 
 def test_an_index_of_a_users_slates_goes_when_they_are_few_again():

@@ -22,6 +22,7 @@ slate of its own, and the first feedback to a slate. No flush looks at those, un
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
@@ -44,7 +45,6 @@ from streameval.core.slates import (
     NEVER,
     POSITION_BITS,
     POSITIVES,
-    Marks,
     Pending,
     Pendings,
     Slate,
@@ -56,9 +56,13 @@ from streameval.core.slates import (
     precedes,
     sharing,
     unmarked,
+    without,
 )
 from streameval.core.timeline import ItemShowings
 from streameval.core.verdict import of_one, ranks_of
+
+Showing = dict[tuple[str, str], dict[Slate, None]]
+"""Slates that show an item, by user and item."""
 
 
 class Attribution(Showings):
@@ -186,7 +190,7 @@ class Attribution(Showings):
 
     def resolving(self) -> Iterator[None]:
         """The same in steps of bounded work."""
-        yield from self._rematch()
+        yield from _paced(self._rematch())
         self._count_kinds()
         inbox, self.inbox = self.inbox, []
         for start in range(0, len(inbox), FLUSH_STEP):
@@ -195,7 +199,7 @@ class Attribution(Showings):
                 if event.request_id is None:
                     user = self.users.get(event.user_id)
                     if user is not None and self._lacks_index(user):
-                        yield from self._make_index(user)
+                        yield from _paced(self._make_index(user))
             self._take_in(events)
             yield
         yield from self._settle()
@@ -246,96 +250,80 @@ class Attribution(Showings):
         Only feedback at or after a showing of its item can go to that showing, and only a showing
         that turned out earlier can lose feedback: a slate that moves back in time was begun at most
         L before the watermark, so what came in by then is not too late for it.
+
+        Yields after each piece of work, as all do that this calls.
         """
         fresh, self.fresh = self.fresh, {}
         earlier, self.earlier = self.earlier, {}
-        lost: dict[tuple[Slate, str], None] = {}
-        for number, (slate, first) in enumerate(fresh.items(), 1):
+        lost: Showing = defaultdict(dict)
+        for slate, first in fresh.items():
             user = self.users[slate.user]
             if user.by_item is not None and slate.request is not None:
-                _enter(user.by_item, slate, first)
-            if number % FLUSH_STEP == 0:
-                yield
-        for number, (slate, first) in enumerate(fresh.items(), 1):
+                yield from _enter(user.by_item, slate, first)
+        awaited: Showing = defaultdict(dict)
+        for slate, first in fresh.items():
             user = self.users[slate.user]
-            if user.pending:
-                for item in _awaited(user.pending, slate, first):
-                    yield from self._take_over(user, slate, item, lost)
-            if number % FLUSH_STEP == 0:
+            yield
+            if not user.pending:
+                continue
+            for item in _awaited(user.pending, slate, first):
+                awaited[user.id, item][slate] = None
+                if slate.request is not None:
+                    named = user.id, (slate.request, item)
+                    shown = slate.shown_at(item)
+                    earlier[named] = min(shown, earlier.get(named, shown))
                 yield
+        for (user_id, item), slates in awaited.items():
+            yield from self._take_over(self.users[user_id], item, slates, lost)
         for (user_id, name), ts in earlier.items():
             yield from self._match_from(self.users[user_id], name, ts, lost)
-        for number, (slate, item) in enumerate(lost, 1):
-            self._count_soft(slate, item)
-            if number % FLUSH_STEP == 0:
-                yield
+        for (user_id, item), slates in lost.items():
+            yield from self._count_soft(self.users[user_id], item, slates)
 
     def _take_over(
-        self, user: User, slate: Slate, item: str, lost: dict[tuple[Slate, str], None]
+        self, user: User, item: str, slates: dict[Slate, None], lost: Showing
     ) -> Iterator[None]:
-        """Give what waits for an item to a slate that shows it only now."""
+        """Give what waits for an item to the slates that show it only now."""
         pendings = user.pending
         assert pendings is not None, "something waits"
-        packed = slate.packed(item)
-        assert packed is not None, "it is shown"
-        shown = slate.anchor + (packed >> POSITION_BITS)
-        if slate.request is not None:
-            yield from self._match_from(user, (slate.request, item), shown, lost)
-        window = self.definition.attribution_window
-        pending = pendings.next(item, (shown, NEVER))
-        step = 0
-        while pending is not None:
+        reach = _Reach(item, slates, self.definition.attribution_window)
+        pending = pendings.next(item, reach.begin)
+        while pending is not None and pending.ts <= reach.end:
             nearest = self._nearest(user, item, pending.ts)
             self._give(pending, nearest, lost)
-            after = (pending.ts, pending.number + 1)
-            if nearest is not None and nearest is not slate:
-                # It was shown later than `slate`, and counts until it is too old.
-                after = (nearest.time + window + 1, NEVER)
-            pending = pendings.next(item, after)
-            step += 1
-            if step % FLUSH_STEP == 0:
-                yield
+            pending = pendings.next(item, reach.after(pending, nearest))
+            yield
 
     def _match_from(
         self,
         user: User,
         name: str | tuple[str, str],
         ts: int,
-        lost: dict[tuple[Slate, str], None],
+        lost: Showing,
     ) -> Iterator[None]:
         """Match all that waits under one name anew, from `ts` on."""
         if not user.pending:
             return
         pending = user.pending.next(name, (ts, NEVER))
-        step = 0
         while pending is not None:
             self._match(user, pending, lost)
             pending = user.pending.next(name, (pending.ts, pending.number + 1))
-            step += 1
-            if step % FLUSH_STEP == 0:
-                yield
+            yield
 
-    def _count_soft(self, slate: Slate, item: str) -> None:
-        """Count the pending feedback to one item of a slate anew, after some was taken from it."""
-        left = {key: mark for key, mark in by_key(slate.soft or {}).items() if key[0] != item}
-        marks: Marks | None = left or None
-        pendings = self.users[slate.user].pending
-        packed = slate.packed(item)
+    def _count_soft(self, user: User, item: str, slates: dict[Slate, None]) -> Iterator[None]:
+        """Count the pending feedback to one item of slates anew, after some was taken from each."""
+        pendings = user.pending
         assert pendings is not None, "what was taken waits"
-        assert packed is not None, "it was shown"
-        shown = slate.anchor + (packed >> POSITION_BITS)
         window = self.definition.attribution_window
-        for name in (item,) if slate.request is None else (item, (slate.request, item)):
-            pending = pendings.next(name, (shown, NEVER))
-            while pending is not None and pending.ts <= slate.time + window:
-                holder = pending.slate
-                after = (pending.ts, pending.number + 1)
-                if holder is slate:
-                    marks = marked(marks, item, pending.kind, pending.ts, pending.retract)
-                elif holder is not None:  # shown later: it holds all until it is too old
-                    after = (holder.time + window + 1, NEVER)
-                pending = pendings.next(name, after)
-        slate.soft = marks
+        reach = _Reach(item, slates, window)
+        for slate in slates:
+            slate.soft = without(slate.soft, item, len(self.gains))
+        yield from _count_held(pendings, item, reach)
+        for slate in slates:
+            if slate.request is not None:
+                own = _Reach(item, {slate: None}, window)
+                yield from _count_held(pendings, (slate.request, item), own)
+            yield
 
     def _lacks_index(self, user: User) -> bool:
         """Whether a user has many slates, and nothing to find them by item."""
@@ -344,15 +332,14 @@ class Attribution(Showings):
     def _make_index(self, user: User) -> Iterator[None]:
         """Make the index of a user's slates by item."""
         pairs: dict[str, list[tuple[tuple[int, str], Slate]]] = defaultdict(list)
-        for number, slate in enumerate(user.slates.everything(), 1):
+        for slate in user.slates.everything():
             for item, key in showings_of(slate):
                 pairs[item].append((key, slate))
-            if number % FLUSH_STEP == 0:
                 yield
         by_item: dict[str, ItemShowings] = {}
         for item, known in pairs.items():
             by_item[item] = ItemShowings(sorted(known, key=itemgetter(0)))
-            if len(known) > MANY_SLATES:
+            for _ in range(0, len(known), MANY_SLATES + 1):
                 yield
         user.by_item = by_item
 
@@ -375,7 +362,7 @@ class Attribution(Showings):
         user.pending.enter(pending)
         heappush(self._due, (pending.ts, pending.number, pending))
         self.waiting += 1
-        self._match(user, pending, {})
+        self._match(user, pending, defaultdict(dict))
 
     def pending(self) -> list[Pending]:
         """All feedback that is pending, in no order."""
@@ -418,7 +405,7 @@ class Attribution(Showings):
                 best, best_shown = slate, shown
         return best
 
-    def _match(self, user: User, pending: Pending, lost: dict[tuple[Slate, str], None]) -> None:
+    def _match(self, user: User, pending: Pending, lost: Showing) -> None:
         """Attribute pending feedback anew."""
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
@@ -437,9 +424,7 @@ class Attribution(Showings):
         shown = slate.anchor + (packed >> POSITION_BITS)
         return shown if shown <= ts else NEVER
 
-    def _give(
-        self, pending: Pending, slate: Slate | None, lost: dict[tuple[Slate, str], None]
-    ) -> None:
+    def _give(self, pending: Pending, slate: Slate | None, lost: Showing) -> None:
         """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty.
 
         What it is taken from goes into `lost`, to be counted anew.
@@ -451,7 +436,7 @@ class Attribution(Showings):
         if held is None:
             self.waiting -= 1
         else:
-            lost[held, pending.item] = None
+            lost[pending.user, pending.item][held] = None
             self.mark(held)
         if slate is None:
             self.waiting += 1
@@ -547,7 +532,50 @@ class Attribution(Showings):
         self.note(slate)
 
 
-def _enter(by_item: dict[str, ItemShowings], slate: Slate, first: int) -> None:
+class _Reach:
+    """The stretch of time in which feedback to an item can count for one of some slates.
+
+    All that waits for the item is walked along once for all of them: what another slate holds, or
+    none, is hopped over, up to where one of these can be the nearest again.
+    """
+
+    def __init__(self, item: str, slates: dict[Slate, None], window: int) -> None:
+        self.slates = slates
+        self._window = window
+        self._shown = sorted({slate.shown_at(item) for slate in slates})
+        self.begin = (self._shown[0], NEVER)
+        self.end = max(slate.time for slate in slates) + window
+
+    def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
+        """From where on to look on behind `pending`, which `nearest` is to have."""
+        if nearest is not None and nearest in self.slates:
+            return pending.ts, pending.number + 1
+        # Of these, the ones shown by then are too old; or `nearest` was shown after them, and holds
+        # whatever comes until it is too old itself.
+        at = bisect_right(self._shown, pending.ts)
+        ts = self._shown[at] if at < len(self._shown) else self.end + 1
+        return ts if nearest is None else min(ts, nearest.time + self._window + 1), NEVER
+
+
+def _count_held(pendings: Pendings, name: str | tuple[str, str], reach: _Reach) -> Iterator[None]:
+    """Count what the slates of `reach` hold of what waits under one name."""
+    pending = pendings.next(name, reach.begin)
+    while pending is not None and pending.ts <= reach.end:
+        slate = pending.slate
+        if slate is not None and slate in reach.slates:
+            slate.soft = marked(slate.soft, pending.item, pending.kind, pending.ts, pending.retract)
+        pending = pendings.next(name, reach.after(pending, slate))
+        yield
+
+
+def _paced(pieces: Iterator[None]) -> Iterator[None]:
+    """Work that yields after each piece, in steps of `FLUSH_STEP` of them."""
+    for number, _ in enumerate(pieces, 1):
+        if number % FLUSH_STEP == 0:
+            yield
+
+
+def _enter(by_item: dict[str, ItemShowings], slate: Slate, first: int) -> Iterator[None]:
     """Enter the items of a slate, from number `first` on, into its user's index."""
     for item, key in showings_of(slate, first):
         showings = by_item.get(item)
@@ -555,6 +583,7 @@ def _enter(by_item: dict[str, ItemShowings], slate: Slate, first: int) -> None:
             by_item[item] = ItemShowings(((key, slate),))
         else:
             showings.add(key, slate)
+        yield
 
 
 def _awaited(pendings: Pendings, slate: Slate, first: int) -> list[str]:

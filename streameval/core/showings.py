@@ -417,7 +417,7 @@ class Showings:
             slates, users = self._closing.pop(bucket)
             for start in range(0, len(slates), FLUSH_STEP):
                 part = slice(start, start + FLUSH_STEP)
-                self._give_up(slates[part], users[part])
+                yield from self._give_up(slates[part], users[part])
                 yield
 
     def closing_exactly(self) -> Iterator[None]:
@@ -439,10 +439,12 @@ class Showings:
                     else:
                         self.open_slates -= 1
                         self.adopt(slate, user)
-                self._give_up(*over_now)
+                yield from self._give_up(*over_now)
                 yield
 
-    def _give_up(self, slates: Sequence[Slate], users: Sequence[User]) -> None:
+    def _give_up(self, slates: Sequence[Slate], users: Sequence[User]) -> Iterator[None]:
+        """Close slates; those of an index are a piece of work for each of their items."""
+        dropped = 0
         self.open_slates -= len(slates)
         if self.keep_outcomes:
             self.given_up += slates
@@ -458,7 +460,11 @@ class Showings:
                     user.chained -= 1
                 if user.by_item is not None:
                     self._drop(user, user.by_item, slate)
+                    dropped += slate.size()
             self.forget(user)
+            if dropped >= FLUSH_STEP:
+                dropped = 0
+                yield
 
     def _drop(self, user: User, by_item: dict[str, ItemShowings], slate: Slate) -> None:
         """Take a slate out of its user's index, which goes when slates are few again."""

@@ -138,6 +138,12 @@ class Slate(msgspec.Struct, gc=False, eq=False):
                 return None
         return shown.count(BETWEEN, 0, at) + 1
 
+    def shown_at(self, item: str) -> int:
+        """When an item that it shows was shown first (ms)."""
+        packed = self.packed(item)
+        assert packed is not None, "it is shown"
+        return self.anchor + (packed >> POSITION_BITS)
+
 
 class Slates(Timelines[str, Slate]):
     """Slates by request, or by item where they have none, in the order in which they began.
@@ -385,6 +391,15 @@ def unmarked(marks: Marks | None, item: str, kind: int) -> Marks | None:
         marks[item, kind] = (records - 1, positive, retraction)
     else:
         del marks[item, kind]
+    return marks or None
+
+
+def without(marks: Marks | None, item: str, kinds: int) -> Marks | None:
+    """`marks` without those of an item, of any of so many kinds. A dict of marks is changed."""
+    if not isinstance(marks, dict):
+        return None if marks is not None and marks[0] == item else marks
+    for kind in range(kinds):
+        marks.pop((item, kind), None)
     return marks or None
 
 
