@@ -111,6 +111,17 @@ def test_an_index_that_rows_still_hold_is_not_used_again_before_they_are_booked(
     assert partition.attribution.segments.leaving == []
 
 
+def test_a_segment_that_comes_back_in_one_batch_is_counted_whole():
+    """It has an index of then and one of now, which go by one name."""
+    definition = replace(DEFINITION, max_segments=1, dimensions=("variant",))
+    span, partition = definition.segment_span, Partition(definition)
+    for ts, variant in ((0, "A"), (span + 1, "B"), (2 * span + 2, "A")):
+        partition.apply([show(ts, request="r", variant=variant), click(ts + 1, request="r")])
+    partition.flush()
+    assert partition.changes.impressions == {("A",): (2, 0), ("B",): (1, 0)}
+    assert partition.changes.positives == {(("A",), 0): (2, 0), (("B",), 0): (1, 0)}
+
+
 def test_a_worker_shows_and_counts_new_segments_when_old_ones_are_in_no_window_any_more():
     """Below the bound nothing is forgotten; a counter that is dropped never falls."""
     shown, counters = ShownSegments(2), ProcessCounters(Definition(max_segments=2))

@@ -15,7 +15,7 @@ Everything is a function of the log: where a batch or a flush ends changes no fi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,6 +44,7 @@ SMALLEST_RENUMBERING = 4096
 MOST_BOOKED = 30_000  # rows that wait for the windows
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 Added = tuple[int, int]
 """What a flush added and what it took back (both not negative)."""
@@ -278,22 +279,19 @@ class Partition:
     def _changes(self, rows: Rows) -> SegmentChanges:
         values = self.attribution.segments.values
         segment_of = self.cells.segments
-        impressions = {
-            values[segment]: added
-            for segment, added in _by_key(
-                [segment_of[cell] for cell in rows.cells], rows.impressions
-            ).items()
-        }
+        impressions = _by_key([segment_of[cell] for cell in rows.cells], rows.impressions)
         kinds = len(self.gains)
         keys = [
             segment_of[cell] * kinds + kind
             for cell, kind in zip(rows.positive_cells, rows.positive_kinds, strict=True)
         ]
-        positives = {
-            (values[key // kinds], key % kinds): added
-            for key, added in _by_key(keys, rows.positives).items()
-        }
-        return SegmentChanges(impressions, positives)
+        positives = _by_key(keys, rows.positives)
+        return SegmentChanges(
+            _by_name((values[segment], added) for segment, added in impressions.items()),
+            _by_name(
+                ((values[key // kinds], key % kinds), added) for key, added in positives.items()
+            ),
+        )
 
     def _take_back(self, slate: Slate, delta: UserDelta, rows: Rows) -> None:
         """Undo all that is booked of a slate that moved to another time or segment."""
@@ -362,3 +360,12 @@ def _by_key(keys: list[int], values: list[int]) -> dict[int, Added]:
     added = np.bincount(index, weights=np.maximum(changes, 0)).astype(np.int64).tolist()
     taken = np.bincount(index, weights=np.maximum(-changes, 0)).astype(np.int64).tolist()
     return {key: pair for key, pair in enumerate(zip(added, taken, strict=True)) if pair != (0, 0)}
+
+
+def _by_name(found: Iterable[tuple[K, Added]]) -> dict[K, Added]:
+    """What was added by name: a segment that came back has two indices until its first is free."""
+    named: dict[K, Added] = {}
+    for name, (added, taken) in found:
+        before = named.get(name, (0, 0))
+        named[name] = (before[0] + added, before[1] + taken)
+    return named
