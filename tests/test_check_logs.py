@@ -48,7 +48,8 @@ class FakeTopic:
         offsets = list(range(begin, end))
         stamps = [at * MINUTE for at in offsets]
         values = [f'{value}, "ts": {1_700_000_000_000 + at}}}'.encode() for at in offsets]
-        yield Columns(offsets, [1_700_000_000_000 + stamp for stamp in stamps], [None], values)
+        times = [1_700_000_000_000 + stamp for stamp in stamps]
+        yield Columns(offsets, times, [None], values, sum(map(len, values)))
 
 
 @pytest.fixture
