@@ -296,6 +296,25 @@ def test_a_machine_that_repeats_a_click_fills_neither_memory_nor_files(batch, re
     assert state.attribution.overflow_feedback == 3_000 - MAX_LOGGED_FEEDBACK
 
 
+def test_the_feedback_that_is_kept_does_not_depend_on_the_order_of_arrival():
+    def kept(delays):
+        state = Partition(Definition(), keep_outcomes=True)
+        for event in (
+            ImpressionEvent(TIME, "u", "x", "r"),
+            *(FeedbackEvent(TIME + delay, "u", "x", "click", "r") for delay in delays),
+            ImpressionEvent(TIME + HOUR, "u", "x", "r"),
+        ):
+            state.apply([event], [0])
+            state.flush()
+        assert state.attribution.log_limits == {}, "the slate is gone"
+        (row,) = state.outcomes_of(state.take_given_up())
+        return [entry.delay for entry in row.feedback]
+
+    for size in (97, 98, 99, 100, 101, 199, 200, 201, 205, 350):
+        delays = list(range(1, size + 1))
+        assert kept(delays) == kept(delays[::-1]) == [*delays[:98], *delays[98:][-1:]]
+
+
 def an_outcome(number, time=TIME, **changes):
     values = {
         "offset": number,

@@ -510,8 +510,11 @@ class Attribution(Showings):
             if len(known.log) > MAX_LOGGED_FEEDBACK:
                 records, _, _ = by_key(slate.feedback)[item, kind]
                 self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
-                if records % MAX_LOGGED_FEEDBACK == 0:
+                # Looked through only when it has doubled, so an entry costs a constant.
+                if len(known.log) >= self.log_limits.get(slate, 2 * MAX_LOGGED_FEEDBACK):
                     known.log = bounded(known.log)
+                    most = max(MAX_LOGGED_FEEDBACK, len(known.log))
+                    self.log_limits[slate] = len(known.log) + most
 
     def _credit_first(
         self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int

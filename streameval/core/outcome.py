@@ -81,7 +81,7 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
     packed = [shown[item] for item in items]
     scores = [known.scores.get(item, (None, None)) for item in items]
     log = known.log
-    if len(log) > MAX_LOGGED_FEEDBACK:
+    if len(log) >= MAX_LOGGED_FEEDBACK - 1:  # what was bounded before is at least as long
         log = bounded(log)
     log = sorted(log, key=itemgetter(2))
     return Outcome(

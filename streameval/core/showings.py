@@ -100,6 +100,8 @@ class Showings:
         self.duplicate_impressions = 0
         self.overflow_items = 0
         self.overflow_feedback = 0  # since this object was made
+        # How long the log of a slate may get before it is bounded again, where that was done.
+        self.log_limits: dict[Slate, int] = {}
         self.offset = NEVER
         self._cell_of = cell_of
         # Slates by the slice of time in which they can be given up; a slate that has moved since
@@ -448,6 +450,9 @@ class Showings:
         self.open_slates -= len(slates)
         if self.keep_outcomes:
             self.given_up += slates
+            if self.log_limits:
+                for slate in slates:
+                    self.log_limits.pop(slate, None)
         for slate, user in zip(slates, users, strict=True):
             request = slate.request
             if request is None:
