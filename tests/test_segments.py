@@ -149,6 +149,13 @@ def test_a_worker_shows_and_counts_new_segments_when_old_ones_are_in_no_window_a
     assert (("B",), "click") in counters.positives
 
 
+def test_what_is_shown_as_other_takes_no_place_of_a_segment():
+    """A worker that meets it first, after a restart, shows what the one before showed."""
+    shown = ShownSegments(2)
+    names = ("B",), ("__other__",), ("A",), ("C",)
+    assert [shown(name) for name in names] == [("B",), ("__other__",), ("A",), ("__other__",)]
+
+
 def test_segments_of_an_ordinary_log_keep_their_places():
     """Fewer than the bound: nothing is retired, however long ago it was shown."""
     partition = Partition(replace(DEFINITION, dimensions=("variant",)))

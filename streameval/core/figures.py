@@ -192,10 +192,12 @@ class ShownSegments:
 
     def __call__(self, segment: Segment) -> Segment:
         """The segment itself, or `__other__` in each dimension."""
-        if segment not in self._met:
-            if len(self._met) >= self._limit:
-                return (OTHER,) * len(segment)
-            self._met.add(segment)
+        if segment in self._met:
+            return segment
+        rest = (OTHER,) * len(segment)
+        if segment == rest or len(self._met) >= self._limit:
+            return rest
+        self._met.add(segment)
         return segment
 
 
