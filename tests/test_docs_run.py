@@ -126,7 +126,9 @@ class Scene:
             )
             (programs / name).write_text(f"#!/bin/bash\n{filled}\n")
             (programs / name).chmod(0o755)
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+        # What `make test` was called with is not for a `make` of the docs.
+        ours = (PREFIX, "MAKE", "MFLAGS")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         self.environment = clean | {"PATH": f"{programs}:{clean['PATH']}", "PYTHONUTF8": "1"}
         self.environment["STREAMEVAL_LISTEN"] = "127.0.0.1:0"
         self.environment.setdefault("PYTHONPATH", "" if "PYTHONSAFEPATH" in clean else str(ROOT))
