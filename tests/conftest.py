@@ -121,6 +121,7 @@ def pytest_terminal_summary(terminalreporter):
 # --- processes -----------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """Run one process more than there are cores: many tests wait for a server."""
     return len(os.sched_getaffinity(0)) + 1
