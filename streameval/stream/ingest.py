@@ -326,6 +326,9 @@ class Ingest:
             stored,
             self.settings.group,
         )
+        if self._parked.get(owned.number) is owned:
+            # Its last commit is not stored, so nobody may go on with it.
+            del self._parked[owned.number]
         if self.owned.get(owned.number) is owned:
             del self.owned[owned.number]
             if owned.number in self._assigned:
