@@ -58,7 +58,7 @@ def test_each_of_three_brokers_is_killed_in_turn_and_nobody_notices():
     ):
         workers = [it.worker(kafka_rack=f"r{number}") for number in (1, 2)]
         for worker in workers:
-            service.wait_for(lambda of=worker: of.page("/readyz"), 30, "it is ready")
+            service.wait_for(lambda of=worker: of.page("/readyz"), 90, "it is ready")
         sending = it.producing(3 * RECORDS + 2_000, seconds=20)
         said = []
         for node in kafka.nodes:
