@@ -127,7 +127,7 @@ class Scene:
             (programs / name).write_text(f"#!/bin/bash\n{filled}\n")
             (programs / name).chmod(0o755)
         # What `make test` was called with is not for a `make` of the docs.
-        ours = (PREFIX, "MAKE", "MFLAGS")
+        ours = (PREFIX, "MAKE", "MFLAGS", "VENV", "WHEEL", "ARGS", "PROCESSES")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         self.environment = clean | {"PATH": f"{programs}:{clean['PATH']}", "PYTHONUTF8": "1"}
         self.environment["STREAMEVAL_LISTEN"] = "127.0.0.1:0"
