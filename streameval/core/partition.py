@@ -176,7 +176,7 @@ class Partition:
     def flushing(self) -> Generator[None, None, list[UserDelta]]:
         """Flush in steps of bounded work, with the same answer; apply nothing until the end.
 
-        Reading at a time T in between gives the figures of the flush before.
+        Whoever reads figures in between sees some of what is being booked; reading changes nothing.
         """
         yield from self.attribution.resolving()
         rows = yield from self._book()
