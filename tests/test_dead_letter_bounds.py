@@ -5,7 +5,7 @@ import pytest
 from streameval.core.definition import Definition
 from streameval.core.events import TooLarge
 from streameval.core.limits import MAX_DEAD_LETTER_BYTES, MAX_EVENT_BYTES, MAX_LETTER_BYTES
-from streameval.core.partition import Partition
+from streameval.core.partition import Partition, drained
 from streameval.stream.owned import Limits, Owned, Records
 
 LIMITS = Limits(50_000, 5_000, 1.0, 30.0, 60_000)
@@ -19,22 +19,12 @@ def owned_with(values, keys=None):
     return owned
 
 
-def cut_whole(owned, now):
-    """The commit, after all steps of making it."""
-    steps = owned.cut(now)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
 def test_a_batch_ends_where_its_rejected_records_have_become_many_bytes():
     owned = owned_with([b"x" * MAX_DEAD_LETTER_BYTES * 2] * 1_000)
     assert owned.waiting_bytes == MAX_DEAD_LETTER_BYTES * 2_000
     while not owned.due(0.5):
         list(owned.work(0.0))
-    cut = cut_whole(owned, 0.5)
+    cut = drained(owned.cut(0.5))
     assert 1 <= len(cut.letters) <= 250, "a slice at most beyond the bound"
     assert {len(letter.value) for letter in cut.letters} == {MAX_DEAD_LETTER_BYTES}
     assert owned.buried_bytes > MAX_LETTER_BYTES, "they count until they are buried"
@@ -44,7 +34,7 @@ def test_a_batch_ends_where_its_rejected_records_have_become_many_bytes():
 def test_a_value_that_nobody_keeps_is_too_large_and_its_beginning_is_buried(size):
     owned = owned_with([TooLarge.of(size, b"beginning")], keys=[b"k" * MAX_EVENT_BYTES])
     list(owned.work(0.0))
-    (letter,) = cut_whole(owned, 0.0).letters
+    (letter,) = drained(owned.cut(0.0)).letters
     assert letter.rejection == ("too_large", f"{size} bytes, at most {MAX_EVENT_BYTES}")
     assert letter.value == b"beginning"
     assert letter.key == b"k" * MAX_DEAD_LETTER_BYTES
