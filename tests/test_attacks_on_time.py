@@ -260,6 +260,19 @@ def test_a_slate_of_many_items_is_no_single_piece_of_work(count):
     assert partition.events["waiting"] == 0
 
 
+def test_slates_with_much_feedback_are_judged_a_few_at_a_time():
+    """Each slate with a thousand clicks is as much work as a step may be."""
+    items = tuple(f"i{n}" for n in range(1_000))
+    partition = Partition(DEFINITION)
+    partition.apply([SlateEvent(BASE, f"u{n}", "r", items) for n in range(20)])
+    partition.apply(
+        [FeedbackEvent(BASE + 1, f"u{n}", item, "click", "r") for n in range(20) for item in items]
+    )
+    partition.flush()
+    partition.apply([FeedbackEvent(BASE + 2, f"u{n}", "i0", "click", "r") for n in range(20)])
+    assert sum(1 for _ in partition.flushing()) >= 20
+
+
 def test_an_index_of_a_users_slates_goes_when_they_are_few_again():
     partition = Partition(DEFINITION)
     partition.apply([show(n, "x", request=f"r{n}") for n in range(2 * MANY_SLATES)])

@@ -235,9 +235,13 @@ class Partition:
         note = self.attribution.note
         add_time, add_cell = rows.times.append, rows.cells.append
         add_impressions, add_slates = rows.impressions.append, rows.slates.append
-        for number, slate in enumerate(self.attribution.dirty, 1):
-            if number % FLUSH_STEP == 0:
+        work = 0
+        for slate in self.attribution.dirty:
+            # To judge a slate costs as much as it has feedback.
+            work += 1 + (len(slate.feedback) if isinstance(slate.feedback, dict) else 0)
+            if work >= FLUSH_STEP:
                 yield
+                work = 0
             slate.dirty = False
             note(slate)
             user = users[slate.user]
