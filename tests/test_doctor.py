@@ -11,6 +11,7 @@ import pytest
 import servers
 from aiokafka import AIOKafkaProducer
 
+from streameval.core.fingerprint import fingerprint
 from streameval.diagnosis import (
     Finding,
     Log,
@@ -371,7 +372,7 @@ def stored_at(settings, cluster_id, start, end):
         users=[],
         cluster_id=cluster_id,
         topic_id="t",
-        fingerprint=settings.definition().fingerprint(),
+        fingerprint=fingerprint(settings.definition()),
         definition="{}",
         now=1,
     )
@@ -391,7 +392,11 @@ async def examined_beside(tmp_path, work, times=1):
     cluster_id = (await cluster(client)).cluster_id
     begun = asyncio.Event()
     working = asyncio.create_task(work(settings, store, cluster_id, begun))
-    await begun.wait()
+    waiting = asyncio.create_task(begun.wait())
+    await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if working.done():
+        working.result()
     found = [await examine(config) for _ in range(times)]
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
