@@ -1,7 +1,7 @@
 """Events of other trackers, recognised by their fields, so that a person learns what to convert.
 
 streameval reads its own format only (docs/events.md). What is sent instead is nearly always one of
-these; each row names the fields that together occur in no other.
+these. The first row whose fields are all there decides, so rarer sets of fields stand first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FORMATS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("Amazon Personalize", frozenset({"USER_ID", "ITEM_ID", "TIMESTAMP"})),
     ("Gorse feedback", frozenset({"FeedbackType", "UserId", "ItemId"})),
     ("Amplitude", frozenset({"event_type", "event_properties"})),
-    ("Mixpanel", frozenset({"event", "properties"})),
     ("PostHog", frozenset({"event", "distinct_id"})),
+    ("Mixpanel", frozenset({"event", "properties"})),
     ("a Debezium change", frozenset({"before", "after", "op"})),
     ("JSON with a schema (Kafka Connect)", frozenset({"schema", "payload"})),
 )

@@ -17,7 +17,7 @@ EXAMPLES = {
     "Gorse": {"FeedbackType": "read", "UserId": "u", "ItemId": "i"},
     "Amplitude": {"event_type": "click", "user_id": "u", "event_properties": {}},
     "Mixpanel": {"event": "click", "properties": {"distinct_id": "u"}},
-    "PostHog": {"event": "click", "distinct_id": "u"},
+    "PostHog": {"event": "click", "distinct_id": "u", "properties": {}},
     "Debezium": {"before": None, "after": {}, "op": "c"},
     "Kafka Connect": {"schema": {}, "payload": {}},
 }

@@ -490,7 +490,7 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
         owned.take(Records(0, *row, next_offset=number + 1))
         assert list(owned.work(0.0)) == []
         cuts.append(drained(owned.cut(0.0, with_checkpoint=True)))
-        assert list(owned.save(cuts[-1])) is not None
+        list(owned.save(cuts[-1]))
         if number == 2:
             owned.published(cuts[1])
     named = [attachments_of(cut.checkpoint.header) for cut in cuts]

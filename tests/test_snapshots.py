@@ -341,7 +341,7 @@ def test_what_follows_a_snapshot_does_not_hold_up_the_next(schedule, tmp_path, m
     for name in names:
         taken(schedule, tmp_path / name)
     assert schedule.begun == [4, 4, names[0], 4, 4]
-    assert schedule.running_seconds >= 0
+    assert schedule.running_seconds is not None
     assert caplog.text.count("the checks take longer than snapshot_interval") == 1
     # Those of the first are through: the newest is next, and the one between is left out.
     schedule._following.code = 0

@@ -59,7 +59,7 @@ class Arm:
         return max(1.0, self.clusters - 1 if self.freedom is None else self.freedom)
 
 
-def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike, users: int | None = None) -> Arm | None:
+def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike) -> Arm | None:
     """Σx/Σy of units with the jackknife's standard error; None below two units with y > 0.
 
     Where a few users make most of Σy, the delta method takes what these few say for sure: they pull
@@ -67,11 +67,11 @@ def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike, users: int | None = None) -> A
     those of Kish's effective number of units, (Σy)²/Σy². Measured in `tests/test_intervals.py`.
 
     Efron and Stein, "The jackknife estimate of variance", Annals of Statistics 9, 1981; Kish,
-    "Survey Sampling", 1965. `x` and `y` of shape (units,), `users` as in `Moments.arm`.
+    "Survey Sampling", 1965. `x` and `y` of shape (units,).
     """
     above, below = np.asarray(x, np.float64), np.asarray(y, np.float64)
     above, below = above[below != 0], below[below != 0]
-    plain = Moments.of(above, below).arm(users)
+    plain = Moments.of(above, below).arm()
     if plain is None:
         return None
     total, count = below.sum(), len(below)
@@ -87,7 +87,8 @@ def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike, users: int | None = None) -> A
 class Moments:
     """Sums of the powers of (x, y) over units: they add over disjoint units.
 
-    Each is a float or an array of one shape (a figure each). `count` is the number of units.
+    Each is a float or an array of one shape (a figure each). `count` is the number of units. Third
+    powers are for the skewness only.
     Powers lose digits where a deviation is tiny beside its figure: fine for scores, rates and
     weights, not for times since the epoch.
     """
@@ -98,10 +99,10 @@ class Moments:
     xx: Any
     xy: Any
     yy: Any
-    xxx: Any
-    xxy: Any
-    xyy: Any
-    yyy: Any
+    xxx: Any = 0.0
+    xxy: Any = 0.0
+    xyy: Any = 0.0
+    yyy: Any = 0.0
 
     @classmethod
     def powers(cls, x: npt.ArrayLike, y: npt.ArrayLike) -> Moments:
@@ -186,12 +187,12 @@ def linear_count(filled: int, clusters: int) -> int:
 
 
 def interval(arm: Arm, level: float = LEVEL) -> Interval:
-    """The value ± Student's t of its clusters · its standard error (delta method).
+    """Return the value ± its standard error times Student's t of its degrees of freedom.
 
     It is symmetric: for a rate of few positives `rate_interval` is the honest one.
     """
     reach = student(level, arm.degrees()) * arm.stderr
-    return Interval(arm.value, arm.value - reach, arm.value + reach, "delta")
+    return Interval(arm.value, arm.value - reach, arm.value + reach, "t")
 
 
 def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
@@ -213,16 +214,14 @@ def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
 class Rate:
     """A rate from counts. `positives` and `trials` are counts, `stderr` the clustered one.
 
-    `clusters` is what the standard error was computed from, `freedom` its degrees of freedom if
-    they are fewer than the clusters less 1. None of all: the trials are independent (no user is
-    known).
+    `clusters` is what the standard error was computed from. None of both: the trials are
+    independent (no user is known).
     """
 
     positives: int
     trials: int
     stderr: float | None = None
     clusters: int | None = None
-    freedom: float | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.positives <= self.trials, "a positive is a trial"
@@ -251,8 +250,7 @@ class Rate:
         """
         few = 1.0
         if self.clusters is not None:
-            freedom = self.clusters - 1 if self.freedom is None else max(1.0, self.freedom)
-            few = (normal(level) / student(level, freedom)) ** 2
+            few = (normal(level) / student(level, self.clusters - 1)) ** 2
         return self.trials / self.design_effect() * few
 
 
@@ -269,8 +267,9 @@ def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     """The interval of a mean of `count` scores in [0, 1], by Wilson on the effective trials.
 
     As with `rate_interval`, users are brought in by the effective number of trials: so many that a
-    rate would have this standard error. Scores vary less than clicks do, so they may be more than
-    `count`, which is taken where no score differs. With many positives it is as good as symmetric.
+    rate would have this standard error. Scores vary less than clicks do, so the effective trials
+    may exceed `count`. Where no score differs, `count` is used. With many positives it is as good
+    as symmetric.
     """
     spread = arm.value * (1 - arm.value)
     independent = spread / arm.stderr**2 if arm.stderr and spread else count

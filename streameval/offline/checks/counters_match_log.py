@@ -96,6 +96,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     """Recount every partition whose log is there."""
     # What was right at this snapshot is what the next run begins from.
     evidence.memory.pop(MEMORY, None)
+    if evidence.snapshot is None:
+        return nothing("give a snapshot and the log of at least one partition")
     try:
         logs = evidence.recording(settings.max_records)
         if isinstance(logs, str):

@@ -143,7 +143,7 @@ Raises `RefusedError` and `UnreachableError`, as does reading.
 
 def no_recording(_: int) -> str:
     """The answer where nobody gave a log."""
-    return "give a snapshot and the log of at least one partition"
+    return "give the log of at least one partition"
 
 
 @dataclass(frozen=True, slots=True)

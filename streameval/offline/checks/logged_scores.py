@@ -169,21 +169,14 @@ def _within_lists(evidence: Evidence) -> _Within | None:
         return None
     pairs, right, promised, rr, rn, nn, dd, dn = map(float, sums)
     off = right - promised
-    spread = _stderr(users, right, pairs, rr, rn, nn)
-    gap = _stderr(users, off, pairs, dd, dn, nn)
+    spread = math.sqrt(Moments(users, right, pairs, rr, rn, nn).variance())
+    gap = math.sqrt(Moments(users, off, pairs, dd, dn, nn).variance())
     share = right / pairs
     return _Within(
         users,
         share,
         promised / pairs,
         off / pairs < -_FAR * gap and share - _NEAR * spread <= 0.5,
-    )
-
-
-def _stderr(count: int, x: float, y: float, xx: float, xy: float, yy: float) -> float:
-    """The standard error of Σx/Σy over users (`intervals.Moments`)."""
-    return math.sqrt(
-        float(Moments(count, x, y, xx, xy, yy, xxx=0.0, xxy=0.0, xyy=0.0, yyy=0.0).variance())
     )
 
 

@@ -18,12 +18,10 @@ from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.offline.intervals import Moments
 
-# Standard errors beyond which two shares differ by more than chance: 6e-7 for two sides.
+# Standard errors beyond which two shares differ by more than chance: 3e-7, one side.
 _FAR: Final = 5.0
 # Users that each side needs: below, a share says more about them than about the logging.
 _LEAST_USERS: Final = 30
-# A standard error needs no third powers.
-_NO_CUBES: Final = (0.0, 0.0, 0.0, 0.0)
 _SHARES: Final = """
     SELECT surface, variant, count(*), sum(x), sum(y), sum(x * x), sum(x * y), sum(y * y)
     FROM (SELECT surface, variant, "user", sum(len(items))::DOUBLE AS y,
@@ -59,10 +57,11 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     bound = settings.max_difference
     what = f"{percent(share)} of {impressions:,.0f} impressions have no `request_id`"
     pairs = [(_apart(one, other), label, one, other) for label, one, other in _pairs(now, before)]
-    worst = max(pairs, key=lambda pair: pair[0], default=None)
-    if worst is None or worst[0] <= bound:
-        return passed(0.0 if worst is None else worst[0], bound, what)
-    apart, label, one, other = worst
+    if not pairs:
+        return nothing(f"no two sides have {_LEAST_USERS} users to compare")
+    apart, label, one, other = max(pairs, key=lambda pair: pair[0])
+    if apart <= bound:
+        return passed(apart, bound, what)
     share = float(one.x / one.y)
     left = f"rest on the other {percent(1 - share)}" if share < 1 else "are none"
     return failed(
@@ -78,7 +77,7 @@ def _segments(evidence: Evidence, source: str) -> Segments:
     found: Segments = defaultdict(dict)
     rows = evidence.rows(_SHARES.format(source=source))
     for surface, variant, users, x, y, xx, xy, yy in rows:
-        found[surface][variant] = Moments(users, x, y, xx, xy, yy, *_NO_CUBES)
+        found[surface][variant] = Moments(users, x, y, xx, xy, yy)
     return found
 
 
@@ -88,10 +87,11 @@ def _pairs(now: Segments, before: Segments) -> Iterator[tuple[tuple[str, str], M
         where = f" of surface {surface!r}" if surface else ""
         for variant, part in variants.items():
             others = _sum([each for name, each in variants.items() if name != variant])
-            if others is not None:
+            if others is not None and _enough(part, others):
                 yield (f"variant {variant!r}{where}", "in the other variants"), part, others
         known = _sum(list(before.get(surface, {}).values()))
-        if known is not None and (whole := _sum(list(variants.values()))) is not None:
+        whole = _sum(list(variants.values()))
+        if known is not None and whole is not None and _enough(whole, known):
             yield (f"all variants{where}", "in the reference"), whole, known
 
 
@@ -99,10 +99,12 @@ def _sum(parts: list[Moments]) -> Moments | None:
     return sum(parts[1:], parts[0]) if parts else None
 
 
+def _enough(one: Moments, other: Moments) -> bool:
+    return bool(min(one.count, other.count) >= _LEAST_USERS)
+
+
 def _apart(one: Moments, other: Moments) -> float:
     """How much larger the first share is, 0 where that may be chance."""
-    if min(one.count, other.count) < _LEAST_USERS:
-        return 0.0
     more = float(one.ratio() - other.ratio())
     spread = math.sqrt(float(one.variance() + other.variance()))
     return more if more > _FAR * spread else 0.0
