@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from streameval.core.errors import InputError, StreamevalError
+from streameval.core.errors import InputError, StreamevalError, UnusableStateError
 from streameval.core.events import Event, Rejection, decode_batch
 from streameval.durations import UNITS, format_duration
 from streameval.foreign_formats import recognise
@@ -205,16 +205,14 @@ def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> li
     return [*findings, judge_clock("redis clock", "Redis", facts.now, now, max_clock_skew)]
 
 
-def judge_stored(
-    settings: Settings, log: Log, stored: Mapping[int, Stored], fingerprint: str
-) -> list[Finding]:
+def judge_stored(settings: Settings, log: Log, stored: Mapping[int, Stored]) -> list[Finding]:
     """Whether what is stored belongs to this log and definition, and how far behind it is."""
     begun = {number: state for number, state in stored.items() if state.offset is not None}
     if not begun:
         return [Finding("offsets", "ok", f"group {settings.group} has not begun with this topic")]
     return [
         _judge_origin(settings, log, begun),
-        _judge_definition(settings, begun, fingerprint),
+        _judge_definition(settings, begun),
         _judge_offsets(log, begun),
     ]
 
@@ -231,18 +229,18 @@ def _judge_origin(settings: Settings, log: Log, stored: Mapping[int, Stored]) ->
     return failed(check, message, cure, InputError.exit_code)
 
 
-def _judge_definition(
-    settings: Settings, stored: Mapping[int, Stored], fingerprint: str
-) -> Finding:
-    check = "definition"
-    if all(state.fingerprint in {None, fingerprint} for state in stored.values()):
-        return Finding(check, "ok", "what is stored has the definition of this configuration")
-    message = "what is stored was counted under another definition: the worker refuses to start"
-    cure = (
-        "restore the configuration, take another group, or start with `worker --reset-windows`,"
-        f" which keeps the counters of {settings.group}"
-    )
-    return failed(check, message, cure, InputError.exit_code)
+def _judge_definition(settings: Settings, stored: Mapping[int, Stored]) -> Finding:
+    """Say of what is stored what a worker would say when it refuses to start."""
+    from streameval.core.fingerprint import refuse_other_description  # it imports numpy
+
+    check, definition = "definition", settings.definition()
+    try:
+        for state in stored.values():
+            refuse_other_description(state.fingerprint, state.definition, definition)
+    except UnusableStateError as error:
+        message, _, cure = str(error).partition(". ")
+        return failed(check, message, cure or "take another group", InputError.exit_code)
+    return Finding(check, "ok", "what is stored has the definition of this configuration")
 
 
 def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:

@@ -83,7 +83,6 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
 
 async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
     """Add what Redis shows to `findings`, as far as it comes."""
-    from streameval.core.fingerprint import fingerprint
     from streameval.stream.store import Store
 
     definition = settings.definition()
@@ -92,7 +91,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         facts = await store.facts()
         findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
         if log is not None:
-            findings += await _compare(settings, log, store, fingerprint(definition))
+            findings += await _compare(settings, log, store)
     except UnreachableError as error:
         cure = "start Redis, or correct `redis`"
         findings.append(failed("redis", str(error), cure, error.exit_code))
@@ -103,7 +102,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         await store.close()
 
 
-async def _compare(settings: Settings, log: Log, store: Store, fingerprint: str) -> list[Finding]:
+async def _compare(settings: Settings, log: Log, store: Store) -> list[Finding]:
     """Judge what is stored beside the log; a fault has to show in each of `READINGS` readings.
 
     Workers and producers go on meanwhile. What is stored is read first: an offset that was stored
@@ -117,12 +116,12 @@ async def _compare(settings: Settings, log: Log, store: Store, fingerprint: str)
     for reading in range(READINGS):
         if reading:
             await asyncio.sleep(READING_SECONDS)
-        stored = {partition: await store.load(partition) for partition in log.extents}
+        stored = {partition: await store.standing(partition) for partition in log.extents}
         try:
             log = Log(log.cluster_id, await tools.extents(client, settings.topic))
         except StreamevalError as error:
             return [_kafka_failed(error)]
-        found = judge_stored(settings, log, stored, fingerprint)
+        found = judge_stored(settings, log, stored)
         if all(finding.level != "fail" for finding in found):
             break
     return found

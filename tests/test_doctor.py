@@ -11,7 +11,7 @@ import pytest
 import servers
 from aiokafka import AIOKafkaProducer
 
-from streameval.core.fingerprint import fingerprint
+from streameval.core.fingerprint import described, fingerprint
 from streameval.diagnosis import (
     Finding,
     Log,
@@ -178,14 +178,19 @@ def test_redis_that_evicts_is_refused_and_redis_that_forgets_is_a_warning():
     assert findings["persistence"].level == "warn"
 
 
-def stored(offset, *, cluster="c", fingerprint="f"):
-    known = {"offset": offset, "cluster_id": cluster, "fingerprint": fingerprint}
+def stored(offset, *, cluster="c", under=SETTINGS):
+    known = {
+        "offset": offset,
+        "cluster_id": cluster,
+        "fingerprint": fingerprint(under.definition()),
+        "definition": json.dumps(described(under.definition())),
+    }
     return Stored(**dict.fromkeys(Stored._fields) | known)
 
 
 def stored_findings(*states, start=10, end=100):
     log = Log("c", {number: Extent(start, end) for number in range(len(states))})
-    return by_check(judge_stored(SETTINGS, log, dict(enumerate(states)), "f"))
+    return by_check(judge_stored(SETTINGS, log, dict(enumerate(states))))
 
 
 def test_what_is_stored_tells_the_lag():
@@ -205,10 +210,19 @@ def test_offsets_of_another_cluster_are_refused():
     assert "other" in found.message
 
 
-def test_state_of_another_definition_is_refused():
-    found = stored_findings(stored(40, fingerprint="g"))["definition"]
+def test_state_of_another_definition_is_refused_as_a_worker_refuses_it():
+    other = stored(40, under=Settings(kafka="broker:9092", ks=(3,)))
+    found = stored_findings(other)["definition"]
     assert (found.level, found.code) == ("fail", 2)
+    assert found.message.endswith("another configuration: ks was [3] and is [5, 10]")
     assert "--reset-windows" in found.cure
+    version = stored(40)._replace(
+        fingerprint="g",
+        definition=json.dumps(described(SETTINGS.definition()) | {"metrics": ["precision"]}),
+    )
+    found = stored_findings(version)["definition"]
+    assert "another version of streameval: metrics was ['precision']" in found.message
+    assert found.cure.startswith("Run that version")
 
 
 def test_an_offset_beyond_the_log_is_refused_and_one_below_it_means_lost_records():

@@ -50,6 +50,17 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[s
     }
 
 
+def refuse_other_description(
+    fingerprint_stored: str | None, stored: str | None, definition: Definition
+) -> None:
+    """Raise `UnusableStateError` for state whose stored fingerprint is another one's.
+
+    `stored` is the description (JSON) that is stored beside it.
+    """
+    if fingerprint_stored not in {None, fingerprint(definition)}:
+        refuse_other_definition(json.loads(stored or "{}"), definition)
+
+
 def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
     """Raise `UnusableStateError`, saying what changed, for state of another description."""
     changes = differences(stored, described(definition))

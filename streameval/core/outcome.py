@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple, Self
 
 import msgspec
 
-from streameval.core.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.slates import POSITION_BITS, POSITION_MASK, Slate, bounded
 from streameval.core.verdict import gains_of, ranks_of
 
@@ -80,10 +78,6 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
     shown = slate.shown if isinstance(slate.shown, dict) else ranks
     packed = [shown[item] for item in items]
     scores = [known.scores.get(item, (None, None)) for item in items]
-    log = known.log
-    if len(log) >= MAX_LOGGED_FEEDBACK - 1:  # what was bounded before is at least as long
-        log = bounded(log)
-    log = sorted(log, key=itemgetter(2))
     return Outcome(
         offset=known.offset,
         user=slate.user,
@@ -100,6 +94,6 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
         gains=[best.get(item, 0.0) for item in items],
         feedback=[
             FeedbackOutcome(index[item], kinds[kind], value, ts - slate.time, retract)
-            for item, kind, ts, value, retract in log
+            for item, kind, ts, value, retract in bounded(known.log)
         ],
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from streameval.core.checkpoint import refuse_header, restore
 from streameval.core.errors import RefusedError, UnusableStateError
-from streameval.core.fingerprint import described, fingerprint, refuse_other_definition
+from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
@@ -145,8 +145,8 @@ class Takeover:
 
     def _refuse_another_definition(self, stored: Stored) -> None:
         """Raise `UnusableStateError` for figures that mean something else."""
-        if stored.offset is not None and stored.fingerprint not in {None, self.fingerprint}:
-            refuse_other_definition(json.loads(stored.definition or "{}"), self.definition)
+        if stored.offset is not None:
+            refuse_other_description(stored.fingerprint, stored.definition, self.definition)
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
