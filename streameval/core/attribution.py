@@ -13,7 +13,7 @@ Rules of this file (A is the attribution window, L the allowed lateness, wm the 
 4. A slate is given up once wm passes its time + A + L: by rules 1-3 nothing can change it then.
 
 Hot path: `apply` only records (what was shown goes into the slate, feedback into a list);
-attribution happens once per flush, in `resolve`, for the slates and users that changed. By the
+attribution happens once per flush, in `resolving`, for the slates and users that changed. By the
 order-invariance of the rules the answer does not depend on where a flush falls. What is searched
 stands in order of time (`timeline`), whatever one user may have open. Two things are
 booked at once (`rows`), since nearly always nothing changes them: a list that comes whole as a
@@ -68,7 +68,7 @@ Showing = dict[tuple[str, str], dict[Slate, None]]
 class Attribution(Showings):
     """The open slates and pending feedback of one partition.
 
-    `apply` takes accepted-or-late events in log order, `resolve` attributes what came in since,
+    `apply` takes accepted-or-late events in log order, `resolving` attributes what came in since,
     `closing` gives up what can no longer change. All times in ms of event time.
     """
 
@@ -245,7 +245,7 @@ class Attribution(Showings):
             )
 
     def _rematch(self) -> Iterator[None]:
-        """Match pending feedback again where its user was shown something since (rule 3).
+        """Match pending feedback again where its item was shown since (rule 3).
 
         Only feedback at or after a showing of its item can go to that showing, and only a showing
         that turned out earlier can lose feedback: a slate that moves back in time was begun at most

@@ -1,7 +1,7 @@
 """Every bound of streameval in one place, each with its reason; their relations are asserted.
 
 A bound on what the world sends makes a value invalid (`events`, `config`); a bound on our own
-work makes a batch end. Nothing else in the code is limited by a number of its own.
+work makes a batch end. Bounds of one mechanism (of the reader, say) stand with it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,6 @@ MAX_READ_MEMORY: Final = 16 << 30
 # Rejected events of one batch: the batch ends there. Counted with what a dead letter takes itself.
 MAX_LETTER_BYTES: Final = 4 << 20
 LETTER_OVERHEAD: Final = 400
-
-# Entries of feedback of one kind to one item that an outcome file holds. A person gives a few; a
-# machine that repeats one click for half an hour would else fill the memory of its slate.
-MAX_LOGGED_FEEDBACK: Final = 100
 
 # --- Ranking ------------------------------------------------------------------------------------
 # Ranks strictly increase from positions on, so each further item may push past the last position.
@@ -109,6 +105,9 @@ APPLY_SLICE: Final = 250
 # 20 ms, and its 1 MB before compression is no value that blocks Redis.
 CHUNK_ITEMS: Final = 50_000
 CHUNK_RECORDS: Final = 10_000
+# Entries of feedback of one kind to one item that an outcome file holds. A person gives a few; a
+# machine that repeats one click for half an hour would else fill the memory of its slate.
+MAX_LOGGED_FEEDBACK: Final = 100
 # Rows of outcome files that wait for the next checkpoint: beyond, it comes at once (200 MB).
 MAX_WAITING_OUTCOMES: Final = 65_536
 # Slates scored in one go: bounds the padding that one slate with many positives causes.

@@ -39,9 +39,9 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
     request are scored.
 14. Above the bounds the order of arrival decides: the items of a slate after the first
     `MAX_ITEMS`, and segments (each dimension becomes `__other__`). A segment takes a place with
-    an impression that names it, and has it from then on. Where all `max_segments` are taken, those
-    last shown more than 2 * H and the largest W + 2 * S before that impression lose theirs; where
-    there is none, the impression is `__other__`.
+    an impression that names it, and keeps it until places are short: where all `max_segments` are
+    taken, those last shown more than 2 * H and the largest W + 2 * S before that impression lose
+    theirs; where there is none, the impression is `__other__`.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class DeadLetters:
 
     @property
     def trouble(self) -> str:
-        """That letters, and their partitions with them, wait for longer than an election, or ""."""
+        """Say that dead letters have waited for longer than an election; "" where none have."""
         since = min(self._waiting.values(), default=math.inf)
         if time.monotonic() - since < WAITING_SECONDS:
             return ""

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 POLL_RECORDS: Final = 8_000
 # What may wait to be applied, as a share of `read_memory`; a read brings as much again.
 WAITING_SHARE: Final = 16
-# So many workers that died while they had a batch unpacked, and it is left alone for an hour.
+# A batch that this many workers died of is left alone for an hour.
 MOST_DEATHS: Final = 2
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1

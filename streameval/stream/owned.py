@@ -5,7 +5,7 @@
    their counters are in the store already. The first record at or beyond it ends that.
 3. `cut` flushes and makes the commit of everything applied since the last one. It is pipelined:
    the state goes on while the commit is under way, and is dropped if the commit is refused. The
-   state is `held` until that, and the checkpoint that some cuts have (`save`), is made.
+   state is `held` until the cut is made, and until `save` has made its checkpoint if it has one.
    Both are made in steps of bounded work, whatever the log holds.
 4. `settle` counts a commit that went through. Counters of the process rise only here.
 """
@@ -116,7 +116,6 @@ class Owned:
     `checkpoint_offset` that of the last checkpoint (None: there is none yet).
     `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While it
     is flushed and a checkpoint of it is made the state is `held`: nothing may be applied.
-    `last_record` identifies the last record before `committed`.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -136,7 +135,6 @@ class Owned:
     checkpoint_offset: int | None = None
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
-    last_record: RecordMark | None = None
     _last: tuple[int, int, bytes | None, bytes | None] | None = None
     _unpublished: list[str] = field(default_factory=list)
     _backlog: deque[Records] = field(default_factory=deque)
@@ -343,10 +341,8 @@ class Owned:
 
     def _mark_last(self) -> RecordMark | None:
         """Return the mark of the last record applied since the last cut; None where none was."""
-        if self._last is None:
-            return None
-        self.last_record, self._last = mark(*self._last), None
-        return self.last_record
+        last, self._last = self._last, None
+        return None if last is None else mark(*last)
 
     def published(self, cut: Cut) -> None:
         """Name the span of a cut in no further checkpoint.

@@ -106,7 +106,7 @@ class Keeper(Protocol):
         """Note that the batch at `offset` is being unpacked; how many notes others left of it."""
 
     async def forget_batch(self, partition: int) -> None:
-        """Take the note back: the batch was unpacked, and nobody died of it."""
+        """Take the note back: the batch was committed or given up, or is another worker's now."""
 
     async def load(self, partition: int) -> Stored:
         """Everything stored of a partition."""

@@ -159,7 +159,7 @@ class Reader:
         self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
         self._held: dict[TopicPartition, float] = {}  # until when, for a batch that is unreadable
         self._unreadable: dict[TopicPartition, tuple[str, float]] = {}  # and when the log said so
-        self._asking: asyncio.Task[None] | None = None  # for room, and for whom it was given
+        self._asking: asyncio.Task[None] | None = None  # whether a large batch may be unpacked
         self._allowed: set[TopicPartition] = set()
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")

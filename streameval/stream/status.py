@@ -5,7 +5,7 @@ description, so a scrape never waits for a batch and never sees half of one.
 
 Two sorts of counts stand side by side:
 
-* `ProcessCounters` are monotone and say what *this process* has committed since it started: they
+* `ProcessCounters` only rise, and say what *this process* has committed since it started: they
   become Prometheus counters, where a restart is a reset that `rate()` understands.
 * `PartitionStatus.counters` belong to the state of a partition: exact over the whole log, whatever
   was restarted when. The status page shows them.
@@ -84,7 +84,7 @@ def _labels(*known: str) -> Counts[str]:
 class ProcessCounters:
     """What this process has committed since it started; every field only rises.
 
-    Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
+    A segment that is in no window may leave the fields by segment when places are short. Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
     counted as `*_taken_back`: counted minus taken back is what stands.
     """
 

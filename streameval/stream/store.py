@@ -321,7 +321,7 @@ class Store:
         return count
 
     async def forget_batch(self, partition: int) -> None:
-        """Take the note back: the batch was unpacked, and nobody died of it."""
+        """Take the note back: the batch was committed or given up, or is another worker's now."""
         key = self._key(partition, "unpacking")
         await self._once(lambda: self._raw("DEL", key))
 

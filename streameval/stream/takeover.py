@@ -188,7 +188,6 @@ class Takeover:
             idle_since=time.monotonic() - idle,
             checkpoint_offset=stored.checkpoint_offset,
             checkpoint_bytes=stored.checkpoint_bytes,
-            last_record=stored.last_record,
         )
 
     # ------------------------------------------------------------- which log is this
