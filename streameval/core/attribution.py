@@ -194,18 +194,12 @@ class Attribution(Showings):
         self._count_kinds()
         inbox, self.inbox = self.inbox, []
         for start in range(0, len(inbox), FLUSH_STEP):
-            events = inbox[start : start + FLUSH_STEP]
-            for event in events:
-                if event.request_id is None:
-                    user = self.users.get(event.user_id)
-                    if user is not None and self._lacks_index(user):
-                        yield from _paced(self._make_index(user))
-            self._take_in(events)
+            yield from self._take_in(inbox[start : start + FLUSH_STEP])
             yield
         yield from self._settle()
 
-    def _take_in(self, events: Sequence[FeedbackEvent]) -> None:
-        """Attribute feedback, or let it wait."""
+    def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
+        """Attribute feedback, or let it wait; yields while an index is made for it."""
         users, kinds, thresholds = self.users, self._kinds, self._thresholds
         for event in events:
             delta = self.delta(event.user_id, event.ts)
@@ -231,6 +225,8 @@ class Attribution(Showings):
                         self._credit_first(user, slate, event, kind, packed)
                         delta[POSITIVES + kind] += 1
                     continue
+            elif user is not None and self._lacks_index(user):
+                yield from _paced(self._make_index(user))
             self.wait(
                 Pending(
                     event.user_id if user is None else user.id,

@@ -84,7 +84,8 @@ def _labels(*known: str) -> Counts[str]:
 class ProcessCounters:
     """What this process has committed since it started; every field only rises.
 
-    A segment that is in no window may leave the fields by segment when places are short. Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
+    A segment that is in no window may leave the fields by segment when places are short.
+    Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
     counted as `*_taken_back`: counted minus taken back is what stands.
     """
 
