@@ -89,9 +89,6 @@ class Process:
             for callback, args, context in held:
                 self.loop.call_soon(callback, *args, context=context)
 
-    async def gate(self):
-        """Where the world reaches a worker; a process that sleeps does not ask."""
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Time is what the timers say; threads are calls, so a seed always runs the same way.
@@ -155,7 +152,6 @@ class Topic:
         self.rng = rng
         self.log = {number: [] for number in range(partitions)}
         self.ends = dict.fromkeys(self.log, 0)
-        self.letters = {}
 
     def append(self, partition, timestamp, key, value):
         self.log[partition].append((self.ends[partition], timestamp, key, value))
@@ -217,7 +213,7 @@ class Member:
 
     def __init__(self, rng, topic, group):
         self.rng, self.topic, self.group = rng, topic, group
-        self.dead = self.stopped = self.closed = False
+        self.dead = self.closed = False
         self._positions = {}
         self._paused = set()
         self._listener = None
@@ -227,18 +223,10 @@ class Member:
 
     @property
     def answers(self):
-        return not (self.dead or self.stopped)
-
-    def stop(self):
-        """As SIGSTOP: no answer reaches it, nothing it says goes out, until `wake`."""
-        self.stopped = True
-        self._fall_silent()
+        return not self.dead
 
     def kill(self):
         self.dead = True
-        self._fall_silent()
-
-    def _fall_silent(self):
         self._awake.clear()
         self._missed = asyncio.ensure_future(self._miss())
 
@@ -247,19 +235,6 @@ class Member:
         await asyncio.sleep(SESSION_SECONDS)
         if not self.answers:
             await self.group.leave(self)
-
-    def wake(self):
-        """As SIGCONT: what was under way goes on; later it hears that it is out, and joins."""
-        self.stopped = False
-        if self.answers:
-            self._awake.set()
-            self._rejoining = asyncio.ensure_future(self._rejoin())
-
-    async def _rejoin(self):
-        await asyncio.sleep(self.rng.uniform(0, 5))
-        if self._listener is not None and self not in self.group.members:
-            await self.let_go()
-            await self.group.join(self)
 
     async def gate(self):
         """Where the world reaches a worker, or does not."""
@@ -334,8 +309,6 @@ class Member:
     async def bury(self, letters):
         await self.gate()
         await asyncio.sleep(self.rng.uniform(0, 0.1))
-        for letter in letters:
-            self.topic.letters[letter.partition, letter.offset] = letter.rejection.reason
         await self.gate()
 
     async def commit(self, _offsets):

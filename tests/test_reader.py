@@ -31,7 +31,6 @@ class Member:
         client = {"bootstrap_servers": server.address}
         self.reader = Reader(client, topic, group, f"{topic}.dead", **options)
         self.starts = starts or {}
-        self.large, self.refused, self.unpacked_without_end = [], "", []
         self.owned, self.taken_away, self.values, self.next = set(), [], {}, {}
 
     async def assigned(self, partitions):
@@ -43,11 +42,10 @@ class Member:
             self.owned.add(number)
 
     async def unpacking(self, partition, first, last):
-        self.large.append((partition, first, last))
-        return self.refused
+        return ""
 
     async def unpacked(self, partition):
-        self.unpacked_without_end.append(partition)
+        """Nothing waits for it."""
 
     async def revoked(self, partitions):
         self.taken_away.append(sorted(partitions))

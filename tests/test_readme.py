@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-import servers
 import typer
 import yaml
 
@@ -17,7 +14,6 @@ from streameval.cli import app
 from streameval.core.errors import StreamevalError
 from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
 from streameval.settings import PREFIX, SECRETS, Settings
-from streameval.stream.store import CheckpointWrite, Commit, Store
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -55,38 +51,6 @@ def test_every_example_of_a_rejection_is_rejected_for_that_reason():
     assert len(found) > 5
     for reason, text in found:
         assert decode(text.encode(), None, 0)[0] == reason, text
-
-
-@pytest.mark.servers
-def test_the_documented_rights_in_redis_are_enough_and_end_at_our_keys():
-    (line,) = (each for each in blocks(OPERATIONS, "text") if each.startswith("ACL SETUSER"))
-    with servers.redis() as redis:
-        command = ["redis-cli", "-p", str(redis.port), *line.split()]
-        subprocess.run(command, check=True, capture_output=True)
-        url = f"redis://streameval:SECRET@{redis.address}/0"
-        asyncio.run(_use_everything(Store(url, "g", "t", ("click",), user_ttl=60_000)))
-        command[3:] = ["--user", "streameval", "--pass", "SECRET", "GET", "another:key"]
-        refused = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "NOPERM" in refused.stdout
-
-
-async def _use_everything(store: Store) -> None:
-    await store.check()
-    start = None
-    for end, chunk in ((5, "c1"), (9, "c2")):
-        saved = CheckpointWrite(b"header", {chunk: b"x"}, [chunk], start)
-        users = [["u", 1, 1, 10, 20, 1]]
-        commit = Commit(0, start, end, users, "c", "t", "f", "{}", 1, saved)
-        await store.commit(commit)
-        start = end
-    assert (await store.load(0)).offset == await store.offset(0) == 9
-    assert (await store.user("u", 2)).impressions == 2
-    await store.reset_windows(0, "f2", "{}")
-    assert [row.user for row in (await store.users(0)).rows] == ["u"]
-    lease = store.lease("me", 1_000)
-    assert await lease.acquire() == await store.fence() == 1
-    await lease.release()
-    await store.close()
 
 
 # --- Names ----------------------------------------------------------------------------------------

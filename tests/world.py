@@ -414,7 +414,7 @@ class World:
         )
         settings._definition = self.definition
         process = Process(self.loop)
-        ingest = process.context.run(self._opened, settings)
+        ingest = process.context.run(ingest_module.open_ingest, settings)
         ingest.store._redis = Line(self, process)
         # Backlogs are dropped and read again beyond a bound that no seed's events would reach.
         ingest._most_bytes = rng.choice((ingest._most_bytes, 1_000))
@@ -423,9 +423,6 @@ class World:
         worker.ticking = process.start(self.tick(worker))
         self.workers.append(worker)
         return worker
-
-    def _opened(self, settings):
-        return ingest_module.open_ingest(settings)
 
     async def tick(self, worker):
         """Read the figures all the time: reading changes nothing."""
