@@ -1,8 +1,8 @@
 """Ranked lists from two tables: what was shown, and what turned out relevant.
 
 Slates (list, item, and rank or score) and labels (list, item, gain) as Parquet, CSV or JSON Lines,
-or a TREC run and qrels. DuckDB puts them in order and joins them; it works in bounded memory and
-sets aside on disk what does not fit.
+or a TREC run and qrels. DuckDB reads and checks them; it sets aside on disk what does not fit into
+its memory, and hands over a portion of the lists at a time, which `ranked_lists` joins.
 
 The order of a list is that of `rank`, or of `score` from the highest. Equal scores: with ties
 `trec`, the item that sorts last comes first, scores being single precision, as trec_eval has it;
@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from streameval.core.errors import InputError
-from streameval.core.windows import cluster_of
 from streameval.offline.answer import Note
-from streameval.offline.batches import ROWS, Advance, Batch
-from streameval.offline.inputs import segments_of
+from streameval.offline.batches import Advance, Batch
+from streameval.offline.ranked_lists import ranked_lists
 from streameval.offline.table_files import (
     GAIN_NAMES,
     ITEM_NAMES,
@@ -51,7 +49,7 @@ from streameval.offline.table_scans import quoted
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.
 LINES: Final = 100_000
-# Rows of slates that are put in order in one go: DuckDB's memory holds them without the disk.
+# Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
 PORTION_ROWS: Final = 500_000
 
 _ORDER: Final[dict[Ties, str]] = {
@@ -109,38 +107,42 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
         else:
             load_shown(connection, tables.shown, tables.by, advance)
             load_labels(connection, tables.labels, advance)
-        for _ in _portions(connection):
-            ((scores,),) = connection.execute("SELECT count(score) FROM shown").fetchall()
-            connection.execute(_query(tables, has_scores=scores > 0))
-            while rows := connection.fetchmany(ROWS):
-                labelled = labelled or any(row[0] for row in rows)
-                met = met or any(row[1] for row in rows)
-                yield _batch([row[2:] for row in rows], tables.by)
+        for shown, labels in _portions(connection, tables):
+            lists = ranked_lists(
+                shown,
+                labels,
+                tables.by,
+                last_first=tables.ties == "trec",
+                complete=tables.complete,
+            )
+            # The rows are done with before those of the next portion come.
+            del shown, labels
+            labelled, met = labelled or lists.labelled, met or lists.met
+            yield from lists.batches()
     if not labelled:
         notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
     elif not met:
         notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
 
 
-def _portions(connection: Any) -> Iterator[int]:
-    """Make `shown` and `labels` a portion of the lists at a time, each all of a list or nothing.
-
-    Putting a table in order that does not fit into memory costs many times what its parts do.
-    """
-    ((rows,),) = connection.execute("SELECT count(*) FROM shown").fetchall()
+def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:
+    """Slates and labels a portion of the lists at a time, each all of a list or nothing."""
+    ((rows,),) = connection.execute(
+        "SELECT (SELECT count(*) FROM shown) + (SELECT count(*) FROM labels)"
+    ).fetchall()
     portions = int(rows) // PORTION_ROWS + 1
-    if portions == 1:
-        yield 0
-        return
-    for name in ("shown", "labels"):
-        connection.execute(f"ALTER TABLE {name} RENAME TO all_{name}")
+    judged = "AND list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
+    values = "".join(f", {quoted('by ' + name)}" for name in tables.by)
     for portion in range(portions):
-        for name in ("shown", "labels"):
-            connection.execute(
-                f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM all_{name}"  # noqa: S608  # ours
-                f" WHERE hash(list) % {portions} = {portion}"
-            )
-        yield portion
+        where = f"WHERE hash(list) % {portions} = {portion}" if portions > 1 else "WHERE true"
+        # `sql` hands rows over as they are found; `execute` would copy them once more.
+        yield (
+            connection.sql(
+                f"SELECT list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared,"  # noqa: S608  # names are quoted
+                f" line{values} FROM shown {where} {judged}"
+            ).to_arrow_table(),
+            connection.sql(f"SELECT list, item, gain FROM labels {where}").to_arrow_table(),  # noqa: S608  # ours
+        )
 
 
 def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
@@ -261,90 +263,28 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
     return pa.table({"list": lists, "item": items, "value": values, "line": lines})
 
 
-def ordered(ties: Ties, judged: str = "", *, has_scores: bool = True) -> str:
-    """The SQL of the table `ranked`, made of `shown`: its items with `rank`, `number`, `place`.
+def ordered(ties: Ties) -> str:
+    """The SQL of the table `ranked`, made of `shown`: its items with `rank` and `number`.
 
     A duplicate keeps its best place. `number` counts from 1; with ranks, gaps stay and equal ranks
-    move down (`core.metrics.order_ranks`). `place` counts items that score as high or higher, ties
-    1/2: null where one has no score; a list in which none has is taken by its order. `by_score`:
-    the score decided the order; `equal`: and another item has the same. `has_scores` False: no item
-    of `shown` has a score, so nothing needs to be counted by it.
+    move down (`core.metrics.order_ranks`). `by_score`: the score decided the order; `equal`: and
+    another item has the same.
     """
     order = f"rank NULLS LAST, {_ORDER[ties]}"
-    counts = (
-        """, count(score) OVER (PARTITION BY list) AS scores,
-                count(*) OVER (PARTITION BY list) AS items"""
-        if has_scores
-        else ""
-    )
-    placed = (
-        f"""CASE WHEN scores = 0 THEN number WHEN scores = items
-                    THEN rank() OVER (PARTITION BY list ORDER BY score DESC)
-                        + (count(*) OVER (PARTITION BY list, score) - 1) / 2 END AS place,
-                rank IS NULL AND score NOTNULL AS by_score,
-                rank IS NULL AND score NOTNULL
-                    AND count(*) OVER (PARTITION BY list, {_EQUAL[ties]}) > 1 AS equal"""
-        if has_scores
-        else "number::DOUBLE AS place, false AS by_score, false AS equal"
-    )
     return f"""
         first_shown AS (
-            SELECT * FROM shown {judged}
+            SELECT * FROM shown
             QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
         ), numbered AS (
-            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number{counts}
+            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number
             FROM first_shown
         ), ranked AS (
             SELECT * EXCLUDE (rank),
                 number + max(greatest(coalesce(rank, 0) - number, 0))
                     OVER (PARTITION BY list ORDER BY number) AS rank,
-                {placed}
+                rank IS NULL AND score NOTNULL AS by_score,
+                rank IS NULL AND score NOTNULL
+                    AND count(*) OVER (PARTITION BY list, {_EQUAL[ties]}) > 1 AS equal
             FROM numbered
         )
     """  # noqa: S608  # our own words
-
-
-def _query(tables: Tables, *, has_scores: bool) -> str:
-    """One row a list: its relevant items in the order of rank, those not shown last."""
-    dimensions = "".join(f", any_value({quoted('by ' + name)})" for name in tables.by)
-    only_shown = "" if tables.complete else "WHERE list IN (SELECT list FROM shown)"
-    judged = "WHERE list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
-    return f"""
-        WITH {ordered(tables.ties, judged, has_scores=has_scores)}, judged AS (
-            SELECT list, item, max(gain) AS gain FROM labels {only_shown} GROUP BY ALL
-        ), both_sides AS (
-            SELECT * EXCLUDE (gain), coalesce(gain, 0.0) AS gain,
-                gain NOTNULL AS labelled
-            FROM ranked FULL JOIN judged USING (list, item)
-        )
-        SELECT bool_or(rank NOTNULL) AND bool_or(labelled), bool_or(rank NOTNULL AND labelled),
-            list, coalesce(any_value(user), list) AS user, count(rank) AS length,
-            bool_or(by_score), bool_or(equal),
-            list(coalesce(rank, 0) ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),
-            list(gain ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0),
-            list(CASE WHEN rank IS NULL THEN 0.0 ELSE coalesce(place, 'nan'::DOUBLE) END
-                ORDER BY rank NULLS LAST, gain DESC) FILTER (gain > 0){dimensions}
-        FROM both_sides GROUP BY list
-    """  # noqa: S608  # names are quoted
-
-
-def _batch(rows: Sequence[tuple[Any, ...]], by: Sequence[str]) -> Batch:
-    ids, users, length, scored, equal, ranks, gains, places, *dimensions = zip(*rows, strict=True)
-    values = [tuple(value or "" for value in row) for row in zip(*dimensions, strict=True)]
-    segments, names = segments_of(values if by else [()] * len(rows))
-    return Batch(
-        relevant=np.array([len(values or ()) for values in ranks], np.int64),
-        ranks=_joined(ranks).astype(np.int64),
-        gains=_joined(gains),
-        places=_joined(places),
-        length=np.array(length, np.int64),
-        clusters=np.array([cluster_of(user) for user in users], np.int64),
-        segments=segments,
-        names=names,
-        ids=ids,
-        tied=(sum(map(bool, equal)), sum(map(bool, scored))),
-    )
-
-
-def _joined(lists: Sequence[Sequence[float] | None]) -> Any:
-    return np.array([value for values in lists for value in values or ()], np.float64)

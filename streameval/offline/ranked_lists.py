@@ -1,0 +1,250 @@
+"""Shown items put in order and looked up among labels: rows of two tables to batches of lists.
+
+Ids become numbers once; all else is sorting numbers. The rows given hold all of a list or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streameval.core.limits import MAX_EVALUATED_RANK
+from streameval.core.windows import cluster_of
+from streameval.offline.answer import Segment
+from streameval.offline.batches import ROWS, Batch, Floats, Ints
+from streameval.offline.inputs import segments_of
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+# Larger than any rank: one list's ranks end before the next list's begin.
+_STEP: Final = MAX_EVALUATED_RANK + 2
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLists:
+    """n lists and their relevant items, as `batches.Batch` has them.
+
+    `equal` (n,): the list has equal scores whose order a rule decided; `by_score` (n,): scores put
+    it in order. `labelled`: a list that is shown has a label; `met`: an item that is shown has one.
+    """
+
+    ids: Sequence[str]
+    users: Sequence[str]
+    values: Sequence[Segment]
+    relevant: Ints
+    ranks: Ints
+    gains: Floats
+    places: Floats
+    length: Ints
+    equal: Flags
+    by_score: Flags
+    labelled: bool
+    met: bool
+
+    def batches(self) -> Iterator[Batch]:
+        """Cut the lists into batches of `ROWS`."""
+        ends = np.concatenate(([0], np.cumsum(self.relevant)))
+        for start in range(0, len(self.ids), ROWS):
+            rows = slice(start, min(start + ROWS, len(self.ids)))
+            flat = slice(ends[rows.start], ends[rows.stop])
+            segments, names = segments_of(self.values[rows])
+            yield Batch(
+                relevant=self.relevant[rows],
+                ranks=self.ranks[flat],
+                gains=self.gains[flat],
+                places=self.places[flat],
+                length=self.length[rows],
+                clusters=np.array([cluster_of(user) for user in self.users[rows]], np.int64),
+                segments=segments,
+                names=names,
+                ids=self.ids[rows],
+                tied=(int(self.equal[rows].sum()), int(self.by_score[rows].sum())),
+            )
+
+
+def ranked_lists(
+    shown: Any, labels: Any, by: Sequence[str], *, last_first: bool, complete: bool
+) -> RankedLists:
+    """Join tables of pyarrow: `shown` (list, item, user, rank, score, compared, line, `by …`).
+
+    Its order is that of `rank`, then of `compared` (the score as equal scores are told) from the
+    highest; at equal ones, with `last_first`, the item that sorts last comes first, and then
+    `line` decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are
+    lists without items; else they are left out.
+    """
+    rows = shown.num_rows
+    lists, names = _numbered(shown["list"], labels["list"])
+    items, item_names = _numbered(shown["item"], labels["item"])
+    # Lists are numbered as they come: those that are shown before all others.
+    count = int(lists[:rows].max(initial=-1)) + 1
+    whole = len(names) if complete else count
+    pairs = lists * len(item_names) + items
+    order = _order(shown, lists[:rows], _sorted_places(item_names, items[:rows], last_first))
+    order, by_pair = _without_repeats(order, pairs[:rows])
+    own = lists[order]
+    length = np.bincount(own, minlength=whole)
+    number = _numbers(own, length)
+    given = _filled(shown["rank"], 0)[order]
+    ranks = _ranks(own, number, given)
+    places, equal = _places(shown, order, own, length)
+    by_score = _there(shown["score"])[order] & (given == 0)
+    first = np.empty(count, np.int64)
+    first[lists[:rows][::-1]] = np.arange(rows)[::-1]
+
+    judged, gains = _judged(pairs[rows:], labels["gain"])
+    kept = judged < whole * len(item_names)
+    judged, gains = judged[kept], gains[kept]
+    row, found = _looked_up(judged, pairs[order], by_pair)
+    of_list = judged // max(len(item_names), 1)
+    rank, place = np.zeros(len(row), np.int64), np.zeros(len(row))
+    rank[found], place[found] = ranks[row[found]], places[row[found]]
+    positive = np.flatnonzero(gains > 0)
+    unseen = np.where(found, rank, np.iinfo(np.int64).max)
+    positive = positive[np.lexsort((-gains[positive], unseen[positive], of_list[positive]))]
+    unshown = names.slice(count, whole - count).to_pylist()
+    return RankedLists(
+        ids=names.slice(0, whole).to_pylist(),
+        users=shown["user"].take(pa.array(first)).to_pylist() + unshown,
+        values=_values(shown, by, first) + [("",) * len(by)] * len(unshown),
+        relevant=np.bincount(of_list[positive], minlength=whole),
+        ranks=rank[positive],
+        gains=gains[positive],
+        places=place[positive],
+        length=length,
+        equal=_any(own, by_score & equal, whole),
+        by_score=_any(own, by_score, whole),
+        labelled=bool((of_list < count).any()),
+        met=bool(found.any()),
+    )
+
+
+def _numbered(first: Any, second: Any) -> tuple[Ints, Any]:
+    """Two columns of text, one after the other, as numbers of the distinct texts; and those."""
+    chunks = [*first.chunks, *second.chunks]
+    encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = pa.concat_arrays(encoded.chunks)
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+
+
+def _filled(column: Any, empty: float) -> Any:
+    return pc.fill_null(column, empty).to_numpy()
+
+
+def _there(column: Any) -> Flags:
+    found: Flags = column.is_valid().to_numpy()
+    return found
+
+
+def _sorted_places(names: Any, items: Ints, last_first: bool) -> Ints | None:
+    """Each item's place among all from the last on, by the bytes of its id; None if not asked."""
+    if not last_first:
+        return None
+    places = np.empty(len(names), np.int64)
+    places[pc.sort_indices(names).to_numpy()] = np.arange(len(names))[::-1]
+    return places[items]
+
+
+def _order(shown: Any, lists: Ints, items: Ints | None) -> Ints:
+    """Return the rows in order, list after list."""
+    keys = lists * _STEP + _filled(shown["rank"], _STEP - 1)
+    if (keys[1:] > keys[:-1]).all():
+        return np.arange(len(keys))
+    # The last of the keys counts first.
+    scores = -_filled(shown["compared"], -np.inf)
+    return np.lexsort((shown["line"], *([] if items is None else [items]), scores, keys))
+
+
+def _without_repeats(order: Ints, pairs: Ints) -> tuple[Ints, Ints]:
+    """Leave the first of equal pairs in order; and what brings those left in order of pair."""
+    by_pair = np.argsort(pairs[order], kind="stable")
+    found = pairs[order][by_pair]
+    repeated = by_pair[1:][found[1:] == found[:-1]]
+    if not len(repeated):
+        return order, by_pair
+    order = np.delete(order, repeated)
+    return order, np.argsort(pairs[order], kind="stable")
+
+
+def _numbers(own: Ints, length: Ints) -> Ints:
+    """Count rows within their list, from 1."""
+    return np.arange(1, len(own) + 1) - (np.cumsum(length) - length)[own]
+
+
+def _ranks(own: Ints, number: Ints, given: Ints) -> Ints:
+    """Ranks as `core.metrics.order_ranks` has them: gaps stay and equal ranks move down."""
+    gaps = np.maximum(given - number, 0)
+    if not gaps.any():
+        return number
+    # A gap holds for the rest of its list; the next list begins a step higher.
+    return number + np.maximum.accumulate(gaps + own * _STEP) - own * _STEP
+
+
+def _places(shown: Any, order: Ints, own: Ints, length: Ints) -> tuple[Floats, Flags]:
+    """Each row's place by score, as `core.metrics.Lists` has it, and whether another is equal.
+
+    NaN in a list where only some have a score; a list in which none has is taken by its order.
+    """
+    number = _numbers(own, length)
+    known = _there(shown["score"])[order]
+    if not known.any():
+        return number.astype(np.float64), np.zeros(len(own), np.bool_)
+    score = _filled(shown["score"], -np.inf)[order]
+    best_first = np.lexsort((-score, own))
+    starts, sizes = _runs(own[best_first], score[best_first])
+    by_score = np.empty(len(own))
+    by_score[best_first] = np.repeat(number[starts] + (sizes - 1) / 2, sizes)
+    scores = np.bincount(own[known], minlength=len(length))
+    places = np.where(scores[own] == length[own], by_score, np.nan)
+    # Rounding keeps the order of scores, so equal ones still lie side by side.
+    compared = _filled(shown["compared"], -np.inf)[order]
+    _, sizes = _runs(own[best_first], compared[best_first])
+    equal = np.empty(len(own), np.bool_)
+    equal[best_first] = np.repeat(sizes > 1, sizes)
+    return np.where(scores[own] == 0, number, places), equal
+
+
+def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
+    """Where runs of equal (list, value) start, and how long they are."""
+    new = (lists[1:] != lists[:-1]) | (values[1:] != values[:-1])
+    starts = np.flatnonzero(np.concatenate((np.ones(min(len(lists), 1), np.bool_), new)))
+    return starts, np.diff(starts, append=len(lists))
+
+
+def _judged(pairs: Ints, gain: Any) -> tuple[Ints, Floats]:
+    """Return the distinct pairs that have a gain, in order, and the largest gain of each."""
+    known = _there(gain)
+    pairs, gains = pairs[known], _filled(gain, 0.0)[known]
+    order = np.lexsort((-gains, pairs))
+    pairs, gains = pairs[order], gains[order]
+    first = np.diff(pairs, prepend=-1) != 0
+    return pairs[first], gains[first]
+
+
+def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> tuple[Ints, Flags]:
+    """Return the rows of pairs, of which `by_pair` is the order; and which of them there are."""
+    if not len(pairs):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    where = np.searchsorted(pairs, wanted, sorter=by_pair)
+    row = by_pair[np.minimum(where, len(pairs) - 1)]
+    return row, pairs[row] == wanted
+
+
+def _values(shown: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
+    if not by:
+        return [()] * len(rows)
+    columns = [shown["by " + name].take(pa.array(rows)).to_pylist() for name in by]
+    return [tuple(value or "" for value in row) for row in zip(*columns, strict=True)]
+
+
+def _any(lists: Ints, rows: Flags, count: int) -> Flags:
+    """Which of `count` lists have one of `rows`."""
+    found = np.zeros(count, np.bool_)
+    found[lists[rows]] = True
+    return found

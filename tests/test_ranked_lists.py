@@ -1,0 +1,161 @@
+"""Lists of random tables against the rules written out a list at a time in plain Python."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from test_evaluate_tables import written
+
+from streameval.core.windows import cluster_of
+from streameval.offline import ranked_tables
+from streameval.offline.ranked_tables import Tables, read_tables
+
+
+def random_rows(chance, ids, *, ranks, scores, by):
+    """Slates in any order of rows: repeats, gaps, equal scores, cells that are empty."""
+    lists = [ids(number) for number in range(12)]
+    shown = []
+    for _ in range(chance.randrange(1, 90)):
+        name = chance.choice(lists)
+        row = {"list": name, "item": ids(chance.randrange(9)), "user": f"of {name}"}
+        if ranks:
+            row["rank"] = chance.choice([None, *range(1, 8)] if ranks == "some" else range(1, 15))
+        if scores:
+            near = chance.choice([0.0, -0.0, 1e-9])
+            row["score"] = chance.choice([-1.5, 0.25, 0.25 + near, 3.0])
+            if scores == "some" and chance.random() < 0.1:
+                row["score"] = None
+        if by:
+            row["model"] = f"m{str(name)[-1] in '02468'}"
+        shown.append(row)
+    labels = [
+        {
+            "list": ids(chance.randrange(15)),
+            "item": ids(chance.randrange(11)),
+            "gain": chance.choice([None, -1.0, 0.0, 1.0, 2.5]),
+        }
+        for _ in range(chance.randrange(1, 60))
+    ]
+    if chance.random() < 0.3:
+        for row in labels:
+            row["gain"] = 1.0
+    return shown, labels
+
+
+def expected(shown, labels, *, ties, complete):
+    """What each list is by the rules: see the docstring of `ranked_tables`."""
+    single = np.float32 if ties == "trec" else float
+    found = {}
+    names = {row["list"] for row in shown} | {row["list"] for row in labels if complete}
+    for name in names:
+        rows = [(row, line) for line, row in enumerate(shown) if str(row["list"]) == str(name)]
+        if ties == "trec":
+            rows.sort(key=lambda row: str(row[0]["item"]).encode(), reverse=True)
+        score = {line: row.get("score") for row, line in rows}
+        # Sorting is stable; equal rows of `trec` lie in the order of the file.
+        rows.sort(
+            key=lambda row: -math.inf if score[row[1]] is None else single(score[row[1]]),
+            reverse=True,
+        )
+        rows.sort(key=lambda row: row[0].get("rank") or math.inf)
+        seen, kept = set(), []
+        for row, line in rows:
+            if str(row["item"]) not in seen:
+                seen.add(str(row["item"]))
+                kept.append((row, line))
+        ranks, gap = [], 0
+        for number, (row, _) in enumerate(kept, 1):
+            gap = max(gap, (row.get("rank") or 0) - number)
+            ranks.append(number + gap)
+        scores = [score[line] for _, line in kept]
+        places = [math.nan] * len(kept)
+        if all(value is None for value in scores):
+            places = [float(number) for number in range(1, len(kept) + 1)]
+        elif None not in scores:
+            places = [1 + sum(b > a for b in scores) + (scores.count(a) - 1) / 2 for a in scores]
+        by_score = [
+            single(row["score"])
+            for row, _ in kept
+            if row.get("rank") is None and row.get("score") is not None
+        ]
+        all_scores = [single(value) for value in scores if value is not None]
+        gains = {}
+        for row in labels:
+            if str(row["list"]) == str(name) and row["gain"] is not None:
+                item = str(row["item"])
+                gains[item] = max(gains.get(item, -math.inf), row["gain"])
+        items = [str(row["item"]) for row, _ in kept]
+        relevant = [
+            (rank, gains[item], place)
+            for rank, item, place in zip(ranks, items, places, strict=True)
+            if gains.get(item, 0) > 0
+        ]
+        missing = sorted((g for i, g in gains.items() if g > 0 and i not in items), reverse=True)
+        first = next((row for row in shown if row["list"] == name), {})
+        found[str(name)] = (
+            [*relevant, *((0, gain, 0.0) for gain in missing)],
+            len(kept),
+            cluster_of(str(first.get("user", name))),
+            first.get("model", ""),
+            bool(by_score),
+            any(all_scores.count(value) > 1 for value in by_score),
+        )
+    return found
+
+
+def as_read(batches):
+    """The lists of batches in the same form, and how many are tied and scored."""
+    found, tied, scored = {}, 0, 0
+    for batch in batches:
+        ends = np.cumsum(batch.relevant)
+        flat = list(zip(batch.ranks, batch.gains, batch.places, strict=True))
+        tied, scored = tied + batch.tied[0], scored + batch.tied[1]
+        for row, name in enumerate(batch.ids):
+            assert name not in found, "a list comes once"
+            model = batch.names[batch.segments[row]]
+            found[name] = (
+                flat[ends[row] - batch.relevant[row] : ends[row]],
+                batch.length[row],
+                batch.clusters[row],
+                model[0] if model else "",
+            )
+    return found, tied, scored
+
+
+@pytest.mark.parametrize("case", range(10))
+def test_lists_of_random_tables_are_those_of_the_rules(case, tmp_path, monkeypatch):
+    """Ranks, scores or both; ties; ids as text or integers; several files and portions."""
+    chance = random.Random(case)
+    kind = chance.choice(["parquet", "jsonl"])
+    ids = chance.choice([int, "é{}".format])
+    ranks, scores = chance.choice(
+        [(None, "all"), (None, "some"), ("all", None), ("some", "some"), ("some", "all")]
+    )
+    by = ["model"] if chance.random() < 0.5 else []
+    shown, labels = random_rows(chance, ids, ranks=ranks, scores=scores, by=by)
+    cut = chance.randrange(len(shown))
+    files = [
+        written(tmp_path / f"s{number}.{kind}", rows)
+        for number, rows in enumerate([shown[:cut], shown[cut:]])
+        if rows
+    ]
+    told = [written(tmp_path / f"l.{kind}", labels)]
+    for ties in ("input", "trec"):
+        for complete in (True, False):
+            wanted = expected(shown, labels, ties=ties, complete=complete)
+            monkeypatch.setattr(ranked_tables, "PORTION_ROWS", chance.choice([1_000_000, 40]))
+            tables = Tables(files, told, "tables", by, ties, complete)
+            found, tied, scored = as_read(read_tables(tables, lambda _: None, []))
+            assert repr(plain(found)) == repr(
+                plain({name: row[:4] for name, row in wanted.items()})
+            )
+            assert scored == sum(row[4] for row in wanted.values())
+            assert tied == sum(row[5] for row in wanted.values())
+
+
+def plain(lists):
+    return {
+        name: ([tuple(map(float, item)) for item in items], int(length), int(cluster), model)
+        for name, (items, length, cluster, model) in sorted(lists.items())
+    }
