@@ -6,7 +6,7 @@ import struct
 import tracemalloc
 
 import pytest
-from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
@@ -344,6 +344,22 @@ def test_the_mark_of_a_record_in_the_log_is_that_of_the_record_as_it_was_read(
             for row in rows_of(columns):
                 at = next(bytes(b) for b in unpacking.batches(raw) if holds(b, row[0]))
                 assert _mark_in(PLACE, at, row[0]) == mark(*row)
+
+
+def test_no_more_is_fetched_while_what_is_fetched_takes_its_share():
+    """However many partitions there are: a broker sends a whole batch of each."""
+    raw = batch(0, range(100), codec=NONE)
+    fetched = Fetched(Memory(16 * 2 * len(raw)))
+    actions = fetched.restrained(lambda _assignment: (["request"], {}, 0.2, False, []))
+    places = [TopicPartition("topic", number) for number in range(3)]
+    for place, requests in zip(places, (["request"], ["request"], []), strict=True):
+        assert actions(None) == (requests, {}, 0.2, False, [])
+        records = plain(raw, [], 0, place=place)
+        fetched[place] = FetchResult(place, assignment=None, partition_records=records, backoff=0)
+    del fetched[places[0]]
+    assert actions(None)[0] == []
+    del fetched[places[1]]
+    assert actions(None)[0] == ["request"]
 
 
 def holds(raw, offset):

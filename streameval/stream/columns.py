@@ -12,7 +12,9 @@ There is no public way to fetched batches, so this file stands on private things
    aiokafka's.
 2. The fetcher finds the class of an answer's bytes by its name, `MemoryRecords`; ours keeps them.
 3. `_fetch_max_bytes` and `_max_partition_fetch_bytes` are read before each fetch.
-4. A `FetchResult` that ends is deleted from `_records`. One that only waits for room puts itself
+4. `_get_actions_per_node` says which fetches are to be sent; while enough is fetched, ours says
+   none. What is handed out, or forgotten, wakes the fetcher.
+5. A `FetchResult` that ends is deleted from `_records`. One that only waits for room puts itself
    back there (`Fetched.__delitem__`), so nothing is fetched twice.
 
 How batches become records within a budget of memory stands in `unpacking`. A batch that cannot be
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
@@ -65,6 +67,7 @@ def read_columns(consumer: AIOKafkaConsumer, memory: int = READ_MEMORY) -> Fetch
     fetched = Fetched(Memory(memory), fetcher)
     fetcher._records = fetched  # noqa: SLF001 - see above
     fetched.divide(1, 1)
+    fetcher._get_actions_per_node = fetched.restrained(fetcher._get_actions_per_node)  # noqa: SLF001 - see above
     aiokafka_fetcher.MemoryRecords = _KeptRecords
     bound_legacy_codecs(memory // 32)
     return fetched
@@ -92,6 +95,23 @@ class Fetched(OrderedDict[Any, Any]):
         share = self.memory.fetch // max(1, partitions)
         self._fetcher._fetch_max_bytes = self.memory.fetch // max(1, brokers)  # noqa: SLF001 - see above
         self._fetcher._max_partition_fetch_bytes = min(most, max(least, share))  # noqa: SLF001 - see above
+
+    @property
+    def size(self) -> int:
+        """Bytes that were fetched and are not all handed out."""
+        return sum(len(records.data) for records in self._open.values())
+
+    def restrained(self, actions: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:
+        """Have the fetcher ask for no more while its share of the memory is taken.
+
+        A broker sends at least one batch, whatever its size, and each partition may hold one.
+        """
+
+        def restrained(assignment: Any) -> tuple[Any, ...]:
+            requests, *others = actions(assignment)
+            return [] if self.size >= self.memory.fetch else requests, *others
+
+        return restrained
 
     def __setitem__(self, place: Any, result: Any) -> None:
         """Store what came of a partition; errors are stored too, and stay as they are."""
@@ -162,6 +182,12 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             self.interrupted = True
             raise StopIteration
         return columns
+
+    @property
+    def data(self) -> bytes:
+        """What the broker sent."""
+        data: bytes = self._records.data
+        return data
 
     def close(self) -> None:
         """Give back what the batch being read takes."""
