@@ -4,6 +4,7 @@ import contextlib
 import random
 import struct
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
@@ -346,20 +347,44 @@ def test_the_mark_of_a_record_in_the_log_is_that_of_the_record_as_it_was_read(
                 assert _mark_in(PLACE, at, row[0]) == mark(*row)
 
 
-def test_no_more_is_fetched_while_what_is_fetched_takes_its_share():
-    """However many partitions there are: a broker sends a whole batch of each."""
+class Assignment:
+    """The part of aiokafka's that says what is paused."""
+
+    def __init__(self, places):
+        self.tps, self.paused = places, set()
+
+    def state_value(self, place):
+        return SimpleNamespace(paused=place in self.paused)
+
+
+@pytest.fixture
+def held_back():
+    """Three partitions, of which two take the share; what comes, and what is asked for."""
     raw = batch(0, range(100), codec=NONE)
     fetched = Fetched(Memory(16 * 2 * len(raw)))
-    actions = fetched.restrained(lambda _assignment: (["request"], {}, 0.2, False, []))
     places = [TopicPartition("topic", number) for number in range(3)]
-    for place, requests in zip(places, (["request"], ["request"], []), strict=True):
-        assert actions(None) == (requests, {}, 0.2, False, [])
+    assignment = Assignment(places)
+    actions = fetched.restrained(lambda _assignment: (["request"], {}, 0.2, False, []))
+    for place in places[:2]:
+        assert actions(assignment) == (["request"], {}, 0.2, False, [])
         records = plain(raw, [], 0, place=place)
         fetched[place] = FetchResult(place, assignment=None, partition_records=records, backoff=0)
-    del fetched[places[0]]
-    assert actions(None)[0] == []
-    del fetched[places[1]]
-    assert actions(None)[0] == ["request"]
+    return fetched, assignment, lambda: actions(assignment)[0]
+
+
+def test_no_more_is_fetched_while_what_is_fetched_takes_its_share(held_back):
+    """However many partitions there are: a broker sends a whole batch of each."""
+    fetched, assignment, asked = held_back
+    assert asked() == []
+    del fetched[assignment.tps[0]]
+    assert asked() == ["request"]
+
+
+def test_what_is_paused_does_not_keep_the_others_from_being_fetched(held_back):
+    fetched, assignment, asked = held_back
+    assignment.paused = set(assignment.tps[1:])
+    assert asked() == ["request"]
+    assert list(fetched) == assignment.tps[:1]
 
 
 def holds(raw, offset):

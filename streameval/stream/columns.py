@@ -108,10 +108,18 @@ class Fetched(OrderedDict[Any, Any]):
         """
 
         def restrained(assignment: Any) -> tuple[Any, ...]:
+            if self.size >= self.memory.fetch:
+                self._forget_paused(assignment)
             requests, *others = actions(assignment)
             return [] if self.size >= self.memory.fetch else requests, *others
 
         return restrained
+
+    def _forget_paused(self, assignment: Any) -> None:
+        """Leave what is paused to be fetched again when it goes on: others wait for its room."""
+        for place in list(self._open):
+            if place in assignment.tps and assignment.state_value(place).paused:
+                del self[place]
 
     def __setitem__(self, place: Any, result: Any) -> None:
         """Store what came of a partition; errors are stored too, and stay as they are."""
