@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -107,11 +108,12 @@ def ranked_lists(
     positive = np.flatnonzero(gains > 0)
     unseen = np.where(found, rank, np.iinfo(np.int64).max)
     positive = positive[np.lexsort((-gains[positive], unseen[positive], of_list[positive]))]
-    unshown = names.slice(count, whole - count).to_pylist()
+    ids = names.slice(0, whole).to_pylist()
+    users = shown["user"].take(pa.array(first)).to_pylist()
     return RankedLists(
-        ids=names.slice(0, whole).to_pylist(),
-        users=shown["user"].take(pa.array(first)).to_pylist() + unshown,
-        values=_values(shown, by, first) + [("",) * len(by)] * len(unshown),
+        ids=ids,
+        users=[user or own for user, own in zip_longest(users, ids)],
+        values=_values(shown, by, first) + [("",) * len(by)] * (whole - count),
         relevant=np.bincount(of_list[positive], minlength=whole),
         ranks=rank[positive],
         gains=gains[positive],

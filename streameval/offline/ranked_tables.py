@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from streameval.core.errors import InputError
@@ -127,26 +128,81 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
 def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:
     """Slates and labels a portion of the lists at a time, each all of a list or nothing."""
-    ((rows,),) = connection.execute(
-        "SELECT (SELECT count(*) FROM shown) + (SELECT count(*) FROM labels)"
-    ).fetchall()
-    portions = int(rows) // PORTION_ROWS + 1
     judged = "AND list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
     values = "".join(f", {quoted('by ' + name)}" for name in tables.by)
-    for portion in range(portions):
-        where = f"WHERE hash(list) % {portions} = {portion}" if portions > 1 else "WHERE true"
+    for shown, labels in _cut(connection):
         # `sql` hands rows over as they are found; `execute` would copy them once more.
         yield (
             connection.sql(
                 f"SELECT list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared,"  # noqa: S608  # names are quoted
-                f" line{values} FROM shown {where} {judged}"
+                f" line{values} FROM shown WHERE {shown} {judged}"
             ).to_arrow_table(),
-            connection.sql(f"SELECT list, item, gain FROM labels {where}").to_arrow_table(),  # noqa: S608  # ours
+            connection.sql(f"SELECT list, item, gain FROM labels WHERE {labels}").to_arrow_table(),  # noqa: S608  # ours
         )
 
 
+def _cut(connection: Any) -> list[tuple[str, str]]:
+    """Conditions on the rows of `shown` and of `labels`, a pair for each portion.
+
+    The rows of a list mostly lie together: portions are then cut by rows, and each row is read once
+    (what DuckDB has on disk is read from there each time). Else by the hash of the list.
+    """
+    hashes, starts, rows = _runs(connection)
+    ((labels,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
+    portions = (rows + labels) // PORTION_ROWS + 1
+    if portions == 1:
+        return [("true", "true")]
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    if (hashes[1:] == hashes[:-1]).any():
+        where = [f"hash(list) % {portions} = {number}" for number in range(portions)]
+        return list(zip(where, where, strict=True))
+    cuts = starts[np.searchsorted(starts, np.arange(1, portions) * rows // portions, "right") - 1]
+    portion_of = np.searchsorted(cuts, starts, "right")[order]
+
+    def portion(batch: Any) -> Any:
+        """Of a list that is not shown by its hash, which spreads them."""
+        wanted = batch.column(0).to_numpy()
+        row = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+        found = np.where(hashes[row] == wanted, portion_of[row], wanted % np.uint64(portions))
+        return pa.array(found.astype(np.int32))
+
+    numbers = pa.chunked_array(map(portion, _hashes(connection, "labels")), pa.int32())
+    connection.register("numbers", pa.table({"portion": numbers}))
+    connection.execute("CREATE TABLE portions AS SELECT portion FROM numbers")
+    ends = [0, *cuts.tolist(), rows]
+    return [
+        (
+            f"rowid >= {ends[number]} AND rowid < {ends[number + 1]}",
+            f"rowid IN (SELECT rowid FROM portions WHERE portion = {number})",  # noqa: S608  # ours
+        )
+        for number in range(portions)
+    ]
+
+
+def _runs(connection: Any) -> tuple[Any, Any, int]:
+    """Of each run of rows of one list: the list's hash and the first row; and the count of rows."""
+    hashes, starts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    rows, last = 0, None
+    for batch in _hashes(connection, "shown"):
+        values = batch.column(0).to_numpy()
+        new = np.flatnonzero(np.append(values[0] != last, values[1:] != values[:-1]))
+        hashes.append(values[new])
+        starts.append(new + rows)
+        rows, last = rows + len(values), values[-1]
+    return np.concatenate(hashes), np.concatenate(starts), rows
+
+
+def _hashes(connection: Any, table: str) -> Any:
+    """Batches of the hashes of a table's lists, in the order of its rows."""
+    return connection.sql(f"SELECT hash(list) FROM {table}").to_arrow_reader(1 << 20)  # noqa: S608  # ours
+
+
 def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
-    """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line."""
+    """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line.
+
+    `user` is null where the files name none: each list is a user of its own.
+    """
     tables = opened(connection, files)
     known = columns_of(tables)
     lists = named(files, known, LIST_NAMES)
@@ -159,15 +215,16 @@ def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance
     columns = {
         "list": text(lists),
         "item": text(named(files, known, ITEM_NAMES)),
-        "user": text(named(files, known, (*USER_NAMES, lists))),
         **{f"by {name}": label(named(files, known, (name,))) for name in by},
     }
+    if (user := optional(known, USER_NAMES)) is not None:
+        columns["user"] = text(user)
     if place is not None:
         columns["rank"] = rank(place)
     if score is not None:
         columns["score"] = number(score)
     load(connection, "shown", tables, columns)
-    for name, sort in (("rank", "BIGINT"), ("score", "DOUBLE")):
+    for name, sort in (("user", "VARCHAR"), ("rank", "BIGINT"), ("score", "DOUBLE")):
         connection.execute(f"ALTER TABLE shown ADD COLUMN IF NOT EXISTS {name} {sort}")
     check_one_segment(connection, "shown", files, by)
     advance(size(files))
@@ -213,7 +270,7 @@ def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
     for path in tables.shown:
         for part in _trec(path, 6, 4, advance):
             connection.register("part", part)
-            connection.execute("INSERT INTO shown SELECT *, NULL, list FROM part")
+            connection.execute("INSERT INTO shown SELECT *, NULL, NULL FROM part")
     for path in tables.labels:
         for part in _trec(path, 4, 3, advance):
             connection.register("part", part)
@@ -273,7 +330,7 @@ def ordered(ties: Ties) -> str:
     order = f"rank NULLS LAST, {_ORDER[ties]}"
     return f"""
         first_shown AS (
-            SELECT * FROM shown
+            SELECT * REPLACE (coalesce(user, list) AS user) FROM shown
             QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
         ), numbered AS (
             SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number
