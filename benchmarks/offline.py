@@ -1,9 +1,9 @@
 """Evaluate on large outcome files: six metrics at 10, Parquet on disk to figures.
 
-Each run is a process of its own: its CPU seconds (start and imports included) and its largest
-memory. Files are made once by a seed, in the folder given. RecTools and pytrec_eval run on the
-smaller file where they are installed (`pip install rectools pytrec-eval-terrier`); reading the
-file counts for them too.
+The same lists as slates and labels are the second way. Each run is a process of its own: its CPU
+seconds (start and imports included) and its largest memory. Files are made once by a seed, in the
+folder given. RecTools and pytrec_eval run on the smaller file where they are installed (`pip
+install rectools pytrec-eval-terrier`); reading the file counts for them too.
 
     python benchmarks/offline.py --folder .cache/offline --slates 1000000 --slates 10000000
 """
@@ -11,6 +11,7 @@ file counts for them too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import pathlib
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streameval.offline.outcomes import ROW_GROUP, SCHEMA
@@ -113,8 +115,39 @@ def made(folder: pathlib.Path, slates: int) -> pathlib.Path:
     return path
 
 
-def streameval(path: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "streameval.cli", "evaluate", path, "--json"]
+def as_tables(path: pathlib.Path) -> None:
+    """Write the same lists as slates and labels beside a file, if they are not there."""
+    shown, labels = _tables_beside(path)
+    if shown.exists():
+        return
+    with contextlib.ExitStack() as open_files:
+        writers = {}
+        for part in pq.ParquetFile(path).iter_batches(columns=["request", "items", "gains"]):
+            item, gain = (pc.list_flatten(part.column(name)) for name in ("items", "gains"))
+            whose = part.column("request").take(pa.array(np.arange(len(item)) // ITEMS))
+            rank = np.tile(np.arange(1, ITEMS + 1), len(part))
+            rows = pa.table({"list": whose, "item": item, "rank": rank, "gain": gain})
+            for file, table in (
+                (shown, rows.drop_columns("gain")),
+                (labels, rows.filter(pc.greater(gain, 0)).drop_columns("rank")),
+            ):
+                if file not in writers:
+                    writer = pq.ParquetWriter(file, table.schema, compression="zstd")
+                    writers[file] = open_files.enter_context(writer)
+                writers[file].write_table(table)
+
+
+def _tables_beside(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    return path.with_suffix(".shown.parquet"), path.with_suffix(".labels.parquet")
+
+
+def tables(path: str) -> dict[str, float]:
+    shown, labels = _tables_beside(pathlib.Path(path))
+    return streameval(str(shown), "--labels", str(labels))
+
+
+def streameval(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "streameval.cli", "evaluate", *arguments, "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures = json.loads(done.stdout)["figures"]
     return {name: figure["value"] for name, figure in figures.items()}
@@ -150,7 +183,6 @@ def pytrec_eval(path: str) -> dict[str, float]:
 
 def rectools(path: str) -> dict[str, float]:
     import pandas as pd
-    import pyarrow.compute as pc
     from rectools import Columns, metrics
 
     table = pq.read_table(path, columns=["items", "gains"])
@@ -179,7 +211,12 @@ def rectools(path: str) -> dict[str, float]:
     return {name: value * share for name, value in found.items()}
 
 
-WAYS: Final = {"streameval": streameval, "pytrec_eval": pytrec_eval, "rectools": rectools}
+WAYS: Final = {
+    "streameval": streameval,
+    "slates and labels": tables,
+    "pytrec_eval": pytrec_eval,
+    "rectools": rectools,
+}
 
 
 def measure(way: str, path: pathlib.Path) -> None:
@@ -201,7 +238,8 @@ def measure(way: str, path: pathlib.Path) -> None:
 def child(way: str, path: str) -> None:
     figures = WAYS[way](path)
     # streameval is a child of its own: only its process counts.
-    who = resource.RUSAGE_CHILDREN if way == "streameval" else resource.RUSAGE_SELF
+    ours = way in ("streameval", "slates and labels")
+    who = resource.RUSAGE_CHILDREN if ours else resource.RUSAGE_SELF
     used = resource.getrusage(who)
     answer = {
         "cpu": used.ru_utime + used.ru_stime,
@@ -226,6 +264,8 @@ def main() -> None:
     for slates in sizes:
         path = made(options.folder, slates)
         measure("streameval", path)
+        as_tables(path)
+        measure("slates and labels", path)
         for peer in ("pytrec_eval", "rectools"):
             if slates <= PEER_SLATES and importlib.util.find_spec(peer):
                 measure(peer, path)
