@@ -33,7 +33,7 @@ FIGURES = """
     ), users AS (
         SELECT variant, user_id, avg(hit) AS rate FROM joined GROUP BY ALL
     ), slates AS (
-        SELECT min(variant) AS variant, sum(hit / log2(rank + 1)) AS dcg, sum(hit) AS hits
+        SELECT min(variant) AS variant, sum(hit / log2(rank + 1)) AS dcg, sum(hit)::BIGINT AS hits
         FROM joined GROUP BY user_id, request_id
     )
     SELECT users.variant, avg(rate), any_value(scores.ndcg)
