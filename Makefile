@@ -16,7 +16,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-offline false-alarms planted clean
+.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers bench-offline false-alarms planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -70,6 +70,9 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate \
 		--group s3 --output-file .ci/requirements-s3.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate \
+		--group quix --output-file .ci/requirements-quix.lock
 
 lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/ruff check
@@ -95,6 +98,22 @@ demo: $(BIN)/.run ## the whole service on an embedded broker and store (ARGS="--
 
 bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka and Redis
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+.cache/venv-quix/.made: .ci/requirements-quix.lock
+	$(PYTHON) -m venv --clear .cache/venv-quix
+	.cache/venv-quix/bin/python -m pip --disable-pip-version-check --quiet \
+		install --require-hashes --requirement $<
+	@touch $@
+
+.cache/peers/%/.made: benchmarks/peers/%.xml
+	@command -v mvn >/dev/null && command -v javac >/dev/null || { echo "make: Maven and javac are needed" >&2; exit 1; }
+	rm -rf $(@D)
+	mvn --batch-mode --quiet --file $< dependency:copy-dependencies \
+		-DoutputDirectory="$(CURDIR)/$(@D)"
+	@touch $@
+
+# Quix Streams, Kafka Streams and Flink SQL (370 MB): `make bench` measures those that are there.
+bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flink/.made ## more peers
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
 	$(BIN)/python benchmarks/offline.py $(ARGS)

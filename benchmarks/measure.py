@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import statistics
 import subprocess
-import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,11 +15,11 @@ from typing import Final
 
 import servers
 import service
+from installed import program
 from log import Filled, extend, fill
 from machine import cores, cpu_seconds, memory_bytes, on_core
 from workload import SLATE, Shape, records
 
-PEERS: Final = pathlib.Path(__file__).parent / "peers"
 GROUP: Final = "bench"
 # The last batch of each partition waits for its second, so the clock stops before.
 COUNTED_SHARE: Final = 0.9
@@ -44,6 +43,11 @@ class Run:
         """Records a second."""
         return self.records / self.seconds
 
+    @property
+    def cpu_cost(self) -> float:
+        """CPU seconds a record."""
+        return self.cpu_seconds / self.records
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -54,13 +58,15 @@ class Stack:
 
 
 def peer(stack: Stack, name: str, topic: str, count: int, *options: str) -> Run:
-    """One run of `peers/NAME.py` over the first `count` records of `topic`."""
+    """One run of the peer NAME over the first `count` records of `topic`."""
     flush(stack)
-    command = [sys.executable, str(PEERS / f"{name}.py"), "--kafka", stack.kafka.address]
-    command += ["--redis", stack.redis.url, "--topic", topic, "--group", servers.unique(name)]
-    with on_core(cores()[0]):
+    given = ["--kafka", stack.kafka.address, "--redis", stack.redis.url, "--topic", topic]
+    given += ["--group", servers.unique(name), "--records", str(count), *options]
+    # A folder that is gone after the run: several keep state on a disk.
+    with tempfile.TemporaryDirectory() as folder, on_core(cores()[0]):
         done = subprocess.run(
-            [*command, "--records", str(count), *options],
+            [*program(name, folder), *given],
+            cwd=folder,
             check=False,
             capture_output=True,
             text=True,

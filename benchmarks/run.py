@@ -23,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 import pytest  # noqa: E402 - as servers.py does
 import servers  # noqa: E402 - they stand beside
+from installed import OPTIONAL, version  # noqa: E402
 from log import Filled, fill  # noqa: E402
 from machine import cores, facts  # noqa: E402
 from measure import Run, Scrapes, Stack, memory, peer, scrapes, throughput  # noqa: E402
@@ -60,9 +61,17 @@ class Sizes:
     repeats: int = 3
     users: int = 100_000
     per_second: int = 1_000
+    hopping: int = 50_000
+    sql: int = 1_000_000
+
+    def of(self, name: str) -> int:
+        """Return how much an optional peer reads: of hopping windows SQL adds up minutes."""
+        return self.sql if name == "flink" else self.hopping
 
 
-QUICK: Final = Sizes(1_000_000, 300_000, 1_000_000, 150_000, 100_000, 20_000, 1, 10_000)
+QUICK: Final = Sizes(
+    1_000_000, 300_000, 1_000_000, 150_000, 100_000, 20_000, 1, 10_000, hopping=5_000, sql=100_000
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ def main() -> int:
     os.sched_setaffinity(0, {other})
     try:
         print("\n".join(facts()))
+        for name, (title, _) in OPTIONAL.items():
+            print(f"{title}: {version(name) or 'not installed, `make bench-peers` gets it'}")
         with servers.kafka() as kafka, servers.redis() as redis:
             targets = measure(Stack(kafka, redis), sizes)
     except (pytest.skip.Exception, pytest.fail.Exception) as error:  # of `servers.missing`
@@ -137,6 +148,9 @@ def measure(stack: Stack, sizes: Sizes) -> list[Target]:
             for name, log in orders.items()
         },
     }
+    for name, (title, _) in OPTIONAL.items():
+        if version(name):
+            contenders[title] = functools.partial(peer, stack, name, items.topic, sizes.of(name))
     folder = contextlib.ExitStack()
     file = pathlib.Path(folder.enter_context(tempfile.TemporaryDirectory())) / "events.jsonl"
     written = _write(file, ordered)
@@ -151,6 +165,7 @@ def measure(stack: Stack, sizes: Sizes) -> list[Target]:
     folder.close()
     _contenders(runs)
     targets = _orders(runs)
+    targets += _windows(runs)
     targets += _rates(runs, slates.impressions / whole.records, longer.impressions / long.records)
     targets += _memory(stack, sizes.memory_impressions)
     return targets + _metrics(*scrapes(stack, items, sizes.users))
@@ -168,12 +183,7 @@ def _orders(runs: dict[str, list[Run]]) -> list[Target]:
     targets = []
     for name in ORDERS:
         if name != "side by side":
-            ratio = _median(
-                [
-                    (a.cpu_seconds / a.records) / (b.cpu_seconds / b.records)
-                    for a, b in zip(runs[name], friendly, strict=True)
-                ]
-            )
+            ratio = cost_ratio(runs[name], friendly)
             bound = ORDER_BOUNDS.get(name)
             wanted, met = ("", None) if bound is None else (f"{bound} x", ratio <= bound)
             targets.append(Target(f"CPU an event: {name}", f"{ratio:.2f} x", wanted, met))
@@ -199,11 +209,23 @@ def ratio_of(some: list[Run], others: list[Run]) -> float:
     return _median([a.rate / b.rate for a, b in zip(some, others, strict=True)])
 
 
+def cost_ratio(some: list[Run], others: list[Run]) -> float:
+    """The median of the CPU an event of some runs beside that of others of the same turn."""
+    return _median([a.cpu_cost / b.cpu_cost for a, b in zip(some, others, strict=True)])
+
+
+def _windows(runs: dict[str, list[Run]]) -> list[Target]:
+    """What the rolling positive rate alone costs in the peers that are installed."""
+    titles = [title for title, _ in OPTIONAL.values() if title in runs]
+    ratios = {title: cost_ratio(runs[title], runs["streameval"]) for title in titles}
+    return [Target(f"CPU an event: {title}", f"{n:.0f} x", "", None) for title, n in ratios.items()]
+
+
 def _contenders(runs: dict[str, list[Run]]) -> None:
     rows = []
     for name, mine in runs.items():
         rates = [run.rate for run in mine]
-        cost = _median([run.cpu_seconds / run.records * 1e6 for run in mine])
+        cost = _median([run.cpu_cost * 1e6 for run in mine])
         rows.append(
             (
                 name,
