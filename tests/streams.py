@@ -232,7 +232,10 @@ class _History:
         for index, item in enumerate(self._some_items()):
             ts = self.now + rng.choice((0, 0, 1, self.A // 3, self.A, self.A + 1))
             position = rng.choice((index + 1, index + 1, None))
-            self._impression(ts, user, item, request, position, labels)
+            if rng.random() < 0.1:  # part of it as a list
+                self.past.append(SlateEvent(ts, user, request, placed({item: index + 1}), *labels))
+            else:
+                self._impression(ts, user, item, request, position, labels)
 
     def show_alone(self) -> None:
         """An impression without a request, sometimes twice at the same moment."""

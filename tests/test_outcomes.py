@@ -230,23 +230,29 @@ def test_the_first_scores_and_the_earliest_labels_stay():
     assert state.outcomes_of(state.take_given_up()) == []
 
 
+@pytest.mark.parametrize("dimensions", [("variant",), ()])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("together", [True, False])
-def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, together):
-    definition = Definition()
+@pytest.mark.parametrize("come", ["together", "apart", "flushed"])
+def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, come, dimensions):
+    definition = Definition(dimensions=dimensions)
     state = Partition(definition, keep_outcomes=True)
     shown = [
-        ImpressionEvent(TIME, "u1", "a", "r1", 1, "A", "feed"),
+        ImpressionEvent(TIME, "u1", "a", "r1", 1, "B", "feed"),
         ImpressionEvent(TIME, "u1", "b", "r1", 2, "A", "a-page"),
     ]
-    events = [shown[index] for index in order]
-    for batch in [events] if together else [[event] for event in events]:
+    others = [
+        ImpressionEvent(TIME, "u2", "a", "r2", 1, "B", "feed"),
+        ImpressionEvent(TIME, "u2", "a", "r3", 1, "A", "a-page"),
+    ]
+    first, second = (shown[index] for index in order)
+    apart = [first, others[0], second] if come == "apart" else [first, second]
+    for batch in [others, *([[first], [second]] if come == "flushed" else [apart])]:
         state.apply(batch, [7] * len(batch))
         state.flush()
     state.apply([ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)], [9])
     state.flush()
-    (row,) = state.outcomes_of(state.take_given_up())
-    assert row.surface == "a-page"
+    row = next(row for row in state.outcomes_of(state.take_given_up()) if row.user == "u1")
+    assert (row.variant, row.surface) == ("A", "a-page")
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -99,6 +99,16 @@ def test_a_place_is_free_again_when_nothing_can_show_its_segment():
     assert (again.values, again.shown) == (segments.values, segments.shown)
 
 
+def test_items_that_come_apart_keep_their_segment():
+    definition = replace(DEFINITION, max_segments=1, dimensions=("variant",))
+    later = definition.attribution_window + definition.segment_span
+    events = [show(ts, f"i{ts}", variant="A") for ts in range(definition.attribution_window + 1)]
+    events.append(show(later, request="other", variant="B"))
+    expected = oracle(definition, events)
+    assert {row["variant"] for row in expected["rates"]} == {"__other__"}
+    assert_same(run(definition, [events]), expected)
+
+
 def test_an_index_that_rows_still_hold_is_not_used_again_before_they_are_booked():
     """All of it in one batch: what was shown first is counted for the segment it was shown in."""
     definition = replace(DEFINITION, max_segments=1, dimensions=("variant",))

@@ -1,9 +1,13 @@
-"""A list that came whole is one string: what is found in it, and where."""
+"""A list that came whole: one string, what is found in it, and how it joins impressions."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streameval.core.definition import Definition
+from streameval.core.events import ImpressionEvent, SlateEvent
+from streameval.core.oracle import oracle
+from streameval.core.partition import Partition
 from streameval.core.slates import BETWEEN, Slate
 
 IDS = st.lists(st.text("ab1 \u00e9\u65e5", min_size=1, max_size=4), min_size=1, unique=True)
@@ -39,3 +43,17 @@ def test_it_shows_what_the_list_shows_and_nothing_between(items, other):
 )
 def test_an_id_within_another_is_another(items, item, place):
     assert slate_of(items).packed(item) == place
+
+
+def test_a_list_between_impressions_of_its_request_is_taken_in_its_turn():
+    """It begins the slate earlier, so what is shown last begins another."""
+    definition = Definition(attribution_window=10, allowed_lateness=10)
+    events = [
+        *(ImpressionEvent(100 + number, "u", f"i{number}", "r") for number in range(3)),
+        SlateEvent(95, "u", "r", ("w",)),
+        ImpressionEvent(108, "u", "i9", "r"),
+    ]
+    partition = Partition(definition)
+    partition.apply(events)
+    ((user, _, slates, *_),) = partition.flush()
+    assert slates == oracle(definition, events)["users"][user]["slates"] == 2

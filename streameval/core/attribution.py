@@ -42,6 +42,8 @@ from streameval.core.limits import (
 )
 from streameval.core.showings import Showings, showings_of
 from streameval.core.slates import (
+    FIRST_TS,
+    LAST_TS,
     NEVER,
     POSITION_BITS,
     POSITIVES,
@@ -49,6 +51,7 @@ from streameval.core.slates import (
     Pendings,
     Slate,
     User,
+    UserDelta,
     bounded,
     by_key,
     keep_scores,
@@ -108,20 +111,22 @@ class Attribution(Showings):
         watermark = NEVER if self.watermark is None else self.watermark
         by_surface = self._by_surface
         keep_outcomes = self.keep_outcomes
-        inbox = self.inbox
+        inbox, recent, segment_shown = self.inbox, self.recent, self.segments.shown
         share = sharing()
         feedbacks = slates = 0
         whole: list[SlateEvent] = []  # since the last impression
         whole_offsets: list[int] = []
-        # The slate of the event before: nearly always also that of the next impression.
         ts = NEVER
-        user_id: str | None = None
+        # The slate of the event before, if it had this ts, or the one found in `recent`.
         request_id: str | None = None
+        user_id = ""
         variant: str | None = None
         surface: str | None = None
-        offset = 0
-        slate: Slate | None = None
         items: dict[str, int] = {}
+        delta: UserDelta = []
+        segment = offset = 0
+        slate: Slate | None = None
+        is_noted = True  # at this ts, for the user and the segment
         for index, event in enumerate(events):
             if event.ts != ts:
                 if event.ts > watermark:
@@ -130,17 +135,47 @@ class Attribution(Showings):
                     late.append(index)
                     continue
                 ts = event.ts
-                user_id = None
+                request_id = None
             if isinstance(event, ImpressionEvent):
                 item = event.item_id
+                request = event.request_id
+                if request != request_id and request is not None:
+                    # (A list that waits for its turn may be of the same slate.)
+                    known = recent.get(request) or (None if whole else self.recall(event))
+                    if known is not None:
+                        (
+                            user_id,
+                            variant,
+                            surface,
+                            first,
+                            last,
+                            anchor,
+                            items,
+                            delta,
+                            segment,
+                            slate,
+                        ) = known
+                        if first <= ts <= last:
+                            request_id = request
+                            offset = (ts - anchor) << POSITION_BITS
+                            is_noted = False
                 if (
-                    event.user_id == user_id
-                    and event.request_id == request_id
+                    request == request_id
+                    and request is not None
+                    and event.user_id == user_id
                     and event.variant == variant
                     and item not in items
                     and len(items) < MAX_ITEMS
                     and not (by_surface and event.surface != surface)
                 ):
+                    if not is_noted:
+                        is_noted = True
+                        if ts > delta[LAST_TS]:
+                            delta[LAST_TS] = ts
+                        elif ts < delta[FIRST_TS]:
+                            delta[FIRST_TS] = ts
+                        if ts > segment_shown[segment]:  # noqa: PLR1730  # a call takes longer
+                            segment_shown[segment] = ts
                     items[share(item, item)] = offset + (event.position or 0)
                     if keep_outcomes and slate is not None:
                         keep_scores(slate, item, event.score, event.propensity)
@@ -150,18 +185,16 @@ class Attribution(Showings):
                     whole, whole_offsets = [], []
                 if keep_outcomes and offsets is not None:
                     self.offset = offsets[index]
-                if self.show_again(event, share):
-                    continue
                 slate = self.show(event)
-                if slate.request is None:
-                    user_id = None
-                    continue
-                user_id = slate.user
+                if recent:
+                    recent.pop(request, None)
                 request_id = slate.request
+                user_id = slate.user
                 variant = event.variant
                 surface = event.surface
                 items = slate.items
                 offset = (ts - slate.anchor) << POSITION_BITS
+                is_noted = True
             elif isinstance(event, FeedbackEvent):
                 feedbacks += 1
                 inbox.append(event)
@@ -170,7 +203,9 @@ class Attribution(Showings):
                 whole.append(event)
                 if keep_outcomes and offsets is not None:
                     whole_offsets.append(offsets[index])
-                user_id = None
+                request_id = None
+                if recent:
+                    recent.pop(event.request_id, None)
         if whole:
             self.show_whole(whole, whole_offsets)
         if watermark != NEVER:
@@ -190,6 +225,7 @@ class Attribution(Showings):
 
     def resolving(self) -> Iterator[None]:
         """The same in steps of bounded work."""
+        self.recent.clear()
         yield from _paced(self._rematch())
         self._count_kinds()
         inbox, self.inbox = self.inbox, []

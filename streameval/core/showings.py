@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
@@ -61,6 +61,19 @@ def showings_of(slate: Slate, first: int = 0) -> Iterator[tuple[str, tuple[int, 
             yield item, (-anchor - (packed >> POSITION_BITS), request)
 
 
+# Slates that are known by their request at a time: some 300 bytes each.
+MAX_RECENT: Final = 4_096
+
+Recent: TypeAlias = tuple[
+    str, str | None, str | None, int, int, int, dict[str, int], UserDelta, int, Slate
+]
+"""User, variant, surface, first and last ts, anchor, items, delta of the user, segment, slate.
+
+An impression of all this that shows another item changes nothing else: the slate neither begins nor
+moves, its segment is not in question, and whoever looks for what was shown knows of it already.
+"""
+
+
 class Showings:
     """The users and open slates of one partition.
 
@@ -88,6 +101,8 @@ class Showings:
         self.deltas: dict[str, UserDelta] = {}
         self.no_positives = (0,) * len(definition.kinds)
         self.dirty: list[Slate] = []
+        # Open slates by their request since the last flush: what it takes to add an item to one.
+        self.recent: dict[str | None, Recent] = {}
         self.rows = Rows()  # what was booked since the last flush
         # What watched users were shown since the last flush: how many items the slate had before.
         self.fresh: dict[Slate, int] = {}
@@ -148,46 +163,41 @@ class Showings:
         self._show(user, slate, event.item_id, ts, event.position or 0)
         return slate
 
-    def show_again(self, event: ImpressionEvent, share: Callable[[str, str], str]) -> bool:
-        """Add an item to an open slate, as `show` would; False where more than that may happen.
+    def recall(self, event: ImpressionEvent) -> Recent | None:
+        """Have `recent` know the slate that `event` may be added to, and answer what it holds.
 
-        More happens where a slate begins or moves, its segment is in question, an item is repeated
-        or feedback waits. Impressions that arrive apart from the others of their slate nearly
-        always come this way: it is `show` without its calls, which cost as much again. `share` is
-        what `sharing` returns.
+        None where none was shown since the last flush, where a request began anew, and for a
+        segment beyond `max_segments`, which is counted.
         """
         user = self.users.get(event.user_id)
-        if user is None or user.pending or user.by_item is not None:
-            return False
-        slate = user.slates.get(event.request_id)  # type: ignore[arg-type]  # None is no key
-        if not isinstance(slate, Slate) or not slate.dirty:
-            return False
-        ts, item, items, begin = event.ts, event.item_id, slate.shown, slate.time
-        try:
-            delta = self.deltas[user.id]
-            segment = self.segments.known[event.variant][event.surface]
-        except KeyError:
-            return False
-        if (
-            not isinstance(items, dict)
-            or item in items
-            or len(items) >= MAX_ITEMS
-            or not begin <= ts <= begin + self._window
-            or (segment != slate.segment and ts == begin)
-        ):
-            return False
-        if ts > delta[LAST_TS]:
-            delta[LAST_TS] = ts
-        elif ts < delta[FIRST_TS]:
-            delta[FIRST_TS] = ts
-        shown = self.segments.shown
-        if ts > shown[segment]:  # noqa: PLR1730  # a call takes several times as long
-            shown[segment] = ts
-        if self.keep_outcomes:
-            self._label(slate, event)
-            keep_scores(slate, item, event.score, event.propensity)
-        items[share(item, item)] = ((ts - slate.anchor) << POSITION_BITS) + (event.position or 0)
-        return True
+        if user is None:
+            return None
+        request, variant, surface = event.request_id, event.variant, event.surface
+        slate = user.slates.get(request)  # type: ignore[arg-type]  # None is no key
+        if not isinstance(slate, Slate) or not slate.dirty or not isinstance(slate.shown, dict):
+            return None
+        segment = self.segments.known.get(variant, {}).get(surface)
+        if segment is None:
+            return None
+        labels = slate.particulars
+        decides = segment != slate.segment or (
+            labels is not None and (labels.variant, labels.surface) != (variant, surface)
+        )
+        if len(self.recent) >= MAX_RECENT:
+            self.recent.clear()
+        found = self.recent[request] = (
+            user.id,
+            variant,
+            surface,
+            slate.time + decides,
+            slate.time + self._window,
+            slate.anchor,
+            slate.shown,
+            self.deltas[user.id],
+            segment,
+            slate,
+        )
+        return found
 
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""

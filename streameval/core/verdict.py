@@ -100,11 +100,13 @@ def ranks_of(slate: Slate) -> dict[str, int]:
     """The rank of every item of the slate, 1-based."""
     if not isinstance(slate.shown, dict):
         return {item: rank for rank, item in enumerate(slate.names(), 1)}
-    items = slate.shown
-    distinct = set(items.values())
-    if len(distinct) == len(items) and min(distinct) > 0 and max(distinct) <= POSITION_MASK:
-        # All shown at once, at distinct positions: strictly increasing ranks already.
-        return items
+    items = positions = slate.shown
+    if min(items.values()) < 0 or max(items.values()) > POSITION_MASK:  # not all shown at once
+        positions = {item: packed & POSITION_MASK for item, packed in items.items()}
+    distinct = set(positions.values())
+    if len(distinct) == len(positions) and 0 not in distinct:
+        # Positions that are given and differ are ranks already.
+        return positions
     anchor = slate.anchor
     return order_ranks(
         (item, (packed & POSITION_MASK) or None, anchor + (packed >> POSITION_BITS))
