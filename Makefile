@@ -16,7 +16,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers bench-offline false-alarms planted clean
+.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers attacks bench-offline false-alarms planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -114,6 +114,9 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 
 # Quix Streams, Kafka Streams and Flink SQL (370 MB): `make bench` measures those that are there.
 bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flink/.made ## more peers
+
+attacks: $(BIN)/.dev ## how long a worker's page lets one wait while its log attacks it
+	$(BIN)/python benchmarks/attacks.py $(ARGS)
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
 	$(BIN)/python benchmarks/offline.py $(ARGS)

@@ -31,6 +31,7 @@ from redis import exceptions
 from streams import hostile, to_json
 from test_partition_properties import assert_same
 
+from streameval.core import attribution, partition, showings
 from streameval.core.checkpoint import restore
 from streameval.core.errors import RefusedError, UnreachableError
 from streameval.core.limits import MAX_BATCH_USERS
@@ -50,6 +51,7 @@ NOTICED_SECONDS = 15.0
 POLL_SECONDS = 0.5
 MOST_WORKERS = 4
 SET_BACK_SHARE = 0.25
+STEPWISE_SHARE = 0.3
 STUCK_SECONDS = 900.0
 BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}', b"\xff", b'{"type":"slate","items":NaN}')
 FAULTS = (
@@ -717,6 +719,14 @@ def _key(number, rest):
     return f"streameval:{{g:t:{number}}}:{rest}"
 
 
+def cut_in_steps(monkeypatch):
+    """Let the loop breathe within each cut, as one of many events does: no time passes here."""
+    monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
+    for module in (attribution, partition, showings):
+        monkeypatch.setattr(module, "FLUSH_STEP", 3)
+
+
 def simulate(seed, monkeypatch, kind=World):
     """Run one seed to its end; raises what does not hold. Answers the world."""
     holder = []
@@ -731,6 +741,8 @@ def simulate(seed, monkeypatch, kind=World):
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
         # Batches of more records than this are cut.
         monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
+        if random.Random(f"steps of {seed}").random() < STEPWISE_SHARE:
+            cut_in_steps(monkeypatch)
         loop.run_until_complete(world.live())
         loop.run_until_complete(world.verify())
         if rng.random() < SET_BACK_SHARE:
