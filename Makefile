@@ -115,7 +115,7 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 # Quix Streams, Kafka Streams and Flink SQL (370 MB): `make bench` measures those that are there.
 bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flink/.made ## more peers
 
-attacks: $(BIN)/.dev ## how long a worker's page lets one wait while its log attacks it
+attacks: $(BIN)/.dev ## how long a worker's loop is held while its log attacks it
 	$(BIN)/python benchmarks/attacks.py $(ARGS)
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -79,12 +79,14 @@ def peer(stack: Stack, name: str, topic: str, count: int, *options: str) -> Run:
 
 
 @contextmanager
-def worker(stack: Stack, topic: str, **settings: object) -> Iterator[service.Worker]:
+def worker(
+    stack: Stack, topic: str, program: Sequence[str] = ("-m", "streameval"), **settings: object
+) -> Iterator[service.Worker]:
     """A real `streameval worker` on a core of its own and an empty Redis."""
     flush(stack)
     started = service.Worker(stack.kafka.port, stack.redis.url, topic, group=GROUP, **settings)
     with on_core(cores()[0]):
-        started.start()
+        started.start(program=program)
     try:
         yield started
         if not started.running:
