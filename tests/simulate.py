@@ -7,8 +7,8 @@ the same in every process.
 """
 
 import argparse
-import concurrent.futures
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -46,8 +46,9 @@ def replay(seed):
 def run(seeds, workers, *, first_only=False):
     began, said = time.monotonic(), time.monotonic()
     failed, cpu, totals = [], 0.0, Counter()
-    with concurrent.futures.ProcessPoolExecutor(workers, max_tasks_per_child=500) as pool:
-        for done, (seed, error, seconds, counts) in enumerate(pool.map(one, seeds), 1):
+    # (An executor of `concurrent.futures` stands still where its processes are to be replaced.)
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=500) as pool:
+        for done, (seed, error, seconds, counts) in enumerate(pool.imap(one, seeds), 1):
             cpu += seconds
             totals.update(counts)
             if error is not None:
@@ -55,7 +56,6 @@ def run(seeds, workers, *, first_only=False):
                 print(f"\nseed {seed} does not hold:\n{error}", flush=True)
                 print(f"replay: {replayed(seed)}", flush=True)
                 if first_only:
-                    pool.shutdown(wait=False, cancel_futures=True)
                     break
             if time.monotonic() - said >= REPORT_SECONDS:
                 said = time.monotonic()

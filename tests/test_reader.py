@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import sys
 import time
 
 import pytest
@@ -129,6 +130,37 @@ def test_everything_is_read_once_and_in_order(kafka):
             assert await one.reader.probe()
 
     asyncio.run(scenario())
+
+
+def test_a_partition_that_waits_for_its_state_disturbs_no_other(kafka, monkeypatch):
+    """No read fails, which would have all that is fetched of the others fetched again."""
+    failed = []
+
+    class Waiting(Reader):
+        async def _recover(self, consumer, error):
+            failed.append(error)
+            await super()._recover(consumer, error)
+
+    monkeypatch.setattr(sys.modules[__name__], "Reader", Waiting)
+
+    async def scenario():
+        topic = await new_topic(kafka, 2)
+        one = Member(kafka, topic)
+        assigned = one.assigned
+        one.assigned = lambda numbers: assigned([number for number in numbers if number == 0])
+        await one.reader.start(one)
+        try:
+            await one.read(lambda: one.owned)
+            await send(kafka, topic, numbered(10), 1)
+            for number in range(10):
+                await send(kafka, topic, numbered(10, 10 * number))
+                await one.read(lambda: one.count() == 10 * number + 10)  # noqa: B023 - at once
+            assert one.values == {0: numbered(100)}
+        finally:
+            await one.reader.close(5)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert failed == []
 
 
 def test_nothing_is_handed_out_before_it_is_sought(kafka):

@@ -425,6 +425,9 @@ class Reader:
             self._fetched.divide(len(places), len(brokers))
         for place in places:
             self.pause(place.partition)
+            # Without a position aiokafka asks Kafka for one at every turn, and each read fails.
+            with contextlib.suppress(IllegalStateError):
+                self._open().seek(place, 0)
         await self._listener.assigned([place.partition for place in places])
 
     # ------------------------------------------------------------------ asking
