@@ -585,9 +585,9 @@ class World:
         if not below:
             return
         before = self.users(number), self.offset(number)
-        # Without a takeover it shows by the epoch of what was read: unknown in batches of the older
-        # format, and behind a gap after the last record that was counted.
-        known = log.batches[-1].raw[16] == 2 and before[1] == last + 1
+        # Without a takeover it shows by the epoch of what was read: unknown from a batch of the
+        # older format on, and behind a gap after the last record that was counted.
+        known = all(batch.raw[16] == 2 for batch in log.batches) and before[1] == last + 1
         if not known or rng.random() < 0.5:
             for worker in self.workers:
                 worker.process.kill()
