@@ -14,6 +14,7 @@ import importlib.util
 import itertools
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -32,6 +33,9 @@ _LIBS = pathlib.Path(
 )
 _S3_SERVER = pathlib.Path(__file__).parent.parent / ".cache" / "s3" / "bin" / "moto_server"
 _names = itertools.count(1)
+# Below the ports that Linux, macOS and Windows give to connections that go out.
+PORTS = (20_000, 32_000)
+_random = random.SystemRandom()  # processes that test side by side must not agree
 
 
 def _kafka_jars():
@@ -48,10 +52,12 @@ def unique(stem="topic"):
 
 
 def free_port():
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A loopback port that was free a moment ago, below those that connections go out from."""
+    while True:
+        port = _random.randrange(*PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def missing_programs():
