@@ -523,14 +523,18 @@ def test_whatever_fails_each_slate_stands_in_the_files_once(seed, monkeypatch, t
 
 
 class OneHeader:
-    """A store with the header of one checkpoint."""
+    """A store with the header of one checkpoint at offset 9, as long as nothing is lost."""
 
     def __init__(self, *attachments):
         state = Partition(Definition(), journal=True)
         self.stored = checkpoint(state, "0", attachments).header
+        self.pointer = 9
 
     async def header(self, _partition):
         return self.stored
+
+    async def checkpoint_offset(self, _partition):
+        return self.pointer
 
 
 def published(folder, store):
@@ -559,6 +563,14 @@ def test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothi
     empty = OneHeader()
     empty.stored = None
     assert published(folder, empty) == []
+
+
+@pytest.mark.parametrize("pointer", [None, 5])
+def test_a_span_is_not_left_where_the_store_lost_it_while_it_was_published(folder, pointer):
+    """The next owner looked for such spans before this one was visible."""
+    store = OneHeader("p0-0-9-aa")
+    store.pointer = pointer
+    assert published(folder, store) == []
 
 
 class Moved:

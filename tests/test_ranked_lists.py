@@ -4,7 +4,9 @@ import math
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from test_evaluate_tables import written
 
 from streameval.core.windows import cluster_of
@@ -157,6 +159,22 @@ def test_lists_of_random_tables_are_those_of_the_rules(case, tmp_path, monkeypat
             )
             assert scored == sum(row[4] for row in wanted.values())
             assert tied == sum(row[5] for row in wanted.values())
+
+
+@pytest.mark.parametrize("portion", [1_000_000, 2])
+def test_labels_of_lists_that_nobody_was_shown_are_lists_without_items(
+    tmp_path, monkeypatch, portion
+):
+    shown = tmp_path / "s.parquet"
+    columns = {"list": pa.string(), "item": pa.string(), "rank": pa.int64()}
+    pq.write_table(pa.table({name: pa.array([], sort) for name, sort in columns.items()}), shown)
+    labels = [{"list": name, "item": "i", "gain": 1.0} for name in "abcde"]
+    told = written(tmp_path / "l.parquet", labels)
+    monkeypatch.setattr(ranked_tables, "PORTION_ROWS", portion)
+    for complete, ids in ((True, set("abcde")), (False, set())):
+        tables = Tables([str(shown)], [told], "tables", complete=complete)
+        found, _, _ = as_read(read_tables(tables, lambda _: None, []))
+        assert found.keys() == ids
 
 
 def plain(lists):

@@ -154,7 +154,7 @@ def _cut(connection: Any) -> list[tuple[str, str]]:
         return [("true", "true")]
     order = np.argsort(hashes)
     hashes = hashes[order]
-    if (hashes[1:] == hashes[:-1]).any():
+    if not rows or (hashes[1:] == hashes[:-1]).any():
         where = [f"hash(list) % {portions} = {number}" for number in range(portions)]
         return list(zip(where, where, strict=True))
     cuts = starts[np.searchsorted(starts, np.arange(1, portions) * rows // portions, "right") - 1]

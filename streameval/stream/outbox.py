@@ -98,7 +98,7 @@ class Outbox:
             return
         header = await persist(lambda: self._store.header(cut.partition))
         if header is not None and cut.span.name in attachments_of(header):
-            await self._run(self._files.publish, cut.span.name)
+            await self._show(self._files, cut.partition, cut.span.name)
         else:
             await self.discard(cut)
 
@@ -116,7 +116,7 @@ class Outbox:
         if stored.header is not None and stored.checkpoint_offset is not None:
             beyond = stored.checkpoint_offset
             for name in attachments_of(stored.header):
-                await self._run(self._files.publish, name)
+                await self._show(self._files, owned.number, name)
             if owned.state.watermark is not None:
                 since = owned.state.watermark - owned.state.definition.horizon
         removed = await self._clean(self._files, owned.number, beyond, since)
@@ -129,16 +129,31 @@ class Outbox:
                 beyond,
             )
 
+    async def _show(self, files: Files, number: int, name: str) -> None:
+        """Make a span visible; remove it if the store has lost it meanwhile.
+
+        A reply or a disk may take long: the next owner then looked for lost spans before this one
+        was there to be found.
+        """
+        await self._run(files.publish, name)
+        await self._remove_lost(files, number, [name], None)
+
     async def _clean(self, files: Files, number: int, offset: int, since: int | None) -> int:
         """Remove the spans beyond the checkpoint that the store points to; answers how many files.
 
-        The pointer is read after the spans are found. One that is visible was committed before, so
-        if the pointer does not reach it by then, the store has lost it. A pointer read earlier
-        proves nothing: another worker may have committed and published since.
+        A pointer read before the spans are found proves nothing: another worker may have committed
+        and published since.
         """
         names = await self._run(files.beyond, number, offset, since)
-        if not names:
-            return 0
+        return await self._remove_lost(files, number, names, since) if names else 0
+
+    async def _remove_lost(
+        self, files: Files, number: int, names: Sequence[str], since: int | None
+    ) -> int:
+        """Remove those of some visible spans that the store has lost; answers how many files.
+
+        What is visible was committed before, so it is lost if the pointer does not reach it now.
+        """
         pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
         lost = [name for name in names if _end(name) > pointer]
         removed: int = await self._run(files.remove, number, lost, since) if lost else 0

@@ -426,7 +426,7 @@ class Reader:
         for place in places:
             self.pause(place.partition)
             # Without a position aiokafka asks Kafka for one at every turn, and each read fails.
-            with contextlib.suppress(IllegalStateError):
+            with contextlib.suppress(IllegalStateError, UnreachableError):
                 self._open().seek(place, 0)
         await self._listener.assigned([place.partition for place in places])
 
