@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from streameval import __version__
-from streameval.core.errors import InputError, StreamevalError
+from streameval.base.errors import InputError, StreamevalError
 
 if TYPE_CHECKING:
     from streameval.config import Settings
@@ -212,8 +212,8 @@ def replay(
     reading_time = _instant(at) if at is not None else None
     definition = _settings(config).definition()
     from streameval import replay as replaying
+    from streameval.base.terminal import print_figures, progress_bar
     from streameval.rejected_lines import rejected_lines
-    from streameval.tables import print_figures, progress_bar
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:
         document = replaying.replay(
@@ -404,8 +404,8 @@ def check(
         typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
         return
     settings = _settings(config)
+    from streameval.base.terminal import print_results
     from streameval.offline.checks import command, runner
-    from streameval.tables import print_results
 
     now = round(time.time() * 1000) if at is None else _instant(at)
     results = command.check(
@@ -431,8 +431,8 @@ def user(
 ) -> None:
     """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
     settings = _settings(config)
+    from streameval.base.terminal import print_counters
     from streameval.lookup import user_counters
-    from streameval.tables import print_counters
 
     counters = asyncio.run(user_counters(settings, user_id))
     if as_json:
@@ -448,8 +448,8 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     Exit code 3: a server cannot be reached; 2: bad configuration or servers that the worker
     refuses; 1: another check failed.
     """
+    from streameval.base.terminal import print_findings
     from streameval.doctor import examine, exit_code
-    from streameval.tables import print_findings
 
     findings = asyncio.run(examine(config))
     if as_json:
@@ -469,7 +469,7 @@ def schema() -> None:
 
 def _instant(text: str) -> int:
     """An instant as people write it, in ms since the epoch."""
-    from streameval.core.limits import MAX_TS, MIN_TS
+    from streameval.base.limits import MAX_TS, MIN_TS
 
     try:
         instant = int(text) if text.isdecimal() else _rfc3339(text)

@@ -17,8 +17,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from streameval import yaml_file
-from streameval.core.errors import ConfigError
+from streameval.base import yaml_file
+from streameval.base.errors import ConfigError
 from streameval.reference import reference
 from streameval.settings import PREFIX, SECRETS, Settings, WindowSettings
 

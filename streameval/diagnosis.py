@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from streameval.core.errors import InputError, StreamevalError, UnusableStateError
+from streameval.base.durations import UNITS, format_duration
+from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.core.events import Event, Rejection, decode_batch
-from streameval.durations import UNITS, format_duration
 from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:

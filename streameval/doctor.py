@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from streameval.core.errors import InputError, RefusedError, StreamevalError, UnreachableError
+from streameval.base.errors import InputError, RefusedError, StreamevalError, UnreachableError
 from streameval.diagnosis import (
     Finding,
     Log,

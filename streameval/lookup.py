@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streameval.core.errors import InputError, StreamevalError
+from streameval.base.errors import InputError, StreamevalError
 
 if TYPE_CHECKING:
     from streameval.config import Settings

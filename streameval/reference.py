@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from streameval.durations import Duration, format_duration
+from streameval.base.durations import Duration, format_duration
 from streameval.settings import PREFIX, SECRETS, Settings
 
 _SECTIONS = {

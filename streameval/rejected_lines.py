@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from streameval.core.errors import InputError
-from streameval.core.limits import MAX_DEAD_LETTER_BYTES
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:

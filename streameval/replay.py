@@ -19,10 +19,10 @@ from operator import add
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError
 from streameval.core.events import LATE, Rejection, decode_batch
-from streameval.core.limits import MAX_EVENT_BYTES
 from streameval.core.partition import Partition
 from streameval.core.slates import FIRST_TS, LAST_TS, UserDelta
 

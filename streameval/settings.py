@@ -26,9 +26,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Window
-from streameval.core.errors import ConfigError
-from streameval.core.limits import (
+from streameval.base.durations import Duration, format_duration, parse_duration
+from streameval.base.errors import ConfigError
+from streameval.base.limits import (
     MAX_BATCH_EVENTS,
     MAX_BATCH_INTERVAL,
     MAX_BATCH_USERS,
@@ -45,7 +45,7 @@ from streameval.core.limits import (
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
-from streameval.durations import Duration, format_duration, parse_duration
+from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Window
 
 PREFIX: Final = "STREAMEVAL_"
 """What the name of an environment variable begins with."""

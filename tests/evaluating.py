@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from streameval.base.errors import InputError
 from streameval.cli import app
-from streameval.core.errors import InputError
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "ranking_golden.json"
 """200 lists with the values of six tools in every convention; beside the repository, not in it."""

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 
+from streameval.base.errors import RefusedError, StreamevalError
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError, StreamevalError
 from streameval.stream.app import FrameOptions, run
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
 

@@ -23,9 +23,9 @@ import pytest
 from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 
 import streameval
+from streameval.base.errors import InputError, UnreachableError
+from streameval.base.limits import MAX_CONNECTIONS
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError, UnreachableError
-from streameval.core.limits import MAX_CONNECTIONS
 from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
 from streameval.stream.logs import REPEAT_SECONDS, Seldom

@@ -9,10 +9,10 @@ import pytest
 from test_oracle import BASE, click, show, unclick
 from test_partition_properties import assert_same, run
 
+from streameval.base.limits import FLUSH_STEP, MANY_SLATES
 from streameval.core import attribution, slates, timeline
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import FLUSH_STEP, MANY_SLATES
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 

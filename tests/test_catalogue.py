@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score, roc_auc_score
 
-from streameval.core.errors import InputError
-from streameval.core.limits import MAX_RANK
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_RANK
 from streameval.core.metrics import CATALOGUE, UNCUT, Lists, MeanMetric, Metric, curve, nano
 from streameval.core.metrics.curve import LEVELS, interpolated
 from streameval.core.metrics.f1_mean import harmonic_mean

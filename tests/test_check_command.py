@@ -20,8 +20,8 @@ from clean_service import (
 from test_metric_regression import experiment
 from typer.testing import CliRunner
 
+from streameval.base.errors import ConfigError, InputError
 from streameval.cli import app
-from streameval.core.errors import ConfigError, InputError
 from streameval.offline.checks import runner
 from streameval.offline.checks import scheduled as scheduled_checks
 from streameval.offline.checks.scheduled import check_snapshot, reference_for

@@ -10,8 +10,8 @@ import pytest
 import servers
 import service
 
+from streameval.base.errors import UnreachableError
 from streameval.core.definition import Definition
-from streameval.core.errors import UnreachableError
 from streameval.offline.checks import logs
 from streameval.offline.checks.evidence import Snapshot
 from streameval.settings import Settings

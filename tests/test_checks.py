@@ -31,8 +31,8 @@ from clean_service import (
     stream,
 )
 
+from streameval.base.errors import ConfigError, InputError
 from streameval.core.definition import Definition
-from streameval.core.errors import ConfigError, InputError
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import figures, merge
 from streameval.core.metrics import RANKING, Scorer

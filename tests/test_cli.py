@@ -13,9 +13,9 @@ import pytest
 import servers
 
 from streameval import __version__, cli
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.events import REASONS
-from streameval.core.limits import MAX_EVENT_BYTES
 from streameval.stream.store import Commit, Store
 from streameval.stream.tools import create_topics
 

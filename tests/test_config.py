@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from streameval.base.durations import format_duration, parse_duration
+from streameval.base.errors import ConfigError
 from streameval.config import OTHER_NAMES, load, reference
 from streameval.core.definition import Definition, Positive, Window
-from streameval.core.errors import ConfigError
-from streameval.durations import format_duration, parse_duration
 from streameval.settings import Settings
 from streameval.stream.store import Store
 

@@ -7,7 +7,7 @@ import pytest
 from clean_service import clean, stream
 from streams import _arrive, _definition, _History
 
-from streameval.core.errors import UnreachableError
+from streameval.base.errors import UnreachableError
 from streameval.core.oracle import oracle
 from streameval.offline.checks import counters_match_log
 from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot, read_snapshot

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from clean_service import DEFINITION, MINUTE, Service, stream
 
+from streameval.base.errors import ConfigError
 from streameval.core.definition import Positive
-from streameval.core.errors import ConfigError
 from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.offline.daily import daily_rates, take_daily
 from streameval.offline.outcomes import dataset

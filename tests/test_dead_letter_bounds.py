@@ -2,9 +2,9 @@
 
 import pytest
 
+from streameval.base.limits import MAX_DEAD_LETTER_BYTES, MAX_EVENT_BYTES, MAX_LETTER_BYTES
 from streameval.core.definition import Definition
 from streameval.core.events import TooLarge
-from streameval.core.limits import MAX_DEAD_LETTER_BYTES, MAX_EVENT_BYTES, MAX_LETTER_BYTES
 from streameval.core.partition import Partition, drained
 from streameval.stream.owned import Limits, Owned, Records
 

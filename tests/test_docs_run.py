@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 import servers
 
-from streameval import config, yaml_file
+from streameval import config
+from streameval.base import yaml_file
 from streameval.core.events import Rejection, decode
 from streameval.core.outcome import Outcome
 from streameval.offline import specification

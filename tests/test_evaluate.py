@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 
+from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.figures import ratio_stderr
-from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
 from streameval.core.windows import cluster_of

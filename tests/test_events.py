@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streameval.base.limits import MAX_DETAIL_LENGTH, MAX_EVENT_BYTES, MAX_TS, MIN_TS
 from streameval.core.events import (
     REASONS,
     FeedbackEvent,
@@ -17,7 +18,6 @@ from streameval.core.events import (
     decode_batch,
     json_schema,
 )
-from streameval.core.limits import MAX_DETAIL_LENGTH, MAX_EVENT_BYTES, MAX_TS, MIN_TS
 
 NOW = 1_700_000_000_000
 IMPRESSION = {"type": "impression", "ts": NOW, "user_id": "u", "item_id": "i"}

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from evaluating import refused, run
 
-from streameval.core.errors import InputError
-from streameval.core.limits import CLUSTERS, NANO
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS, NANO
 from streameval.offline import exact_sums
 from streameval.offline import spark as on_spark
 from streameval.offline.evaluate import Asked, Evaluation

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition
 from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
-from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, RATES
 from streameval.stream.exposition import Exposition, page, registry
 from streameval.stream.overview import MAX_SEGMENTS_SHOWN, POLICY, render

@@ -11,12 +11,12 @@ import pytest
 from model import Client, Group, Member, Server, Topic, virtual_time
 from streams import to_json
 
+from streameval.base.errors import RefusedError
+from streameval.base.limits import FLUSH_STEP
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError
 from streameval.core.events import FeedbackEvent, ImpressionEvent
-from streameval.core.limits import FLUSH_STEP
 from streameval.core.partition import Partition, drained
 from streameval.stream import ingest as ingest_module
 from streameval.stream.ingest import POLL_RECORDS, Ingest

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streameval.base.limits import CLUSTERS
 from streameval.core.figures import ratio_stderr
-from streameval.core.limits import CLUSTERS
 from streameval.offline.bootstrap import Replicates, user_hashes, weights
 from streameval.offline.intervals import (
     Arm,

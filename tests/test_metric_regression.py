@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from streameval.base.limits import NANO
 from streameval.core.definition import Definition
-from streameval.core.limits import NANO
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.offline.checks.evidence import VIEW, Evidence
 from streameval.offline.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.core.limits import MAX_MEMOISED_ROWS, NANO, SCORE_SLICE
+from streameval.base.limits import MAX_MEMOISED_ROWS, NANO, SCORE_SLICE
 from streameval.core.metrics import (
     CATALOGUE,
     RANKING,

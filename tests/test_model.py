@@ -13,7 +13,7 @@ from model import COMMIT, Server
 from msgspec.msgpack import encode as msgpack
 from world import simulate
 
-from streameval.core.limits import MAX_TS, MIN_TS
+from streameval.base.limits import MAX_TS, MIN_TS
 
 SEEDS = FLOOR = 200
 

@@ -19,9 +19,9 @@ from test_outcomes import OWNER, TIME, Recorded, an_outcome, clean, offsets
 from typer.testing import CliRunner
 from world import simulate
 
+from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.cli import app
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import Span
 from streameval.offline import places, specification
 from streameval.offline.checks import runner

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.core.errors import InputError
-from streameval.core.limits import CLUSTERS
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS
 from streameval.core.windows import cluster_of
 from streameval.offline.intervals import Moments, Rate, interval, rate_difference
 from streameval.offline.off_policy import WeightSums, clipped, estimate

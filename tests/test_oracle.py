@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from streams import placed
 
+from streameval.base.limits import MAX_ITEMS
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import MAX_ITEMS
 from streameval.core.oracle import oracle
 
 BASE = 1_700_000_000_000

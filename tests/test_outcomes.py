@@ -19,11 +19,11 @@ import pytest
 from streams import cuts, hostile
 from world import World, simulate
 
+from streameval.base.errors import InputError, RefusedError, UnreachableError
+from streameval.base.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError, RefusedError, UnreachableError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
-from streameval.core.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle_slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span

@@ -10,6 +10,7 @@ from streams import placed
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
+from streameval.base.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slates as slates_module
 from streameval.core import windows as windows_module
@@ -17,7 +18,6 @@ from streameval.core.attribution import Attribution
 from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.definition import Window
 from streameval.core.events import SlateEvent
-from streameval.core.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition
 

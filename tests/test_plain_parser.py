@@ -12,8 +12,8 @@ import pytest
 from plain_parser import Rejected, parse
 from streams import hostile, to_json
 
+from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.events import FeedbackEvent, ImpressionEvent, Rejection, decode
-from streameval.core.limits import MAX_EVENT_BYTES
 
 SEEDS = 300
 TS = 1_767_614_400_000

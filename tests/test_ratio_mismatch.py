@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.ratio_mismatch import (
     first_exposures,
     log_evidence,

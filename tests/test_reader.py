@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from proxy import Proxy
 
-from streameval.core.errors import UnreachableError
+from streameval.base.errors import UnreachableError
+from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.core.events import Rejection
-from streameval.core.limits import MAX_DEAD_LETTER_BYTES
 from streameval.settings import Settings
 from streameval.stream import dead_letters
 from streameval.stream.owned import DeadLetter

@@ -10,8 +10,8 @@ import pytest
 import typer
 import yaml
 
+from streameval.base.errors import StreamevalError
 from streameval.cli import app
-from streameval.core.errors import StreamevalError
 from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
 from streameval.settings import PREFIX, SECRETS, Settings
 

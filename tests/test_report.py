@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from streameval.base.errors import InputError
 from streameval.cli import app
-from streameval.core.errors import InputError
 from streameval.core.outcome import Outcome
 from streameval.offline.curves import curves
 from streameval.offline.outcomes import table

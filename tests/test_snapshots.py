@@ -17,8 +17,8 @@ from streams import cuts, hostile
 from test_outcomes import expected, plain, with_ms
 from test_partition_properties import Counters, assert_same, assert_same_rows
 
+from streameval.base.errors import ConfigError, InputError, RefusedError, UnusableStateError
 from streameval.core.checkpoint import checkpoint
-from streameval.core.errors import ConfigError, InputError, RefusedError, UnusableStateError
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle import oracle
 from streameval.core.partition import Partition

@@ -14,8 +14,8 @@ from clean_service import Service, stream
 from test_outcomes import an_outcome
 from typer.testing import CliRunner
 
+from streameval.base.errors import InputError
 from streameval.cli import app
-from streameval.core.errors import InputError
 from streameval.core.outcome import Span
 from streameval.offline import spark as on_spark
 from streameval.offline.evaluate import DEFAULT, Figure

@@ -9,7 +9,7 @@ import redis
 import servers
 from proxy import Proxy
 
-from streameval.core.errors import RefusedError, UnreachableError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.stream import store as store_module
 from streameval.stream.store import Applied, CheckpointWrite, Commit, Fenced, Store
 

@@ -24,10 +24,10 @@ from scene import Scene
 from test_partition_properties import Counters, assert_same
 from traffic import traffic
 
+from streameval.base.errors import UnusableStateError
 from streameval.core import fingerprint as fingerprint_module
 from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
-from streameval.core.errors import UnusableStateError
 from streameval.core.events import decode_batch
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle import oracle

@@ -10,9 +10,9 @@ import pytest
 import redis
 import servers
 
+from streameval.base.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition

@@ -31,10 +31,10 @@ from redis import exceptions
 from streams import hostile, to_json
 from test_partition_properties import assert_same
 
+from streameval.base.errors import RefusedError, UnreachableError
+from streameval.base.limits import MAX_BATCH_USERS
 from streameval.core import attribution, partition, showings
 from streameval.core.checkpoint import restore
-from streameval.core.errors import RefusedError, UnreachableError
-from streameval.core.limits import MAX_BATCH_USERS
 from streameval.core.oracle import _users, oracle
 from streameval.core.oracle_slates import history
 from streameval.core.outcome import Span

@@ -29,9 +29,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from operator import itemgetter
 
-from streameval.core.definition import Definition
-from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.limits import (
+from streameval.base.limits import (
     FLUSH_STEP,
     MANY_SLATES,
     MAX_FEEDBACK_KINDS,
@@ -40,6 +38,8 @@ from streameval.core.limits import (
     MAX_TS,
     OTHER,
 )
+from streameval.core.definition import Definition
+from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
 from streameval.core.showings import Showings, showings_of
 from streameval.core.slates import (
     FIRST_TS,

@@ -32,11 +32,11 @@ import cramjam
 import msgspec
 import numpy as np
 
+from streameval.base.errors import UnusableStateError
+from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
-from streameval.core.errors import UnusableStateError
 from streameval.core.fingerprint import described, refuse_other_definition
-from streameval.core.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.core.partition import Partition, drained
 from streameval.core.slates import (
     NEVER,

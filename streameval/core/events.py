@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
-from streameval.core.limits import (
+from streameval.base.limits import (
     MAX_DETAIL_LENGTH,
     MAX_EVENT_BYTES,
     MAX_ID_LENGTH,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.limits import CLUSTERS, NANO, OTHER
 from streameval.core.definition import Definition
-from streameval.core.limits import CLUSTERS, NANO, OTHER
 from streameval.core.metrics import RANKING
 from streameval.core.windows import Cells, Ints, WindowState
 

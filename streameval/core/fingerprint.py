@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from streameval.base.errors import UnusableStateError
+from streameval.base.limits import CLUSTERS, MAX_FEEDBACK_KINDS, MAX_ITEMS, MAX_POSITION, NANO
 from streameval.core.definition import Definition
-from streameval.core.errors import UnusableStateError
-from streameval.core.limits import CLUSTERS, MAX_FEEDBACK_KINDS, MAX_ITEMS, MAX_POSITION, NANO
 from streameval.core.metrics import RANKING
 
 

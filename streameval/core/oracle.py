@@ -52,9 +52,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import Definition, Window
 from streameval.core.events import REASONS, Event, ImpressionEvent, SlateEvent
-from streameval.core.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.oracle_slates import Segment, Slate, history
 

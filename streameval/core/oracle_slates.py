@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from streameval.base.limits import MAX_ITEMS
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
-from streameval.core.limits import MAX_ITEMS
 
 Segment = tuple[str, ...]
 OTHER = "__other__"

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streameval.base.limits import FLUSH_STEP
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
-from streameval.core.limits import FLUSH_STEP
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.slates import (

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from streameval.base.limits import FLUSH_STEP, MANY_SLATES, MAX_ITEMS
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
-from streameval.core.limits import FLUSH_STEP, MANY_SLATES, MAX_ITEMS
 from streameval.core.slates import (
     BETWEEN,
     FIRST_TS,

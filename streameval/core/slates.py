@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streameval.core.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, OTHER
+from streameval.base.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, OTHER
 from streameval.core.timeline import ItemShowings, Timeline, Timelines
 
 POSITION_BITS: Final = 10

@@ -23,8 +23,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Window
-from streameval.core.limits import CLUSTERS
 from streameval.core.metrics import Row, Scorer
 
 Ints = npt.NDArray[np.int64]

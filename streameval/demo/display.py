@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from streameval.base.terminal import UNDEFINED, shown
 from streameval.demo.comparison import LIMIT, Comparison, within
-from streameval.tables import UNDEFINED, shown
 
 LINE_EVERY: Final = 5
 """Seconds between two plain lines."""

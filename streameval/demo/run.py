@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 from rich.console import Console
 
+from streameval.base.errors import StreamevalError
 from streameval.core.definition import Window
-from streameval.core.errors import StreamevalError
 from streameval.demo.comparison import Comparison, Span, compare, fates, within
 from streameval.demo.display import Show, Titles, View, display, print_summary
 from streameval.demo.scrape import Page, scrape

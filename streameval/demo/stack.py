@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from streameval.core.errors import InputError, StreamevalError
+from streameval.base.errors import InputError, StreamevalError
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics import CATALOGUE
 from streameval.offline.given import Given
 from streameval.offline.places import require_name, size
@@ -42,7 +42,7 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
         return
     if request.checks is not None and request.report is None:
         raise InputError("--checks: results are shown in a report: give --report too")
-    from streameval.tables import progress_bar
+    from streameval.base.terminal import progress_bar
 
     given = request.given
     _require_finite(given)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from streameval.base.errors import ConfigError, InputError
 from streameval.core.definition import Definition
-from streameval.core.errors import ConfigError, InputError
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
 from streameval.offline.checks import sql

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from streameval.core.errors import InputError
-from streameval.core.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from streameval.core.errors import InputError
-from streameval.core.limits import MAX_EVALUATED_SEGMENTS, MAX_SCORE, NANO
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_EVALUATED_SEGMENTS, MAX_SCORE, NANO
 from streameval.offline.batches import Floats, Ints
 
 _SHIFT: Final = 44

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streameval.core.errors import InputError, StreamevalError, UnreachableError
-from streameval.core.limits import CLUSTERS
+from streameval.base.errors import InputError, StreamevalError, UnreachableError
+from streameval.base.limits import CLUSTERS
 from streameval.offline import places
 from streameval.offline.batches import ROWS, Advance, Batch, Ints
 from streameval.offline.outcome_columns import require_rows, require_types

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streameval.core.limits import CLUSTERS, NANO
+from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics.lists import Scores, nano
 from streameval.core.metrics.rating_errors import ItemMetric
 from streameval.offline.answer import Answer, Figure, Figures, Segment

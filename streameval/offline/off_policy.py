@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.errors import InputError
-from streameval.core.limits import CLUSTERS
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS
 from streameval.offline.intervals import LEVEL, Arm, Floats, Interval, Moments, interval, ratio_arm
 from streameval.offline.sequences import empirical_bernstein
 

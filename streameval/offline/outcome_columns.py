@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.outcomes import SCHEMA
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")

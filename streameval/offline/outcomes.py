@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyarrow import fs
 
-from streameval.core.errors import RefusedError
+from streameval.base.errors import RefusedError
 from streameval.core.outcome import Outcome, Span
 from streameval.offline.places import Place, listed, opened, reaching, require_bucket, shown
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from streameval.core.errors import InputError, UnreachableError
+from streameval.base.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:  # slow to import, and not needed for a path
     from pyarrow import fs

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.curves import Curve
 
 INK: Final = "#010101"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streameval.core.limits import MAX_EVALUATED_RANK
+from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.windows import cluster_of
 from streameval.offline.answer import Segment
 from streameval.offline.batches import ROWS, Batch, Floats, Ints

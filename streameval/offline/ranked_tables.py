@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.answer import Note
 from streameval.offline.batches import Advance, Batch
 from streameval.offline.ranked_lists import ranked_lists

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
 from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import Advance

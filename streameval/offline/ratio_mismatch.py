@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.intervals import Floats
 
 ALPHA = 0.001

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from streameval.base.errors import InputError
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.offline import places

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streameval import __version__
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline import places
 from streameval.offline.answer import Answer, Figure, counted
 from streameval.offline.charts import list_charts, outcome_charts

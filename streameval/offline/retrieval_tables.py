@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics.retrieval import Results, SampledRanks
 from streameval.offline.answer import Answer, Note
 from streameval.offline.batches import ROWS, Advance

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
 from streameval.offline.answer import Answer, Figure, Note, Segment, counted
 from streameval.offline.batches import Advance

@@ -14,7 +14,7 @@ from typing import Final, TypedDict, TypeVar, cast
 
 import msgspec
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.places import reaching
 
 CHECKS: Final = "checks.json"

@@ -33,9 +33,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from streameval import __version__
+from streameval.base.errors import ConfigError, InputError, RefusedError, UnreachableError
 from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
-from streameval.core.errors import ConfigError, InputError, RefusedError, UnreachableError
 from streameval.core.figures import Sums, figures, merge
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Outcome, outcome

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics.entry import Entry, Sort
 from streameval.core.metrics.half_life import half_life_utility
 from streameval.offline.answer import Answer, merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.answer import Note
 from streameval.offline.batches import Advance, Batch
 from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from streameval.core.errors import InputError
-from streameval.core.limits import CLUSTERS
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS
 from streameval.offline.batches import ROWS
 from streameval.offline.evaluate import DEFAULT, LIST_METRICS, Asked, Evaluation
 from streameval.offline.inputs import batch_of

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
 
-from streameval import yaml_file
-from streameval.core.errors import ConfigError
-from streameval.durations import Duration
+from streameval.base import yaml_file
+from streameval.base.durations import Duration
+from streameval.base.errors import ConfigError
 from streameval.offline.checks.table import CHECKS
 
 _Written: TypeAlias = Annotated[

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import duckdb
 
-from streameval.core.errors import InputError
-from streameval.core.limits import MAX_EVALUATED_RANK
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.offline import places
 from streameval.offline.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 

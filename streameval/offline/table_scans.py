@@ -19,7 +19,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS: Final = (",", ";", "\t", "|")

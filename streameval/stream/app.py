@@ -38,8 +38,8 @@ from faust.web.drivers.aiohttp import Web
 from faust.worker import Worker
 from mode import Service
 
-from streameval.core.errors import InputError, StreamevalError
-from streameval.core.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
+from streameval.base.errors import InputError, StreamevalError
+from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.stream import logs
 from streameval.stream.connections import Connections
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership

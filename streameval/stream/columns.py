@@ -35,7 +35,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionReco
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
-from streameval.core.limits import MAX_EVENT_BYTES, READ_MEMORY
+from streameval.base.limits import MAX_EVENT_BYTES, READ_MEMORY
 from streameval.stream.unpacking import UNIT, Memory, batches, bound_legacy_codecs, opened
 
 # Bytes of one partition in a fetch, at most and at least: beyond, others wait for long; below, a

@@ -36,10 +36,10 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
-from streameval.core.errors import RefusedError
-from streameval.core.limits import MAX_DEAD_LETTER_BYTES
+from streameval.base.errors import RefusedError
+from streameval.base.limits import MAX_DEAD_LETTER_BYTES
+from streameval.base.retry import Complaints, within
 from streameval.stream.owned import DeadLetter
-from streameval.stream.patience import Complaints, within
 
 log = logging.getLogger(__name__)
 

@@ -32,11 +32,11 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
-from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
+from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
+from streameval.base.retry import answer_within, persist
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
-from streameval.stream.patience import answer_within, persist
 from streameval.stream.ports import Keeper, Log
 from streameval.stream.reader import open_reader
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus

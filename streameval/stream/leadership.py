@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from streameval.core.errors import StreamevalError
+from streameval.base.errors import StreamevalError
 from streameval.stream.status import LeaseLike
 
 log = logging.getLogger(__name__)

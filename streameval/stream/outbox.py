@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streameval import __version__
+from streameval.base.errors import UnreachableError
+from streameval.base.retry import persist
 from streameval.core.checkpoint import attachments_of
-from streameval.core.errors import UnreachableError
 from streameval.core.outcome import Outcome, Span
 from streameval.stream.owned import Cut, Owned
-from streameval.stream.patience import persist
 from streameval.stream.ports import Keeper
 from streameval.stream.store import Stored
 

@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from streameval.core.checkpoint import Checkpoint, pieces
-from streameval.core.events import LATE, Event, Rejection, TooLarge, decode_batch
-from streameval.core.limits import (
+from streameval.base.limits import (
     APPLY_SLICE,
     LETTER_OVERHEAD,
     MAX_BATCH_EVENTS,
@@ -30,6 +28,8 @@ from streameval.core.limits import (
     MAX_LETTER_BYTES,
     MAX_WAITING_OUTCOMES,
 )
+from streameval.core.checkpoint import Checkpoint, pieces
+from streameval.core.events import LATE, Event, Rejection, TooLarge, decode_batch
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.slates import UserDelta

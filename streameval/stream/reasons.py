@@ -10,7 +10,7 @@ from typing import Final
 
 from aiokafka.errors import BrokerResponseError, KafkaConnectionError
 
-from streameval.core.errors import RefusedError, StreamevalError, UnreachableError
+from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 
 _LOGGER = logging.getLogger("aiokafka")
 # What it says of a connection that failed; its other errors are no reasons.

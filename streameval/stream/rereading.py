@@ -13,7 +13,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streameval.core.errors import UnreachableError
+from streameval.base.errors import UnreachableError
 from streameval.stream.columns import Columns, read_columns
 from streameval.stream.metadata import LogIdentity, identify
 from streameval.stream.tools import Client, our_errors

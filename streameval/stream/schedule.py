@@ -27,7 +27,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from streameval.core.errors import StreamevalError
+from streameval.base.errors import StreamevalError
 from streameval.offline.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.stream import logs
 from streameval.stream.status import CheckStatus, DailyStatus

@@ -18,9 +18,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from streameval.base.limits import MAX_FEEDBACK_KINDS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS
-from streameval.core.limits import MAX_FEEDBACK_KINDS, OTHER
 
 if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
     from streameval.core.figures import Figures, Segment

@@ -34,7 +34,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from streameval.core.errors import RefusedError, UnreachableError, UnusableStateError
+from streameval.base.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.slates import UserDelta
 from streameval.stream import record_mark
 from streameval.stream.lease import Lease

@@ -18,13 +18,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from streameval.base.errors import RefusedError, UnusableStateError
+from streameval.base.retry import persist
 from streameval.core.checkpoint import refuse_header, restore
-from streameval.core.errors import RefusedError, UnusableStateError
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
-from streameval.stream.patience import persist
 from streameval.stream.ports import Keeper, Log
 from streameval.stream.record_mark import RecordMark
 from streameval.stream.store import Stored

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
-from streameval.core.errors import RefusedError, UnreachableError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.stream.reasons import listening, unreached
 
 Client = Mapping[str, Any]

@@ -31,13 +31,13 @@ from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
 
-from streameval.core.events import TooLarge
-from streameval.core.limits import (
+from streameval.base.limits import (
     MAX_DEAD_LETTER_BYTES,
     MAX_EVENT_BYTES,
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
+from streameval.core.events import TooLarge
 
 # Bytes of the shortest record: seven numbers of a byte, its length among them.
 _SHORTEST: Final = 7

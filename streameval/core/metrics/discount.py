@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.errors import InputError
-from streameval.core.limits import MAX_GAIN, MAX_RANK
+from streameval.base.errors import InputError
+from streameval.base.limits import MAX_GAIN, MAX_RANK
 from streameval.core.metrics.lists import Lists, Scores, add_columns
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns
 
 HALF_LIFE = 5.0

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.errors import InputError
-from streameval.core.limits import NANO
+from streameval.base.errors import InputError
+from streameval.base.limits import NANO
 from streameval.core.metrics.entry import Entry, Sort
 
 Scores: TypeAlias = npt.NDArray[np.float64]

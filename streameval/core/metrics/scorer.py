@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
+from streameval.base.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
 from streameval.core.metrics import ndcg, ndcg_exp
 from streameval.core.metrics.catalogue import RANKING
 from streameval.core.metrics.lists import Lists, Row, nano

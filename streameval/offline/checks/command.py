@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streameval.core.errors import ConfigError, InputError
+from streameval.base.errors import ConfigError, InputError
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_files, of_kafka
 from streameval.offline.checks.result import Result

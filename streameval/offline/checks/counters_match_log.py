@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import Field
 
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.core.definition import Definition
-from streameval.core.errors import RefusedError, UnreachableError
 from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot
 from streameval.offline.checks.recount import (
     Part,

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import pyarrow as pa
 
+from streameval.base.errors import InputError, UnreachableError
 from streameval.core.definition import Definition
-from streameval.core.errors import InputError, UnreachableError
 from streameval.core.events import Event
 from streameval.offline.outcomes import dataset
 from streameval.offline.places import is_uri, on_disk, reaching, shown

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.limits import NANO
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
-from streameval.core.limits import NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.intervals import Moments, linear_count

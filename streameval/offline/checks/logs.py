@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.core.events import Event, decode_batch
 from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.offline.checks.result import duration

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field, field_validator
 
-from streameval.core.limits import MAX_K, NANO
+from streameval.base.limits import MAX_K, NANO
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.hourly import (

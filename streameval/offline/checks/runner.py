@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from streameval.core.errors import InputError
+from streameval.base.errors import InputError
 from streameval.offline.checks.evidence import Evidence, UnreadableError, readable
 from streameval.offline.checks.result import CheckSettings, Found, Result
 from streameval.offline.checks.table import CHECKS, Check

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streameval.core.errors import ConfigError, InputError
+from streameval.base.errors import ConfigError, InputError
 from streameval.offline.checks import counters_match_log
 from streameval.offline.checks.evidence import gather
 from streameval.offline.checks.logs import of_kafka

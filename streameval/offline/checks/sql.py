@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streameval.base.limits import NANO
 from streameval.core.definition import Definition
-from streameval.core.limits import NANO
 from streameval.core.metrics import RANKING
 
 METRICS = tuple(metric.name for metric in RANKING)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from streameval.base.limits import NANO, OTHER
 from streameval.core.definition import Window
-from streameval.core.limits import NANO, OTHER
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, duration, failed, nothing, passed

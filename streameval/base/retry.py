@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from streameval.core.errors import UnreachableError
+from streameval.base.errors import UnreachableError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from streameval.durations import parse_duration
+from streameval.base.durations import parse_duration
 
 if TYPE_CHECKING:
     from streameval.diagnosis import Finding

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from streameval.core.errors import ConfigError
+from streameval.base.errors import ConfigError
 
 
 def read(path: Path, example: str) -> Mapping[str, Any]:
