@@ -16,9 +16,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streameval.offline.intervals import Moments, normal
-from streameval.offline.ratio_mismatch import log_evidence
-from streameval.offline.sequences import FLOOR, FLOOR_UNEQUAL, UNEQUAL, radius, units_needed
+from streameval.stats.confidence_sequences import (
+    FLOOR,
+    FLOOR_UNEQUAL,
+    UNEQUAL,
+    radius,
+    units_needed,
+)
+from streameval.stats.intervals import Moments, normal
+from streameval.stats.sample_ratio import log_evidence
 
 ALPHA = 0.05
 # Experiments simulated at once: ten cumulative sums of this many runs fit in 100 MB.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.offline.chance import chance_of_count, chance_of_split
+from streameval.stats.chance import chance_of_count, chance_of_split
 
 
 def test_three_of_three_by_hand():

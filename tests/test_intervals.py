@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from streameval.base.limits import CLUSTERS
 from streameval.core.figures import ratio_stderr
-from streameval.offline.bootstrap import Replicates, user_hashes, weights
-from streameval.offline.intervals import (
+from streameval.stats.bootstrap import Replicates, user_hashes, weights
+from streameval.stats.confidence_sequences import (
+    compare,
+    empirical_bernstein,
+    mixing,
+    radius,
+    units_needed,
+)
+from streameval.stats.intervals import (
     Arm,
     Moments,
     Rate,
@@ -27,13 +34,6 @@ from streameval.offline.intervals import (
     share_interval,
     student,
     wilson,
-)
-from streameval.offline.sequences import (
-    compare,
-    empirical_bernstein,
-    mixing,
-    radius,
-    units_needed,
 )
 
 ROOT = Path(__file__).parents[1]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
 from streameval.core.windows import cluster_of
-from streameval.offline.intervals import Moments, Rate, interval, rate_difference
-from streameval.offline.off_policy import WeightSums, clipped, estimate
-from streameval.offline.sequences import compare
+from streameval.stats.confidence_sequences import compare
+from streameval.stats.intervals import Moments, Rate, interval, rate_difference
+from streameval.stats.off_policy import WeightSums, clipped, estimate
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "obd"
 needs_sample = pytest.mark.skipif(not SAMPLE.exists(), reason="no Open Bandit sample")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.errors import InputError
-from streameval.offline.ratio_mismatch import (
+from streameval.stats.sample_ratio import (
     first_exposures,
     log_evidence,
     ratio_mismatch,

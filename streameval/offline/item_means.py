@@ -18,12 +18,12 @@ from streameval.core.metrics.lists import Scores, nano
 from streameval.core.metrics.rating_errors import ItemMetric
 from streameval.offline.answer import Answer, Figure, Figures, Segment
 from streameval.offline.batches import Advance
-from streameval.offline.bootstrap import REPLICATES, user_hashes, weights
 from streameval.offline.evaluate import Asked, bounded, check_segments
 from streameval.offline.given import Given
 from streameval.offline.rating_tables import load_pairs
 from streameval.offline.table_files import connected
 from streameval.offline.units import dimensions, grouped
+from streameval.stats.bootstrap import REPLICATES, user_hashes, weights
 
 # Items whose replicates are computed in one go: 256 sums of 8 bytes each, 2 MB.
 _ITEMS: Final = 1_024

@@ -29,7 +29,7 @@ from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import Evidence
-from streameval.offline.intervals import Moments, linear_count
+from streameval.stats.intervals import Moments, linear_count
 
 HOUR: Final = 3_600_000
 WEEK_HOURS: Final = 7 * 24

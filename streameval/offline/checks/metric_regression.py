@@ -1,7 +1,7 @@
 """`metric_regression`: no variant is worse than the control, and no day than the weeks before.
 
 *Variants* are compared over the whole experiment, by an interval that holds at all looks together
-(`offline.sequences`): this check runs after each snapshot, and an interval for one look would find
+(`stats.confidence_sequences`): this check runs after each snapshot, and an interval for one look would find
 a regression in a third of the experiments without any.
 
 *Periods*: the last day and the last three days are compared with the same hours (weekday and hour)
@@ -46,8 +46,8 @@ from streameval.offline.checks.result import (
     percent,
     unanswered,
 )
-from streameval.offline.intervals import Arm, student
-from streameval.offline.sequences import FLOOR, PLANNED_UNITS, compare, units_needed
+from streameval.stats.confidence_sequences import FLOOR, PLANNED_UNITS, compare, units_needed
+from streameval.stats.intervals import Arm, student
 
 # Variants that a message lists.
 _SHOWN: Final = 10

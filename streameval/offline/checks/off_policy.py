@@ -1,7 +1,7 @@
 """`off_policy`: whether the logged propensities can answer what another policy would earn.
 
 The policy asked about shows each of `catalogue_size` items with the same chance, the usual yard
-stick: IPS and SNIPS of the share of impressions with a positive (`offline.off_policy`). The
+stick: IPS and SNIPS of the share of impressions with a positive (`stats.off_policy`). The
 estimates are refused or flagged by their weights; the check fails where they mean nothing. Right
 propensities give weights of mean 1 but for chance. Those of slates are seldom right to the last
 percent (a place's depends on what stands above it), so a small error is only said.
@@ -25,7 +25,7 @@ from streameval.offline.checks.result import (
     percent,
     unanswered,
 )
-from streameval.offline.off_policy import OffPolicy, WeightSums, estimate
+from streameval.stats.off_policy import OffPolicy, WeightSums, estimate
 
 BATCH: Final = 65_536
 _ROUNDS: Final = (

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
-from streameval.offline.intervals import Moments
+from streameval.stats.intervals import Moments
 
 # Standard errors beyond which two shares differ by more than chance: 3e-7, one side.
 _FAR: Final = 5.0

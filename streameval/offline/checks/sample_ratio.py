@@ -1,6 +1,6 @@
 """`sample_ratio`: users fall into the variants as the configured split says.
 
-The sequential test of Lindon and Malek (`offline.ratio_mismatch`): it may be looked at after every
+The sequential test of Lindon and Malek (`stats.sample_ratio`): it may be looked at after every
 snapshot, and its false alarms stay below alpha over all looks together. That holds for what grows,
 so users count from the start of the experiment and not of a period that slides.
 """
@@ -22,7 +22,7 @@ from streameval.offline.checks.result import (
     passed,
     percent,
 )
-from streameval.offline.ratio_mismatch import ALPHA, ratio_mismatch
+from streameval.stats.sample_ratio import ALPHA, ratio_mismatch
 
 
 class Settings(CheckSettings, Experiment):

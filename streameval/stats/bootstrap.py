@@ -17,7 +17,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from streameval.offline.intervals import LEVEL, Floats, Interval
+from streameval.stats.intervals import LEVEL, Floats, Interval
 
 REPLICATES = 200
 # Users weighed in one go: 200 weights of 8 bytes each, 13 MB.

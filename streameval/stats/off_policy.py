@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.offline.intervals import LEVEL, Arm, Floats, Interval, Moments, interval, ratio_arm
-from streameval.offline.sequences import empirical_bernstein
+from streameval.stats.confidence_sequences import empirical_bernstein
+from streameval.stats.intervals import LEVEL, Arm, Floats, Interval, Moments, interval, ratio_arm
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
 LEAST_EFFECTIVE = 30.0

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.errors import InputError
-from streameval.offline.intervals import Floats
+from streameval.stats.intervals import Floats
 
 ALPHA = 0.001
 # How close to the configured split the alternatives are looked for: large finds small mismatches.
