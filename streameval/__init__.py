@@ -4,9 +4,9 @@ Where to begin reading. What every figure means is decided in `core`, which is p
 
 1. `core.definition`, `core.events`: what is configured, and what comes in.
 2. `core.partition`: the data's way through the core, in its docstring; then `core.attribution` (who
-   gets the credit) and `core.windows` (panes, live and matured).
+   gets the credit) and `core.windows.panes` (panes, live and matured).
 3. `core.metrics.ndcg`: a metric, whole, in one file; its siblings are like it.
-4. `core.oracle`: the same figures by sort and scan: the shorter text where a rule is unclear.
+4. `core.oracle.figures`: the same figures by sort and scan: the shorter text where a rule is unclear.
 5. `core.checkpoint`: how the state is written and restored.
 
 Then the service that runs it, in `stream`:

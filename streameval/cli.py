@@ -211,8 +211,8 @@ def replay(
     """
     reading_time = _instant(at) if at is not None else None
     definition = _settings(config).definition()
-    from streameval import replay as replaying
     from streameval.base.terminal import print_figures, progress_bar
+    from streameval.core import replay as replaying
     from streameval.rejected_lines import rejected_lines
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:

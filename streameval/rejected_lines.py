@@ -13,7 +13,7 @@ from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:
-    from streameval.replay import RejectedLine
+    from streameval.core.replay import RejectedLine
 
 SHOWN: Final = 5
 """Lines that are named to a person; the next ones rarely say anything new."""

@@ -14,7 +14,7 @@ from service import dead_letters, wait_for
 
 from streameval.core.checkpoint import restore
 from streameval.core.metrics import RANKING as CATALOGUED
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.stream.store import Store
 
 RANKING = [metric.name for metric in CATALOGUED]

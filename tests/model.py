@@ -29,8 +29,8 @@ from aiokafka.structs import BrokerMetadata, TopicPartition
 from brokers import PROCESS
 from redis import exceptions
 
+from streameval.core.record_mark import mark
 from streameval.stream.owned import Records
-from streameval.stream.record_mark import mark
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0

@@ -10,10 +10,10 @@ from test_oracle import BASE, click, show, unclick
 from test_partition_properties import assert_same, run
 
 from streameval.base.limits import FLUSH_STEP, MANY_SLATES
-from streameval.core import attribution, slates, timeline
+from streameval.core import attribution, slate, timeline
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
 EVENTS = 50_000
@@ -31,7 +31,7 @@ class Count:
         for name in ("bisect_left", "bisect_right"):
             monkeypatch.setattr(timeline, name, self._searching(getattr(timeline, name)))
         for where, name in (
-            (slates.Slate, "packed"),
+            (slate.Slate, "packed"),
             (attribution.Attribution, "_give"),
             (attribution.Attribution, "_shown"),
             (timeline.ItemShowings, "_reaching"),
@@ -39,7 +39,7 @@ class Count:
             monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
         monkeypatch.setattr(attribution, "marked", self._counting(attribution.marked))
         monkeypatch.setattr(attribution, "showings_of", self._each(attribution.showings_of))
-        monkeypatch.setattr(slates.Slates, "everything", self._each(slates.Slates.everything))
+        monkeypatch.setattr(slate.Slates, "everything", self._each(slate.Slates.everything))
 
     def _searching(self, search):
         def counted(sequence, key):

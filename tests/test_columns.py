@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streameval.core.events import TooLarge
+from streameval.core.record_mark import mark
 from streameval.stream import unpacking
 from streameval.stream.columns import Fetched, _ColumnRecords, _KeptRecords
 from streameval.stream.fetch_by_id import _mark_in
-from streameval.stream.record_mark import mark
 from streameval.stream.unpacking import RECORDS, Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0

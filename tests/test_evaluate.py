@@ -19,7 +19,7 @@ from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.figures import ratio_stderr
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
-from streameval.core.windows import cluster_of
+from streameval.core.windows.panes import cluster_of
 from streameval.offline.evaluate import DEFAULT, evaluate
 from streameval.offline.inputs import files_of, read_outcomes
 from streameval.offline.outcomes import table

@@ -13,7 +13,7 @@ from streams import placed
 from streameval.base.limits import MAX_ITEMS
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 
 BASE = 1_700_000_000_000
 DEFINITION = Definition(

@@ -25,7 +25,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
 from streameval.core.metrics import order_ranks
-from streameval.core.oracle_slates import history
+from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import SCHEMA, OutcomeFolder, dataset, pseudonyms

@@ -12,14 +12,14 @@ from test_partition_properties import assert_same, run
 
 from streameval.base.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core import checkpoint as checkpoint_module
-from streameval.core import slates as slates_module
-from streameval.core import windows as windows_module
+from streameval.core import slate as slates_module
 from streameval.core.attribution import Attribution
 from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.definition import Window
 from streameval.core.events import SlateEvent
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
+from streameval.core.windows.panes import panes as windows_module
 
 
 def test_segments_beyond_the_bound_are_other_in_order_of_arrival():

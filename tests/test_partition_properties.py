@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
-from streameval.core import attribution, showings, windows
+from streameval.core import attribution, open_slates
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import partition as partition_module
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
+from streameval.core.windows.panes import panes
 
 SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
 

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet as pq
 from test_evaluate_tables import written
 
-from streameval.core.windows import cluster_of
+from streameval.core.windows.panes import cluster_of
 from streameval.offline import ranked_tables
 from streameval.offline.ranked_tables import Tables, read_tables
 

@@ -7,8 +7,8 @@ import pytest
 import streams
 from plain_parser import parse_all
 
-from streameval.core.oracle import oracle
-from streameval.replay import replay
+from streameval.core.oracle.figures import oracle
+from streameval.core.replay import replay
 
 SEEDS = 2000
 

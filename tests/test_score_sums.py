@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from streameval.core.windows import Scores, ScoreSums
+from streameval.core.windows.panes import Scores, ScoreSums
 
 
 def test_a_row_whose_sum_is_zero_is_found_again_while_room_is_made():

@@ -16,7 +16,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import ShownSegments
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.stream.status import ProcessCounters
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
-from streameval.core.slates import BETWEEN, Slate
+from streameval.core.slate import BETWEEN, Slate
 
 IDS = st.lists(st.text("ab1 \u00e9\u65e5", min_size=1, max_size=4), min_size=1, unique=True)
 

@@ -20,7 +20,7 @@ from test_partition_properties import Counters, assert_same, assert_same_rows
 from streameval.base.errors import ConfigError, InputError, RefusedError, UnusableStateError
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.offline.outcomes import pseudonyms
 from streameval.offline.snapshot_folder import snapshots, taken_at

@@ -30,7 +30,7 @@ from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import decode_batch
 from streameval.core.fingerprint import fingerprint
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

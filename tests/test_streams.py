@@ -6,7 +6,7 @@ from collections import Counter
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver, to_json
 
 from streameval.core.events import decode
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 
 
 def test_a_seed_gives_the_same_stream_again(seed):

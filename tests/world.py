@@ -33,10 +33,10 @@ from test_partition_properties import assert_same
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_BATCH_USERS
-from streameval.core import attribution, partition, showings
+from streameval.core import attribution, open_slates, partition
 from streameval.core.checkpoint import restore
-from streameval.core.oracle import _users, oracle
-from streameval.core.oracle_slates import history
+from streameval.core.oracle.figures import _users, oracle
+from streameval.core.oracle.slates import history
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.settings import Settings

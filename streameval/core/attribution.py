@@ -40,8 +40,9 @@ from streameval.base.limits import (
 )
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.showings import Showings, showings_of
-from streameval.core.slates import (
+from streameval.core.open_slates import Showings, showings_of
+from streameval.core.relevance import of_one, ranks_of
+from streameval.core.slate import (
     FIRST_TS,
     LAST_TS,
     NEVER,
@@ -62,7 +63,6 @@ from streameval.core.slates import (
     without,
 )
 from streameval.core.timeline import ItemShowings
-from streameval.core.verdict import of_one, ranks_of
 
 Showing = dict[tuple[str, str], dict[Slate, None]]
 """Slates that show an item, by user and item."""

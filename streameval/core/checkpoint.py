@@ -38,7 +38,7 @@ from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.partition import Partition, drained
-from streameval.core.slates import (
+from streameval.core.slate import (
     NEVER,
     FeedbackKey,
     FeedbackMark,
@@ -48,7 +48,7 @@ from streameval.core.slates import (
     Slate,
     sharing,
 )
-from streameval.core.windows import Cells, Counts, Pane, Positives, Scores
+from streameval.core.windows.panes import Cells, Counts, Pane, Positives, Scores
 
 FORMAT = 4
 COMPRESSION_LEVEL = 1

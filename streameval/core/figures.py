@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streameval.base.limits import CLUSTERS, NANO, OTHER
 from streameval.core.definition import Definition
 from streameval.core.metrics import RANKING
-from streameval.core.windows import Cells, Ints, WindowState
+from streameval.core.windows.panes import Cells, Ints, WindowState
 
 BASES = ("live", "matured")
 Segment = tuple[str, ...]

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from streameval.core.slates import POSITION_BITS, POSITION_MASK, Slate, bounded
-from streameval.core.verdict import gains_of, ranks_of
+from streameval.core.relevance import gains_of, ranks_of
+from streameval.core.slate import POSITION_BITS, POSITION_MASK, Slate, bounded
 
 
 class Span(NamedTuple):

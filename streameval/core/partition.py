@@ -27,7 +27,8 @@ from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
 from streameval.core.metrics import Scorer
 from streameval.core.outcome import Outcome, outcome
-from streameval.core.slates import (
+from streameval.core.relevance import verdict
+from streameval.core.slate import (
     IMPRESSIONS,
     NEVER,
     NOTHING,
@@ -37,8 +38,7 @@ from streameval.core.slates import (
     Slate,
     UserDelta,
 )
-from streameval.core.verdict import verdict
-from streameval.core.windows import Cells, Rows, WindowState, renumber
+from streameval.core.windows.panes import Cells, Rows, WindowState, renumber
 
 SMALLEST_RENUMBERING = 4096
 MOST_BOOKED = 30_000  # rows that wait for the windows

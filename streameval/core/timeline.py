@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from streameval.core.slates import Slate
+    from streameval.core.slate import Slate
 
 # Values in a block at most: shifting so many costs less than one comparison in Python, and a walk
 # through a block is the constant part of a search.

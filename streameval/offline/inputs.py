@@ -229,7 +229,7 @@ def _window(array: Any, buffer: int, sort: type[np.generic], count: int) -> npt.
 
 
 def clusters_of(users: Any) -> Ints:
-    """The cluster of each user of an Arrow column of strings, as `core.windows.cluster_of`."""
+    """The cluster of each user of an Arrow column of strings, as `core.windows.panes.cluster_of`."""
     if not len(users):
         return np.zeros(0, np.int64)
     starts = _window(users, 1, np.int32, len(users) + 1).tolist()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.core.windows import cluster_of
+from streameval.core.windows.panes import cluster_of
 from streameval.offline.answer import Segment
 from streameval.offline.batches import ROWS, Batch, Floats, Ints
 from streameval.offline.inputs import segments_of

@@ -18,6 +18,7 @@ from streameval.base.errors import InputError
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
+from streameval.core.replay import STDIN, lines_of
 from streameval.offline import places
 from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import ROWS, Advance
@@ -26,7 +27,6 @@ from streameval.offline.given import Given
 from streameval.offline.inputs import files_of, is_outcome_file, record_batches
 from streameval.offline.table_files import connected, size
 from streameval.offline.units import UnitBatch, batch_of
-from streameval.replay import STDIN, lines_of
 
 DAY: Final = "day"
 _DAY_MS: Final = 86_400_000

@@ -40,7 +40,7 @@ from streameval.core.figures import Sums, figures, merge
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
-from streameval.core.slates import NEVER, Particulars, Slate
+from streameval.core.slate import NEVER, Particulars, Slate
 from streameval.offline.outcomes import SCHEMA, pseudonyms, table
 from streameval.offline.places import reaching
 from streameval.offline.snapshot_folder import document, snapshots

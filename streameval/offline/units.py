@@ -13,7 +13,7 @@ from typing import Any, Final, Generic
 import numpy as np
 
 from streameval.core.metrics.entry import Data
-from streameval.core.windows import cluster_of
+from streameval.core.windows.panes import cluster_of
 from streameval.offline.answer import Segment
 from streameval.offline.batches import ROWS, Floats, Ints
 from streameval.offline.evaluate import Column

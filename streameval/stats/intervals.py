@@ -1,7 +1,7 @@
 """How sure a figure is: sums of units that merge, standard errors and intervals looked at once.
 
 A unit is what is independent of the others: a user, or a cluster of users
-(`core.windows.cluster_of`). A figure is a ratio Σx/Σy over units: a mean over slates has y = slates
+(`core.windows.panes.cluster_of`). A figure is a ratio Σx/Σy over units: a mean over slates has y = slates
 and x = summed scores, a rate has y = impressions and x = positives, a mean over users has y = 1.
 Treating the slates of a user as independent makes the standard error 46 % too small (70 % coverage
 for 95 %).

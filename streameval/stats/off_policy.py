@@ -57,7 +57,7 @@ class WeightSums:
         """Sum up rounds: `rewards`, and the probabilities of what was shown, shape (rounds,).
 
         `target` in [0, 1] is the policy asked about, `logged` in (0, 1] the one that served.
-        `clusters` are those of the users (`core.windows.cluster_of`); without them the rounds are
+        `clusters` are those of the users (`core.windows.panes.cluster_of`); without them the rounds are
         taken for independent and dealt to the clusters in turn.
 
         Raises InputError for a probability out of range or a reward that is not finite.

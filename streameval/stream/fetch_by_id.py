@@ -45,8 +45,8 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from streameval.core.record_mark import NO_RECORD, RecordMark, mark
 from streameval.stream.metadata import UUID
-from streameval.stream.record_mark import NO_RECORD, RecordMark, mark
 from streameval.stream.unpacking import UNIT, Bits, Memory, batches, opened
 
 FETCH: Final = 1

@@ -32,8 +32,8 @@ from streameval.core.checkpoint import Checkpoint, pieces
 from streameval.core.events import LATE, Event, Rejection, TooLarge, decode_batch
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
-from streameval.core.slates import UserDelta
-from streameval.stream.record_mark import RecordMark, mark
+from streameval.core.record_mark import RecordMark, mark
+from streameval.core.slate import UserDelta
 from streameval.stream.status import PartitionStatus, ProcessCounters
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from streameval.core.record_mark import RecordMark
 from streameval.stream.lease import Lease
 from streameval.stream.owned import DeadLetter, Records
-from streameval.stream.record_mark import RecordMark
 from streameval.stream.store import Applied, Commit, Facts, Fenced, Stored
 
 

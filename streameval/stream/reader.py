@@ -36,13 +36,13 @@ from aiokafka.helpers import create_ssl_context
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import READ_MEMORY
 from streameval.base.retry import Complaints, within
+from streameval.core.record_mark import RecordMark
 from streameval.stream.columns import Columns, Fetched, read_columns
 from streameval.stream.dead_letters import DeadLetters
 from streameval.stream.fetch_by_id import VerifyingClient, verify_fetches
 from streameval.stream.metadata import identify
 from streameval.stream.owned import DeadLetter, Records
 from streameval.stream.reasons import listening, unreached
-from streameval.stream.record_mark import RecordMark
 from streameval.stream.unpacking import UNIT, Place
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streameval.base.errors import RefusedError, UnreachableError, UnusableStateError
-from streameval.core.slates import UserDelta
-from streameval.stream import record_mark
+from streameval.core import record_mark
+from streameval.core.record_mark import RecordMark
+from streameval.core.slate import UserDelta
 from streameval.stream.lease import Lease
-from streameval.stream.record_mark import RecordMark
 from streameval.stream.scan import UserScan, scan_users
 
 logger = logging.getLogger(__name__)

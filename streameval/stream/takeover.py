@@ -23,10 +23,10 @@ from streameval.base.retry import persist
 from streameval.core.checkpoint import refuse_header, restore
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
+from streameval.core.record_mark import RecordMark
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
 from streameval.stream.ports import Keeper, Log
-from streameval.stream.record_mark import RecordMark
 from streameval.stream.store import Stored
 
 if TYPE_CHECKING:

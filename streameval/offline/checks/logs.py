@@ -22,11 +22,11 @@ from zlib import crc32
 
 from streameval.base.errors import InputError
 from streameval.core.events import Event, decode_batch
+from streameval.core.replay import lines_of
 from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.offline.checks.result import duration
 from streameval.offline.places import reaching
 from streameval.offline.snapshots import Manifest, PartFacts, facts_of
-from streameval.replay import lines_of
 from streameval.stream.columns import Columns
 from streameval.stream.reader import client_arguments
 from streameval.stream.rereading import Rereading, rereading

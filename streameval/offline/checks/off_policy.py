@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
-from streameval.core.windows import cluster_of
+from streameval.core.windows.panes import cluster_of
 from streameval.offline.checks.evidence import Evidence
 from streameval.offline.checks.result import (
     CheckSettings,

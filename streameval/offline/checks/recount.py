@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from streameval.core.definition import Definition, Window
 from streameval.core.events import Event, FeedbackEvent
-from streameval.core.oracle import oracle
+from streameval.core.oracle.figures import oracle
 from streameval.offline.checks.evidence import Log
 
 Recounted: TypeAlias = dict[str, dict[str, Any]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from streameval.core.metrics import order_ranks
-from streameval.core.slates import (
+from streameval.core.slate import (
     NOTHING,
     POSITION_BITS,
     POSITION_MASK,

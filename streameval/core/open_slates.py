@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from streameval.base.limits import FLUSH_STEP, MANY_SLATES, MAX_ITEMS
 from streameval.core.definition import Definition
 from streameval.core.events import ImpressionEvent, SlateEvent
-from streameval.core.slates import (
+from streameval.core.slate import (
     BETWEEN,
     FIRST_TS,
     IMPRESSIONS,
@@ -33,7 +33,7 @@ from streameval.core.slates import (
     sharing,
 )
 from streameval.core.timeline import ItemShowings
-from streameval.core.windows import Rows
+from streameval.core.windows.panes import Rows
 
 
 class Closing(NamedTuple):

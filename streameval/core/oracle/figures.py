@@ -56,7 +56,7 @@ from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import Definition, Window
 from streameval.core.events import REASONS, Event, ImpressionEvent, SlateEvent
 from streameval.core.metrics import RANKING, Scorer
-from streameval.core.oracle_slates import Segment, Slate, history
+from streameval.core.oracle.slates import Segment, Slate, history
 
 
 def oracle(

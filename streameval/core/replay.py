@@ -24,7 +24,7 @@ from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.definition import Definition
 from streameval.core.events import LATE, Rejection, decode_batch
 from streameval.core.partition import Partition
-from streameval.core.slates import FIRST_TS, LAST_TS, UserDelta
+from streameval.core.slate import FIRST_TS, LAST_TS, UserDelta
 
 STDIN: Final = "-"
 # Lines read together: who puts them into tables does so by the thousand.

@@ -1,0 +1,1 @@
+"""Windows: panes, and what each of them holds."""
