@@ -23,7 +23,7 @@ from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError
 
 if TYPE_CHECKING:
-    from streameval.config import Settings
+    from streameval.config.load import Settings
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -106,7 +106,7 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _settings(config: Path | None) -> Settings:
-    from streameval.config import load
+    from streameval.config.load import load
 
     return load(config)
 

@@ -15,7 +15,7 @@ from streameval.core.events import Event, Rejection, decode_batch
 from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:
-    from streameval.config import Settings
+    from streameval.config.load import Settings
     from streameval.stream.store import Facts, Stored
     from streameval.stream.tools import Cluster, Extent, Sampled
 

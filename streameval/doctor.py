@@ -30,7 +30,7 @@ from streameval.diagnosis import (
 )
 
 if TYPE_CHECKING:
-    from streameval.config import Settings
+    from streameval.config.load import Settings
     from streameval.stream.store import Store
 
 SAMPLE: Final = 1_000
@@ -47,7 +47,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 async def examine(config: Path | None) -> list[Finding]:
     """All findings, in the order of the module's list."""
-    from streameval.config import load
+    from streameval.config.load import load
 
     try:
         settings = load(config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from streameval.base.errors import InputError, StreamevalError
 
 if TYPE_CHECKING:
-    from streameval.config import Settings
+    from streameval.config.load import Settings
 
 
 async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.config import load
+from streameval.config.load import load
 
 
 def administer(kafka_port, ask):

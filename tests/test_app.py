@@ -25,10 +25,10 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 import streameval
 from streameval.base.errors import InputError, UnreachableError
 from streameval.base.limits import MAX_CONNECTIONS
+from streameval.config.logs import REPEAT_SECONDS, Seldom
 from streameval.core.definition import Definition
 from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
-from streameval.stream.logs import REPEAT_SECONDS, Seldom
 from streameval.stream.pages import STUCK_AFTER, Pages
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
 
@@ -339,7 +339,7 @@ def test_healthz_notices_a_loop_that_no_longer_ticks():
 def test_nothing_starts_a_thread_before_signals_are_taken():
     """A thread that exists earlier (numpy starts some) would let SIGTERM through."""
     code = (
-        "import os, sys, streameval.cli, streameval.config, streameval.stream.app;"
+        "import os, sys, streameval.cli, streameval.config.load, streameval.stream.app;"
         "print(len(os.listdir('/proc/self/task')), 'numpy' in sys.modules)"
     )
     package = str(Path(streameval.__file__).parents[1])

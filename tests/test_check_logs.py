@@ -11,10 +11,10 @@ import servers
 import service
 
 from streameval.base.errors import UnreachableError
+from streameval.config.settings import Settings
 from streameval.core.definition import Definition
 from streameval.offline.checks import logs
 from streameval.offline.checks.evidence import Snapshot
-from streameval.settings import Settings
 from streameval.stream import rereading
 from streameval.stream.columns import Columns
 from streameval.stream.metadata import LogIdentity

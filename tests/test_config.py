@@ -7,9 +7,9 @@ import pytest
 
 from streameval.base.durations import format_duration, parse_duration
 from streameval.base.errors import ConfigError
-from streameval.config import OTHER_NAMES, load, reference
+from streameval.config.load import OTHER_NAMES, load, reference
+from streameval.config.settings import Settings
 from streameval.core.definition import Definition, Positive, Window
-from streameval.settings import Settings
 from streameval.stream.store import Store
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -412,7 +412,7 @@ def test_settings_cannot_change_once_loaded():
 
 
 def test_the_documentation_is_what_the_model_says():
-    """If this fails: python -m streameval.reference > docs/configuration.md."""
+    """If this fails: python -m streameval.config.reference > docs/configuration.md."""
     if not DOCS.exists():
         pytest.skip("docs/ is not part of what is installed")
     assert DOCS.read_text(encoding="utf-8") == reference()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streameval.settings import PREFIX, Settings
+from streameval.config.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 import pytest
 import servers
 
-from streameval import config
 from streameval.base import yaml_file
+from streameval.config.load import load
+from streameval.config.settings import PREFIX
 from streameval.core.events import Rejection, decode
 from streameval.core.outcome import Outcome
 from streameval.offline import specification
 from streameval.offline.outcomes import table
-from streameval.settings import PREFIX
 from streameval.stream.tools import create_topics, delete_topics, sample
 
 ROOT = Path(__file__).parent.parent
@@ -410,7 +410,7 @@ def test_a_configuration_is_good(
     if "sample_ratio" in keys:
         specification.load(path)
     else:
-        config.load(path)
+        load.load(path)
 
 
 @of("json")

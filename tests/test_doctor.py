@@ -11,6 +11,7 @@ import pytest
 import servers
 from aiokafka import AIOKafkaProducer
 
+from streameval.config.settings import Settings
 from streameval.core.fingerprint import described, fingerprint
 from streameval.diagnosis import (
     Finding,
@@ -23,7 +24,6 @@ from streameval.diagnosis import (
     judge_timestamps,
 )
 from streameval.doctor import examine, exit_code
-from streameval.settings import Settings
 from streameval.stream.store import Commit, Facts, Store, Stored
 from streameval.stream.tools import Cluster, Extent, Sampled, cluster, create_topics
 

@@ -15,9 +15,9 @@ from proxy import Proxy
 
 from streameval.base.errors import UnreachableError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
+from streameval.config.settings import Settings
 from streameval.core.events import Rejection
 from streameval.core.record_mark import NO_RECORD, mark
-from streameval.settings import Settings
 from streameval.stream import dead_letters
 from streameval.stream.owned import DeadLetter
 from streameval.stream.reader import Reader, client_arguments, open_reader

@@ -12,8 +12,8 @@ import yaml
 
 from streameval.base.errors import StreamevalError
 from streameval.cli import app
+from streameval.config.settings import PREFIX, SECRETS, Settings
 from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
-from streameval.settings import PREFIX, SECRETS, Settings
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -405,7 +405,7 @@ def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_
     leave(tmp_path / "s" / time.strftime("%Y%m%dT%H%M%SZ-1", time.gmtime()))
     code = (
         "import sys, streameval.cli, streameval.stream.app, streameval.stream.ingest\n"
-        "from streameval.settings import Settings\n"
+        "from streameval.config.settings import Settings\n"
         "from streameval.stream.schedule import SnapshotSchedule\n"
         "settings = Settings(snapshots=sys.argv[1], outcomes=sys.argv[1], checks=sys.executable)\n"
         "schedule = SnapshotSchedule(settings)\n"

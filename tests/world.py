@@ -33,13 +33,13 @@ from test_partition_properties import assert_same
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_BATCH_USERS
+from streameval.config.settings import Settings
 from streameval.core import attribution, open_slates, partition
 from streameval.core.checkpoint import restore
 from streameval.core.oracle.figures import _users, oracle
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
-from streameval.settings import Settings
 from streameval.stream import ingest as ingest_module
 from streameval.stream import unpacking
 

@@ -36,7 +36,7 @@ from streameval.offline.table_files import connected
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 # Of so many items shown, each user's with it, DuckDB's memory holds the distinct ones.
 PORTION_ITEMS: Final = 10_000_000

@@ -48,7 +48,7 @@ from streameval.stream.scan import UserRow
 from streameval.stream.store import Store
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"

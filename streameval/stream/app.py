@@ -40,7 +40,7 @@ from mode import Service
 
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
-from streameval.stream import logs
+from streameval.config.load import logs
 from streameval.stream.connections import Connections
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.stream.schedule import SnapshotSchedule
@@ -48,7 +48,7 @@ from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.stream.status import IngestLike, LeaseLike, ServiceStatus
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from streameval.stream.store import CheckpointWrite, Commit, Fenced, Store
 from streameval.stream.takeover import Takeover
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from streameval.stream.reasons import listening, unreached
 from streameval.stream.unpacking import UNIT, Place
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
     from streameval.stream.ports import Listener
 
 log = logging.getLogger(__name__)

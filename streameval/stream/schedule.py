@@ -28,14 +28,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
+from streameval.config.load import logs
 from streameval.offline.snapshot_folder import last_daily, last_results, snapshots, taken_at
-from streameval.stream import logs
 from streameval.stream.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from streameval.stream.ports import Keeper, Log
 from streameval.stream.store import Stored
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 log = logging.getLogger(__name__)
 

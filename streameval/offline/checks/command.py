@@ -17,7 +17,7 @@ from streameval.offline.snapshot_folder import earlier_than, snapshots
 from streameval.offline.specification import load
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 
 def check(

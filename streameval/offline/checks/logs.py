@@ -32,7 +32,7 @@ from streameval.stream.reader import client_arguments
 from streameval.stream.rereading import Rereading, rereading
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 Begins: TypeAlias = dict[int, tuple[int, int | None]]
 """By partition, the offset to begin at, and the ts that all accepted events before it lie below."""

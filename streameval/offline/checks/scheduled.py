@@ -27,7 +27,7 @@ from streameval.offline.specification import load
 MEMORY: Final = ".memory"
 
 if TYPE_CHECKING:
-    from streameval.settings import Settings
+    from streameval.config.settings import Settings
 
 
 def check_snapshot(settings: Settings, folder: Path) -> list[Result]:

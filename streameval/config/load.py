@@ -19,8 +19,8 @@ from pydantic_settings import SettingsError
 
 from streameval.base import yaml_file
 from streameval.base.errors import ConfigError
-from streameval.reference import reference
-from streameval.settings import PREFIX, SECRETS, Settings, WindowSettings
+from streameval.config.reference import reference
+from streameval.config.settings import PREFIX, SECRETS, Settings, WindowSettings
 
 __all__ = ["Settings", "load", "reference"]
 

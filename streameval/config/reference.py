@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from streameval.base.durations import Duration, format_duration
-from streameval.settings import PREFIX, SECRETS, Settings
+from streameval.config.settings import PREFIX, SECRETS, Settings
 
 _SECTIONS = {
     "positives": "What the figures mean",
@@ -25,7 +25,7 @@ _SECTIONS = {
 
 _HEAD = f"""# Configuration
 
-<!-- Written by `python -m streameval.reference` from streameval/settings.py; do not edit. -->
+<!-- Written by `python -m streameval.config.reference` from streameval/settings.py; do not edit. -->
 
 One YAML file, named by `--config` or by the variable `{PREFIX}CONFIG`. Each key is also an
 environment variable, `{PREFIX}` and the key in capitals; lists and maps are written as JSON

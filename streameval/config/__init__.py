@@ -1,0 +1,1 @@
+"""The configuration of a process: its keys, where they come from, and its log."""
