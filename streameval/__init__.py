@@ -12,7 +12,7 @@ Where to begin reading. What every figure means is decided in `core`, which is p
 Then the service that runs it, in `stream`:
 
 6. `stream.ingest`: the numbered steps from records to commits; `stream.owned`: one partition of it.
-7. `stream.store` with `commit.lua`: exactly once, and every key in Redis.
+7. `store.redis_store` with `commit.lua`: exactly once, and every key in Redis.
 8. `stream.reader`: Kafka. `stream.app`: the worker process, the only file that knows Faust.
 9. `stream.status`, then `stream.exposition` and `stream.overview`: what the pages show.
 

@@ -31,7 +31,7 @@ from streameval.diagnosis import (
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
-    from streameval.stream.store import Store
+    from streameval.store.redis_store import Store
 
 SAMPLE: Final = 1_000
 """Records looked at, of each partition."""
@@ -83,7 +83,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
 
 async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
     """Add what Redis shows to `findings`, as far as it comes."""
-    from streameval.stream.store import Store
+    from streameval.store.redis_store import Store
 
     definition = settings.definition()
     store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)

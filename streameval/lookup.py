@@ -16,8 +16,8 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
     Kafka says how many partitions there are, Redis holds the counters. Raises `StreamevalError`
     for a user without any, `InputError` for a topic that does not exist.
     """
+    from streameval.store.redis_store import Store
     from streameval.stream.reader import client_arguments
-    from streameval.stream.store import Store
     from streameval.stream.tools import partitions
 
     count = await partitions(client_arguments(settings), settings.topic)

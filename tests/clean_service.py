@@ -23,7 +23,7 @@ from streameval.offline import snapshots, specification
 from streameval.offline.checks import runner
 from streameval.offline.checks.evidence import Log, gather
 from streameval.offline.outcomes import OutcomeFolder
-from streameval.stream.scan import UserRow
+from streameval.store.user_scan import UserRow
 
 START = 1_700_000_000_000
 MINUTE = 60_000

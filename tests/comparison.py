@@ -15,7 +15,7 @@ from service import dead_letters, wait_for
 from streameval.core.checkpoint import restore
 from streameval.core.metrics import RANKING as CATALOGUED
 from streameval.core.oracle.figures import oracle
-from streameval.stream.store import Store
+from streameval.store.redis_store import Store
 
 RANKING = [metric.name for metric in CATALOGUED]
 

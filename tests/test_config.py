@@ -10,7 +10,7 @@ from streameval.base.errors import ConfigError
 from streameval.config.load import OTHER_NAMES, load, reference
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition, Positive, Window
-from streameval.stream.store import Store
+from streameval.store.redis_store import Store
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 

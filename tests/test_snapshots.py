@@ -25,9 +25,9 @@ from streameval.core.partition import Partition
 from streameval.offline.outcomes import pseudonyms
 from streameval.offline.snapshot_folder import snapshots, taken_at
 from streameval.offline.snapshots import manifest_of, retire, take, take_from
-from streameval.stream.scan import UserRow, UserScan, scan_users
+from streameval.store.redis_store import Stored
+from streameval.store.user_scan import UserRow, UserScan, scan_users
 from streameval.stream.schedule import SnapshotSchedule
-from streameval.stream.store import Stored
 
 SEEDS = 60
 SEED = 17  # with several slates still open at its end

@@ -10,8 +10,8 @@ import servers
 from proxy import Proxy
 
 from streameval.base.errors import RefusedError, UnreachableError
-from streameval.stream import store as store_module
-from streameval.stream.store import Applied, CheckpointWrite, Commit, Fenced, Store
+from streameval.store import redis_store as store_module
+from streameval.store.redis_store import Applied, CheckpointWrite, Commit, Fenced, Store
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000

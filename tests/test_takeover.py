@@ -17,9 +17,9 @@ from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
+from streameval.store.redis_store import CheckpointWrite, Commit, Store
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits
-from streameval.stream.store import CheckpointWrite, Commit, Store
 from streameval.stream.takeover import Takeover
 
 pytestmark = pytest.mark.servers

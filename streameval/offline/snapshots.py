@@ -44,8 +44,8 @@ from streameval.core.slate import NEVER, Particulars, Slate
 from streameval.offline.outcomes import SCHEMA, pseudonyms, table
 from streameval.offline.places import reaching
 from streameval.offline.snapshot_folder import document, snapshots
-from streameval.stream.scan import UserRow
-from streameval.stream.store import Store
+from streameval.store.redis_store import Store
+from streameval.store.user_scan import UserRow
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

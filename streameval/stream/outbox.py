@@ -18,9 +18,9 @@ from streameval.base.errors import UnreachableError
 from streameval.base.retry import persist
 from streameval.core.checkpoint import attachments_of
 from streameval.core.outcome import Outcome, Span
+from streameval.store.redis_store import Stored
 from streameval.stream.owned import Cut, Owned
 from streameval.stream.ports import Keeper
-from streameval.stream.store import Stored
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

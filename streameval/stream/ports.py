@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from streameval.core.record_mark import RecordMark
-from streameval.stream.lease import Lease
+from streameval.store.lease import Lease
+from streameval.store.redis_store import Applied, Commit, Facts, Fenced, Stored
 from streameval.stream.owned import DeadLetter, Records
-from streameval.stream.store import Applied, Commit, Facts, Fenced, Stored
 
 
 class Listener(Protocol):

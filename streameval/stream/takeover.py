@@ -24,10 +24,10 @@ from streameval.core.checkpoint import refuse_header, restore
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
+from streameval.store.redis_store import Stored
 from streameval.stream.outbox import Outbox
 from streameval.stream.owned import Limits, Owned
 from streameval.stream.ports import Keeper, Log
-from streameval.stream.store import Stored
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

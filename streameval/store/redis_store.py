@@ -38,8 +38,8 @@ from streameval.base.errors import RefusedError, UnreachableError, UnusableState
 from streameval.core import record_mark
 from streameval.core.record_mark import RecordMark
 from streameval.core.slate import UserDelta
-from streameval.stream.lease import Lease
-from streameval.stream.scan import UserScan, scan_users
+from streameval.store.lease import Lease
+from streameval.store.user_scan import UserScan, scan_users
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

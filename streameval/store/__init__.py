@@ -1,0 +1,1 @@
+"""Redis: counters, offsets, checkpoints, the lease."""
