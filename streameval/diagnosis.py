@@ -16,8 +16,8 @@ from streameval.foreign_formats import recognise
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
+    from streameval.kafka.admin import Cluster, Extent, Sampled
     from streameval.store.redis_store import Facts, Stored
-    from streameval.stream.tools import Cluster, Extent, Sampled
 
 # Clocks that differ by less are as good as equal: a tick, a round trip, a leap second.
 CLOCK_TOLERANCE: Final = 2_000

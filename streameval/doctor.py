@@ -62,18 +62,18 @@ async def examine(config: Path | None) -> list[Finding]:
 
 async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | None:
     """Add what Kafka shows to `findings`, as far as it comes."""
-    from streameval.stream import tools
-    from streameval.stream.reader import client_arguments
+    from streameval.kafka import admin
+    from streameval.kafka.consumer import client_arguments
 
     client = client_arguments(settings)
     try:
-        cluster = await tools.cluster(client)
+        cluster = await admin.cluster(client)
         findings += judge_cluster(settings, cluster)
         if settings.topic not in cluster.topics:
             return None
-        stamps = await tools.timestamp_settings(client, settings.topic)
+        stamps = await admin.timestamp_settings(client, settings.topic)
         findings += judge_timestamps(settings, stamps)
-        extents, records = await tools.sample(client, settings.topic, SAMPLE)
+        extents, records = await admin.sample(client, settings.topic, SAMPLE)
         findings += judge_records(settings, records, _now())
     except StreamevalError as error:
         findings.append(_kafka_failed(error))
@@ -108,8 +108,8 @@ async def _compare(settings: Settings, log: Log, store: Store) -> list[Finding]:
     Workers and producers go on meanwhile. What is stored is read first: an offset that was stored
     by then has been in the log, and the log's end, read later, cannot lie before it.
     """
-    from streameval.stream import tools
-    from streameval.stream.reader import client_arguments
+    from streameval.kafka import admin
+    from streameval.kafka.consumer import client_arguments
 
     client = client_arguments(settings)
     found: list[Finding] = []
@@ -118,7 +118,7 @@ async def _compare(settings: Settings, log: Log, store: Store) -> list[Finding]:
             await asyncio.sleep(READING_SECONDS)
         stored = {partition: await store.standing(partition) for partition in log.extents}
         try:
-            log = Log(log.cluster_id, await tools.extents(client, settings.topic))
+            log = Log(log.cluster_id, await admin.extents(client, settings.topic))
         except StreamevalError as error:
             return [_kafka_failed(error)]
         found = judge_stored(settings, log, stored)

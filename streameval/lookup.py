@@ -16,9 +16,9 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
     Kafka says how many partitions there are, Redis holds the counters. Raises `StreamevalError`
     for a user without any, `InputError` for a topic that does not exist.
     """
+    from streameval.kafka.admin import partitions
+    from streameval.kafka.consumer import client_arguments
     from streameval.store.redis_store import Store
-    from streameval.stream.reader import client_arguments
-    from streameval.stream.tools import partitions
 
     count = await partitions(client_arguments(settings), settings.topic)
     if not count:

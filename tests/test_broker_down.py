@@ -7,7 +7,7 @@ import servers
 import service
 from scene import Scene
 
-from streameval.stream.reader import Reader
+from streameval.kafka.consumer import Reader
 
 pytestmark = pytest.mark.servers
 

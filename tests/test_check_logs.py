@@ -13,12 +13,12 @@ import service
 from streameval.base.errors import UnreachableError
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition
+from streameval.kafka import range_reader
+from streameval.kafka.range_reader import Rereading
+from streameval.kafka.record_batches import Columns
+from streameval.kafka.topic_identity import LogIdentity
 from streameval.offline.checks import logs
 from streameval.offline.checks.evidence import Snapshot
-from streameval.stream import rereading
-from streameval.stream.columns import Columns
-from streameval.stream.metadata import LogIdentity
-from streameval.stream.rereading import Rereading
 
 HORIZON = Definition().horizon
 SKEW = Definition().max_clock_skew
@@ -238,7 +238,7 @@ def read_again(topic, begin, end, ask=None):
     kafka = servers.shared_kafka()
 
     async def read():
-        async with rereading.rereading({"bootstrap_servers": kafka.address}, topic) as log:
+        async with range_reader.rereading({"bootstrap_servers": kafka.address}, topic) as log:
             if ask is not None:
                 return await ask(log)
             parts = [columns async for columns in log.read(0, begin, end)]
@@ -291,7 +291,7 @@ def test_a_log_that_gives_nothing_is_given_up(monkeypatch):
 def test_where_no_broker_answers_it_is_unreachable():
     async def ask():
         client = {"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}
-        async with rereading.rereading(client, "t") as log:
+        async with range_reader.rereading(client, "t") as log:
             assert isinstance(log, Rereading)
 
     with pytest.raises(UnreachableError, match="does not answer"):

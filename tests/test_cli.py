@@ -16,8 +16,8 @@ from streameval import __version__, cli
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.events import REASONS
+from streameval.kafka.admin import create_topics
 from streameval.store.redis_store import Commit, Store
-from streameval.stream.tools import create_topics
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
 COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "schema")

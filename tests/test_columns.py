@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from streameval.core.events import TooLarge
 from streameval.core.record_mark import mark
-from streameval.stream import unpacking
-from streameval.stream.columns import Fetched, _ColumnRecords, _KeptRecords
-from streameval.stream.fetch_by_id import _mark_in
-from streameval.stream.unpacking import RECORDS, Memory, bound_legacy_codecs
+from streameval.kafka import unpacking
+from streameval.kafka.fetch_by_id import _mark_in
+from streameval.kafka.record_batches import Fetched, _ColumnRecords, _KeptRecords
+from streameval.kafka.unpacking import RECORDS, Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"

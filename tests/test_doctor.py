@@ -24,8 +24,8 @@ from streameval.diagnosis import (
     judge_timestamps,
 )
 from streameval.doctor import examine, exit_code
+from streameval.kafka.admin import Cluster, Extent, Sampled, cluster, create_topics
 from streameval.store.redis_store import Commit, Facts, Store, Stored
-from streameval.stream.tools import Cluster, Extent, Sampled, cluster, create_topics
 
 NOON = 1_735_732_800_000
 MINUTE = 60_000

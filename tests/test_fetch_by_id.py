@@ -12,8 +12,8 @@ from aiokafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from streameval.stream import fetch_by_id
-from streameval.stream.fetch_by_id import NO_EPOCH, VerifyingClient
+from streameval.kafka import fetch_by_id
+from streameval.kafka.fetch_by_id import NO_EPOCH, VerifyingClient
 
 LEADER, FOLLOWER = 1, 2
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -18,9 +18,9 @@ from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.config.settings import Settings
 from streameval.core.events import Rejection
 from streameval.core.record_mark import NO_RECORD, mark
-from streameval.stream import dead_letters
+from streameval.kafka import dead_letters
+from streameval.kafka.consumer import Reader, client_arguments, open_reader
 from streameval.stream.owned import DeadLetter
-from streameval.stream.reader import Reader, client_arguments, open_reader
 
 pytestmark = pytest.mark.servers
 

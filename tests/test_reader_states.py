@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from aiokafka import TopicPartition
 
-from streameval.stream.reader import Reader
+from streameval.kafka.consumer import Reader
 
 
 class Listener:

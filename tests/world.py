@@ -40,8 +40,8 @@ from streameval.core.oracle.figures import _users, oracle
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
+from streameval.kafka import unpacking
 from streameval.stream import ingest as ingest_module
-from streameval.stream import unpacking
 
 PARTITIONS = 3
 SECONDS = 60.0

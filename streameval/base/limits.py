@@ -35,7 +35,7 @@ MAX_DETAIL_LENGTH: Final = 200
 
 # --- Reading ------------------------------------------------------------------------------------
 # Bytes of memory for what was read and is not applied, of all partitions together: fetched,
-# unpacked, waiting. `stream.unpacking` says what each of these may take of it.
+# unpacked, waiting. `kafka.unpacking` says what each of these may take of it.
 READ_MEMORY: Final = 256 << 20
 # Below, an event of MAX_EVENT_BYTES would not fit the shares; above is a mistake in the unit.
 MIN_READ_MEMORY: Final = 32 << 20

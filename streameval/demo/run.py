@@ -98,7 +98,7 @@ def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object
 @contextmanager
 def _topics(kafka: str, topic: str, *, keep: bool) -> Iterator[None]:
     """The run's topic and its dead-letter topic; `keep` them where the broker ends with us."""
-    from streameval.stream.tools import create_topics, delete_topics
+    from streameval.kafka.admin import create_topics, delete_topics
 
     asyncio.run(create_topics(_client(kafka), {topic: PARTITIONS, f"{topic}.dead-letter": 1}))
     try:
@@ -147,7 +147,7 @@ class _Demo:
 
     async def _feed(self) -> None:
         """Send what is due, until it is time to stop; afterwards all of it is acknowledged."""
-        from streameval.stream.tools import sender
+        from streameval.kafka.admin import sender
 
         async with sender(_client(self._kafka), self._topic) as send:
             while not self._stop.is_set():

@@ -123,8 +123,8 @@ async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path
     ConfigError without a folder to put it in, `RefusedError` for state of another definition or
     where another leader took over, `UnreachableError`.
     """
-    from streameval.stream.reader import client_arguments
-    from streameval.stream.tools import partitions
+    from streameval.kafka.admin import partitions
+    from streameval.kafka.consumer import client_arguments
 
     if settings.snapshots is None:
         raise ConfigError("snapshots: name the folder that snapshots go to")

@@ -35,11 +35,11 @@ from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.base.retry import answer_within, persist
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
+from streameval.kafka.consumer import open_reader
 from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, Store
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.ports import Keeper, Log
-from streameval.stream.reader import open_reader
 from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
 from streameval.stream.takeover import Takeover
 

@@ -20,7 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from streameval.base.errors import RefusedError, UnreachableError
-from streameval.stream.reasons import listening, unreached
+from streameval.kafka.connection_errors import listening, unreached
 
 Client = Mapping[str, Any]
 Send = Callable[[bytes, bytes], Awaitable[object]]

@@ -14,9 +14,9 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
-from streameval.stream.columns import Columns, read_columns
-from streameval.stream.metadata import LogIdentity, identify
-from streameval.stream.tools import Client, our_errors
+from streameval.kafka.admin import Client, our_errors
+from streameval.kafka.record_batches import Columns, read_columns
+from streameval.kafka.topic_identity import LogIdentity, identify
 
 REQUEST_MS: Final = 10_000
 FETCH_MS: Final = 500

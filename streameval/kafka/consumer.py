@@ -37,13 +37,13 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import READ_MEMORY
 from streameval.base.retry import Complaints, within
 from streameval.core.record_mark import RecordMark
-from streameval.stream.columns import Columns, Fetched, read_columns
-from streameval.stream.dead_letters import DeadLetters
-from streameval.stream.fetch_by_id import VerifyingClient, verify_fetches
-from streameval.stream.metadata import identify
+from streameval.kafka.connection_errors import listening, unreached
+from streameval.kafka.dead_letters import DeadLetters
+from streameval.kafka.fetch_by_id import VerifyingClient, verify_fetches
+from streameval.kafka.record_batches import Columns, Fetched, read_columns
+from streameval.kafka.topic_identity import identify
+from streameval.kafka.unpacking import UNIT, Place
 from streameval.stream.owned import DeadLetter, Records
-from streameval.stream.reasons import listening, unreached
-from streameval.stream.unpacking import UNIT, Place
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

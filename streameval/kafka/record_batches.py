@@ -36,7 +36,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
 from streameval.base.limits import MAX_EVENT_BYTES, READ_MEMORY
-from streameval.stream.unpacking import UNIT, Memory, batches, bound_legacy_codecs, opened
+from streameval.kafka.unpacking import UNIT, Memory, batches, bound_legacy_codecs, opened
 
 # Bytes of one partition in a fetch, at most and at least: beyond, others wait for long; below, a
 # batch rarely fits (a broker then sends it in a fetch where it comes first).

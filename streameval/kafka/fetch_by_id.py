@@ -46,8 +46,8 @@ from aiokafka.protocol.types import (
 )
 
 from streameval.core.record_mark import NO_RECORD, RecordMark, mark
-from streameval.stream.metadata import UUID
-from streameval.stream.unpacking import UNIT, Bits, Memory, batches, opened
+from streameval.kafka.topic_identity import UUID
+from streameval.kafka.unpacking import UNIT, Bits, Memory, batches, opened
 
 FETCH: Final = 1
 NO_EPOCH: Final = -1

@@ -1,0 +1,1 @@
+"""Kafka: records in, dead letters out."""
