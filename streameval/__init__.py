@@ -14,7 +14,7 @@ Then the service that runs it, in `stream`:
 6. `stream.ingest`: the numbered steps from records to commits; `stream.owned`: one partition of it.
 7. `store.redis_store` with `commit.lua`: exactly once, and every key in Redis.
 8. `kafka.consumer`: Kafka. `stream.app`: the worker process, the only file that knows Faust.
-9. `stream.status`, then `stream.exposition` and `stream.overview`: what the pages show.
+9. `web.status`, then `web.exposition` and `web.overview`: what the pages show.
 
 `cli` lists the commands, `settings` every key of the configuration. Data flows down this list,
 imports point up it. docs/architecture.md has a drawing and the reasons.

@@ -15,7 +15,7 @@ import time
 from streameval.base.errors import RefusedError, StreamevalError
 from streameval.core.definition import Definition
 from streameval.stream.app import FrameOptions, run
-from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 
 
 class FakeIngest:

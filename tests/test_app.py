@@ -29,8 +29,8 @@ from streameval.config.logs import REPEAT_SECONDS, Seldom
 from streameval.core.definition import Definition
 from streameval.stream.app import FrameOptions, run
 from streameval.stream.leadership import LEASE_SECONDS, Leadership
-from streameval.stream.pages import STUCK_AFTER, Pages
-from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.web.pages import STUCK_AFTER, Pages
+from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 
 SCRIPT = Path(__file__).with_name("fake_worker.py")
 

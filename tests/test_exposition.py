@@ -22,9 +22,9 @@ from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition
 from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
 from streameval.core.metrics import RANKING, RATES
-from streameval.stream.exposition import Exposition, page, registry
-from streameval.stream.overview import MAX_SEGMENTS_SHOWN, POLICY, render
-from streameval.stream.status import (
+from streameval.web.exposition import Exposition, page, registry
+from streameval.web.overview import MAX_SEGMENTS_SHOWN, POLICY, render
+from streameval.web.status import (
     BUCKETS,
     CheckStatus,
     DailyStatus,

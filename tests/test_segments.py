@@ -18,7 +18,7 @@ from streameval.core.events import FeedbackEvent
 from streameval.core.figures import ShownSegments
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
-from streameval.stream.status import ProcessCounters
+from streameval.web.status import ProcessCounters
 
 SEEDS = 150
 

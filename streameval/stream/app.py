@@ -41,11 +41,11 @@ from mode import Service
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.config.load import logs
-from streameval.stream.connections import Connections
 from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.stream.schedule import SnapshotSchedule
 from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
-from streameval.stream.status import IngestLike, LeaseLike, ServiceStatus
+from streameval.web.connections import Connections
+from streameval.web.status import IngestLike, LeaseLike, ServiceStatus
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -348,7 +348,7 @@ class _Site(Web):
 
     def __init__(self, app: _App, frame: Frame) -> None:
         super().__init__(app)
-        from streameval.stream.pages import Pages  # imports numpy, which starts threads
+        from streameval.web.pages import Pages  # imports numpy, which starts threads
 
         self._frame = frame
         self._server: asyncio.Server | None = None

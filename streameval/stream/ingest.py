@@ -40,8 +40,8 @@ from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, Store
 from streameval.stream.outbox import Files, Outbox, open_files
 from streameval.stream.owned import Cut, Limits, Owned, settle
 from streameval.stream.ports import Keeper, Log
-from streameval.stream.status import PartitionStatus, ProcessCounters, ServiceStatus
 from streameval.stream.takeover import Takeover
+from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

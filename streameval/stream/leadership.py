@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streameval.base.errors import StreamevalError
-from streameval.stream.status import LeaseLike
+from streameval.web.status import LeaseLike
 
 log = logging.getLogger(__name__)
 

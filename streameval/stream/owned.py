@@ -34,7 +34,7 @@ from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.record_mark import RecordMark, mark
 from streameval.core.slate import UserDelta
-from streameval.stream.status import PartitionStatus, ProcessCounters
+from streameval.web.status import PartitionStatus, ProcessCounters
 
 
 class Records(NamedTuple):

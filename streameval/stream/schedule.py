@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from streameval.base.errors import StreamevalError
 from streameval.config.load import logs
 from streameval.offline.snapshot_folder import last_daily, last_results, snapshots, taken_at
-from streameval.stream.status import CheckStatus, DailyStatus
+from streameval.web.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
     from pathlib import Path

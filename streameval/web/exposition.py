@@ -33,7 +33,7 @@ from prometheus_client.utils import floatToGoString
 
 from streameval.core.figures import BASES, Figures, Row, Segment
 from streameval.core.metrics import RANKING, RATES, daily_positive_rate
-from streameval.stream.status import (
+from streameval.web.status import (
     BUCKETS,
     CheckStatus,
     DailyStatus,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from streameval.core.figures import Figures, Row, Segment
 from streameval.core.metrics import RANKING
-from streameval.stream.status import CheckStatus, PartitionStatus, ServiceStatus
+from streameval.web.status import CheckStatus, PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
 

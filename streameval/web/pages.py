@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from streameval.stream import exposition, overview
-from streameval.stream.status import ServiceStatus
+from streameval.web import exposition, overview
+from streameval.web.status import ServiceStatus
 
 # A tick that is this late (seconds) means a stuck loop: a batch takes one.
 STUCK_AFTER: Final = 30.0

@@ -1,0 +1,1 @@
+"""Pages of a worker: metrics, health, the overview."""
