@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from streameval.offline.outcomes import ROW_GROUP, SCHEMA
+from streameval.files.outcome_files import ROW_GROUP, SCHEMA
 
 ITEMS: Final = 10
 CATALOGUE: Final = 50_000

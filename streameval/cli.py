@@ -235,7 +235,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     Reads Redis while workers go on, and changes nothing there. Prints the new folder.
     """
     settings = _settings(config)
-    from streameval.offline.snapshots import manifest_of, take
+    from streameval.files.snapshots import manifest_of, take
 
     folder = asyncio.run(take(settings))
     if as_json:

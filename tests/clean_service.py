@@ -19,10 +19,11 @@ from streameval.core.events import FeedbackEvent, SlateEvent, SlateItem
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
-from streameval.offline import snapshots, specification
+from streameval.files import snapshots
+from streameval.files.outcome_files import OutcomeFolder
+from streameval.offline import specification
 from streameval.offline.checks import runner
 from streameval.offline.checks.evidence import Log, gather
-from streameval.offline.outcomes import OutcomeFolder
 from streameval.store.user_scan import UserRow
 
 START = 1_700_000_000_000

@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 from streameval.base.errors import ConfigError, InputError
 from streameval.cli import app
 from streameval.config.settings import Settings
+from streameval.files.outcome_files import table
+from streameval.files.snapshot_folder import CHECKS as CHECKS_FILE
 from streameval.offline.checks import runner
 from streameval.offline.checks import scheduled as scheduled_checks
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
-from streameval.offline.outcomes import table
-from streameval.offline.snapshot_folder import CHECKS as CHECKS_FILE
 from streameval.stream import schedule
 from streameval.stream.schedule import SnapshotSchedule
 

@@ -29,8 +29,8 @@ from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of
 from test_files_on_servers import compare_files
 
 from streameval.core.events import SlateEvent
+from streameval.files.snapshot_folder import snapshots
 from streameval.offline.checks.table import CHECKS
-from streameval.offline.snapshot_folder import snapshots
 
 pytestmark = [pytest.mark.servers]
 PARTITIONS = 2

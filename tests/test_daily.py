@@ -14,9 +14,9 @@ from clean_service import DEFINITION, MINUTE, Service, stream
 from streameval.base.errors import ConfigError
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.files.outcome_files import dataset
+from streameval.files.snapshot_folder import DAILY
 from streameval.offline.daily import daily_rates, take_daily
-from streameval.offline.outcomes import dataset
-from streameval.offline.snapshot_folder import DAILY
 from streameval.stream import schedule
 from streameval.stream.schedule import SnapshotSchedule
 
@@ -204,7 +204,7 @@ def test_what_goes_wrong_with_it_is_said_and_the_snapshot_stays_good(tmp_path, c
 
 
 def test_too_little_memory_for_it_is_said_too(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("streameval.offline.table_files.MEMORY", "1MB")
+    monkeypatch.setattr("streameval.files.tables.MEMORY", "1MB")
     service = served(tmp_path, toy(MIDNIGHT), toy(MIDNIGHT + DAY), tick(MIDNIGHT + 3 * DAY - 1))
     (folder,) = (tmp_path / "snapshots").iterdir()
     schedule._daily(settings_of(service), folder)

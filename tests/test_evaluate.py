@@ -20,9 +20,9 @@ from streameval.core.figures import ratio_stderr
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
 from streameval.core.windows.panes import cluster_of
+from streameval.files.outcome_files import table
 from streameval.offline.evaluate import DEFAULT, evaluate
 from streameval.offline.inputs import files_of, read_outcomes
-from streameval.offline.outcomes import table
 from streameval.offline.sources import source
 
 

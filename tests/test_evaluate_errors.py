@@ -11,7 +11,7 @@ import pytest
 from evaluating import invoke, refused, run
 from test_metric_regression import experiment
 
-from streameval.offline.outcomes import SCHEMA, table
+from streameval.files.outcome_files import SCHEMA, table
 
 TABLES = {
     "slates.csv": "list,item,rank\nu1,a,1\nu1,b,2\n",

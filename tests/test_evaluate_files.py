@@ -14,10 +14,10 @@ import pytest
 from evaluating import invoke, refused, run
 
 from streameval.core.outcome import Outcome
-from streameval.offline import table_files
+from streameval.files import tables
+from streameval.files.outcome_files import table
+from streameval.files.table_scans import TableFile, table_file
 from streameval.offline.curves import curves
-from streameval.offline.outcomes import table
-from streameval.offline.table_scans import TableFile, table_file
 
 SLATES = "list,item,rank\nu1,a,1\nu1,b,2\nu2,b,1\n"
 LABELS = "list,item\nu1,b\nu2,b\n"

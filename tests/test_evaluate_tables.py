@@ -24,8 +24,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from streameval.core.metrics import CATALOGUE
 from streameval.core.outcome import Outcome
+from streameval.files.outcome_files import table
 from streameval.offline import item_means, ranked_tables, units
-from streameval.offline.outcomes import table
 from streameval.offline.sorts import SORTS
 from streameval.stats.intervals import student
 

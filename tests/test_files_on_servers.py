@@ -18,9 +18,9 @@ from test_outcomes import expected, plain, read
 from test_partition_properties import assert_same
 
 from streameval.core.events import decode_batch
-from streameval.offline.outcomes import OutcomeFolder
-from streameval.offline.snapshot_folder import snapshots
-from streameval.offline.snapshots import manifest_of
+from streameval.files.outcome_files import OutcomeFolder
+from streameval.files.snapshot_folder import snapshots
+from streameval.files.snapshots import manifest_of
 
 pytestmark = [pytest.mark.servers]
 KILLS = 6

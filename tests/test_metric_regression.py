@@ -15,10 +15,10 @@ import pytest
 from streameval.base.limits import NANO
 from streameval.core.definition import Definition
 from streameval.core.outcome import FeedbackOutcome, Outcome
+from streameval.files.outcome_files import table
 from streameval.offline.checks.evidence import VIEW, Evidence
 from streameval.offline.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of
 from streameval.offline.checks.metric_regression import Findings, Settings, check, periods
-from streameval.offline.outcomes import table
 
 START = 1_700_000_000_000
 SEEDS = 12

@@ -23,10 +23,11 @@ from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.cli import app
 from streameval.core.definition import Definition
 from streameval.core.outcome import Span
-from streameval.offline import places, specification
+from streameval.files import locations
+from streameval.files.outcome_files import OutcomeFolder, dataset
+from streameval.offline import specification
 from streameval.offline.checks import runner
 from streameval.offline.checks.evidence import gather
-from streameval.offline.outcomes import OutcomeFolder, dataset
 
 pytestmark = [pytest.mark.servers]
 SEEDS = 5
@@ -176,7 +177,7 @@ def test_keys_that_are_wrong_are_said_by_writer_and_readers():
 
 def test_a_uri_that_cannot_be_is_said_without_its_keys():
     with pytest.raises(InputError, match=r"^s3://b/x is no URI of a file system") as error:
-        places.opened("s3://key:secret@b/x?colour=red")
+        locations.opened("s3://key:secret@b/x?colour=red")
     assert "secret" not in str(error.value)
 
 
@@ -192,7 +193,7 @@ def test_a_uri_that_cannot_be_is_said_without_its_keys():
     ],
 )
 def test_messages_show_a_place_without_keys_and_options(name, seen):
-    assert places.shown(name) == seen
+    assert locations.shown(name) == seen
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -257,10 +258,12 @@ def test_tables_are_not_read_from_a_store(bucket, tmp_path):
 def test_a_bar_knows_how_much_there_is_to_read(bucket, service):
     expected = sum(file.stat().st_size for file in service.outcomes.rglob("*") if file.is_file())
     marker = (service.outcomes / "_streameval.json").stat().st_size  # not copied
-    assert places.size(str(service.outcomes)) == expected
-    assert places.size(bucket.uri("outcomes")) == expected - marker
+    assert locations.size(str(service.outcomes)) == expected
+    assert locations.size(bucket.uri("outcomes")) == expected - marker
     (name, *_) = bucket.names("outcomes")
-    assert places.size(bucket.uri(f"outcomes/{name}")) == (service.outcomes / name).stat().st_size
+    assert (
+        locations.size(bucket.uri(f"outcomes/{name}")) == (service.outcomes / name).stat().st_size
+    )
 
 
 def test_evaluate_says_what_a_store_lacks(bucket):

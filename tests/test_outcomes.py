@@ -28,7 +28,7 @@ from streameval.core.metrics import order_ranks
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
-from streameval.offline.outcomes import SCHEMA, OutcomeFolder, dataset, pseudonyms
+from streameval.files.outcome_files import SCHEMA, OutcomeFolder, dataset, pseudonyms
 from streameval.stream.outbox import Outbox
 
 SEEDS = 100

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli import app
 from streameval.core.outcome import Outcome
+from streameval.files.outcome_files import table
 from streameval.offline.curves import curves
-from streameval.offline.outcomes import table
 from streameval.offline.plots import chart
 
 START = 1_700_000_000_000

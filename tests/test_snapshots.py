@@ -22,9 +22,9 @@ from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
-from streameval.offline.outcomes import pseudonyms
-from streameval.offline.snapshot_folder import snapshots, taken_at
-from streameval.offline.snapshots import manifest_of, retire, take, take_from
+from streameval.files.outcome_files import pseudonyms
+from streameval.files.snapshot_folder import snapshots, taken_at
+from streameval.files.snapshots import manifest_of, retire, take, take_from
 from streameval.store.redis_store import Stored
 from streameval.store.user_scan import UserRow, UserScan, scan_users
 from streameval.stream.schedule import SnapshotSchedule
@@ -253,7 +253,7 @@ def test_two_may_retire_snapshots_at_a_time(tmp_path, monkeypatch):
         (tmp_path / f"202001{day}T000000Z-9").mkdir()
     known = snapshots(tmp_path)
     known[0].rmdir()
-    monkeypatch.setattr("streameval.offline.snapshots.snapshots", lambda _: known)
+    monkeypatch.setattr("streameval.files.snapshots.snapshots", lambda _: known)
     retire(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["20200112T000000Z-9"]
 

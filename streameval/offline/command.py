@@ -10,8 +10,8 @@ from typing import Any, cast, get_args
 
 from streameval.base.errors import InputError
 from streameval.core.metrics import CATALOGUE
+from streameval.files.locations import require_name, size
 from streameval.offline.given import Given
-from streameval.offline.places import require_name, size
 from streameval.offline.ranked_tables import Ties
 from streameval.offline.sorts import answer, asked_for, inputs_of, list_source
 

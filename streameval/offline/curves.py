@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from streameval.offline import places
-from streameval.offline.outcomes import dataset_of
-from streameval.offline.table_files import connected
-from streameval.offline.table_scans import parquet_scan
+from streameval.files import locations
+from streameval.files.outcome_files import dataset_of
+from streameval.files.table_scans import parquet_scan
+from streameval.files.tables import connected
 
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
@@ -73,7 +73,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
 
 def _open(connection: Any, files: Sequence[str]) -> None:
     """Make the view `slates`; what is no path is read by pyarrow, which knows its file system."""
-    if any(map(places.is_uri, files)):
+    if any(map(locations.is_uri, files)):
         connection.register("slates", dataset_of(files))
         return
     connection.execute(f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}")  # noqa: S608  # quoted

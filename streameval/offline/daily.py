@@ -26,12 +26,12 @@ from streameval.base.errors import ConfigError, InputError
 from streameval.core.definition import Definition
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
+from streameval.files.outcome_files import dataset
+from streameval.files.snapshot_folder import DAILY, Daily, DailyRate, last_daily
+from streameval.files.snapshots import PartFacts, attach, facts_of
+from streameval.files.tables import connected
 from streameval.offline.checks import sql
 from streameval.offline.checks.evidence import VIEW, readable
-from streameval.offline.outcomes import dataset
-from streameval.offline.snapshot_folder import DAILY, Daily, DailyRate, last_daily
-from streameval.offline.snapshots import PartFacts, attach, facts_of
-from streameval.offline.table_files import connected
 
 if TYPE_CHECKING:
     import pyarrow as pa

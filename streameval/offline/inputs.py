@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
 from streameval.base.limits import CLUSTERS
-from streameval.offline import places
+from streameval.files import locations
+from streameval.files.outcome_columns import require_rows, require_types
+from streameval.files.outcome_files import PENDING
 from streameval.offline.batches import ROWS, Advance, Batch, Ints
-from streameval.offline.outcome_columns import require_rows, require_types
-from streameval.offline.outcomes import PENDING
 
 DIMENSIONS: Final = ("variant", "surface")
 """What outcome files can be split by."""
@@ -37,8 +37,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
     yet (`_pending`) are left out. Raises `InputError`, `UnreachableError`.
     """
     found: list[str] = []
-    for path in map(places.on_disk, paths):
-        if places.is_uri(path):
+    for path in map(locations.on_disk, paths):
+        if locations.is_uri(path):
             found += _files_of_uri(path)
             continue
         if not Path(path).is_dir():
@@ -56,29 +56,29 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 def _same(file: str) -> str:
     """What two names of one file have in common: none is read twice."""
-    return file if places.is_uri(file) else str(Path(file).resolve())
+    return file if locations.is_uri(file) else str(Path(file).resolve())
 
 
 def _files_of_uri(uri: str) -> list[str]:
-    if places.shown(uri).endswith(".parquet"):
+    if locations.shown(uri).endswith(".parquet"):
         return [uri]
-    with places.reaching(uri):
-        place = places.opened(uri)
+    with locations.reaching(uri):
+        place = locations.opened(uri)
         below = [
             info.path.removeprefix(f"{place.path}/")
-            for info in places.listed(*place, recursive=True)
+            for info in locations.listed(*place, recursive=True)
             if info.path.endswith(".parquet") and info.is_file
         ]
         found = [name for name in below if PENDING not in name.split("/")]
         if not found:
-            places.require_bucket(place)
-            raise InputError(f"{places.shown(uri)}: no Parquet file below this folder")
-    return [places.joined(uri, name) for name in found]
+            locations.require_bucket(place)
+            raise InputError(f"{locations.shown(uri)}: no Parquet file below this folder")
+    return [locations.joined(uri, name) for name in found]
 
 
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
-    if not places.shown(path).lower().endswith(".parquet"):
+    if not locations.shown(path).lower().endswith(".parquet"):
         return False
     file, _ = _opened(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
@@ -118,8 +118,8 @@ def record_batches(
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
-                raise InputError(f"{places.shown(path)}: no column {name}: not an outcome file")
-        require_types(places.shown(path), file.schema_arrow, columns)
+                raise InputError(f"{locations.shown(path)}: no column {name}: not an outcome file")
+        require_types(locations.shown(path), file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             wanted = [*columns]
             if where_null is not None and where_null not in columns:
@@ -129,7 +129,7 @@ def record_batches(
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
-                require_rows(places.shown(path), record)
+                require_rows(locations.shown(path), record)
                 yield record
             advance(size // file.num_row_groups)
 
@@ -143,18 +143,18 @@ def check_dimensions(by: Sequence[str]) -> None:
 
 def _opened(path: str) -> tuple[Any, int]:
     """A Parquet file, and its size in bytes."""
-    source, size = places.read(path)
+    source, size = locations.read(path)
     try:
         # From afar the columns of a row group are asked for at once.
-        return pq.ParquetFile(source, pre_buffer=places.is_uri(path)), size
+        return pq.ParquetFile(source, pre_buffer=locations.is_uri(path)), size
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: str, error: Exception) -> StreamevalError:
     """What is wrong with a file, or with the store that it is in."""
-    wrong = InputError if isinstance(error, ValueError) or not places.is_uri(path) else None
-    return (wrong or UnreachableError)(f"{places.shown(path)}: {places.said(error, path)}")
+    wrong = InputError if isinstance(error, ValueError) or not locations.is_uri(path) else None
+    return (wrong or UnreachableError)(f"{locations.shown(path)}: {locations.said(error, path)}")
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:

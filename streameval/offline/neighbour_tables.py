@@ -9,13 +9,7 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
-from streameval.offline.answer import Answer, Note, counted
-from streameval.offline.batches import ROWS, Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.shown_lists import load_interactions, load_items
-from streameval.offline.table_files import (
+from streameval.files.tables import (
     USER_NAMES,
     columns_of,
     connected,
@@ -25,6 +19,12 @@ from streameval.offline.table_files import (
     size,
     text,
 )
+from streameval.offline.answer import Answer, Note, counted
+from streameval.offline.batches import ROWS, Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
+from streameval.offline.shown_lists import load_interactions, load_items
 from streameval.offline.units import UnitBatch, batch_of
 
 NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")

@@ -23,10 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from streameval.base.errors import InputError
-from streameval.offline.answer import Note
-from streameval.offline.batches import Advance, Batch
-from streameval.offline.ranked_lists import ranked_lists
-from streameval.offline.table_files import (
+from streameval.files.table_scans import quoted
+from streameval.files.tables import (
     GAIN_NAMES,
     ITEM_NAMES,
     LIST_NAMES,
@@ -45,7 +43,9 @@ from streameval.offline.table_files import (
     size,
     text,
 )
-from streameval.offline.table_scans import quoted
+from streameval.offline.answer import Note
+from streameval.offline.batches import Advance, Batch
+from streameval.offline.ranked_lists import ranked_lists
 
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.

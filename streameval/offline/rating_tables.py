@@ -14,12 +14,8 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.offline.answer import Answer, Note, counted
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.table_files import (
+from streameval.files.table_scans import TableFile
+from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
     Column,
@@ -35,7 +31,11 @@ from streameval.offline.table_files import (
     text,
     time,
 )
-from streameval.offline.table_scans import TableFile
+from streameval.offline.answer import Answer, Note, counted
+from streameval.offline.batches import Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
 from streameval.offline.units import BY, UnitBatch, batch_of, dimensions, grouped
 
 RATING_NAMES: Final = ("rating", "actual", "label")

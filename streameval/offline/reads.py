@@ -19,13 +19,13 @@ from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.replay import STDIN, lines_of
-from streameval.offline import places
+from streameval.files import locations
+from streameval.files.tables import connected, size
 from streameval.offline.answer import Answer, Note, counted
 from streameval.offline.batches import ROWS, Advance
 from streameval.offline.evaluate import Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.inputs import files_of, is_outcome_file, record_batches
-from streameval.offline.table_files import connected, size
 from streameval.offline.units import UnitBatch, batch_of
 
 DAY: Final = "day"
@@ -127,7 +127,7 @@ def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> N
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
-                f"{places.shown(file)}: not an outcome file; files of events are given as --events"
+                f"{locations.shown(file)}: not an outcome file; files of events are given as --events"
             )
     for record in record_batches(files, ["user", "time", "items", "gains"], advance):
         connection.register("part", pa.Table.from_batches([record]))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.base.errors import InputError
-from streameval.offline import places
+from streameval.files import locations
 from streameval.offline.answer import Answer, Figure, counted
 from streameval.offline.charts import list_charts, outcome_charts
 from streameval.offline.curves import curves
@@ -52,7 +52,7 @@ def write_report(
 
 
 def _names(files: Sequence[str]) -> str:
-    names = ", ".join(Path(places.shown(file)).name for file in files[:3])
+    names = ", ".join(Path(locations.shown(file)).name for file in files[:3])
     return names + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
 
 

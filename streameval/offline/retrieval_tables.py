@@ -9,13 +9,8 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.retrieval import Results, SampledRanks
-from streameval.offline.answer import Answer, Note
-from streameval.offline.batches import ROWS, Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.ranked_tables import check_one_segment, load_shown, ordered, tie_notes
-from streameval.offline.table_files import (
+from streameval.files.table_scans import quoted
+from streameval.files.tables import (
     LIST_NAMES,
     SCORE_NAMES,
     USER_NAMES,
@@ -29,7 +24,12 @@ from streameval.offline.table_files import (
     size,
     text,
 )
-from streameval.offline.table_scans import quoted
+from streameval.offline.answer import Answer, Note
+from streameval.offline.batches import ROWS, Advance
+from streameval.offline.evaluate import Asked, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import files_of
+from streameval.offline.ranked_tables import check_one_segment, load_shown, ordered, tie_notes
 from streameval.offline.units import BY, UnitBatch, batch_of, dimensions
 
 POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")

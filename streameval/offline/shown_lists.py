@@ -13,18 +13,7 @@ from typing import Any, Final
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
-from streameval.offline.answer import Answer, Figure, Note, Segment, counted
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import Asked, check_segments, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import (
-    check_dimensions,
-    files_of,
-    is_outcome_file,
-    record_batches,
-)
-from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
-from streameval.offline.table_files import (
+from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
     columns_of,
@@ -38,6 +27,17 @@ from streameval.offline.table_files import (
     size,
     text,
 )
+from streameval.offline.answer import Answer, Figure, Note, Segment, counted
+from streameval.offline.batches import Advance
+from streameval.offline.evaluate import Asked, check_segments, evaluated
+from streameval.offline.given import Given
+from streameval.offline.inputs import (
+    check_dimensions,
+    files_of,
+    is_outcome_file,
+    record_batches,
+)
+from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
 from streameval.offline.units import UnitBatch, batch_of, dimensions, grouped
 
 FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")

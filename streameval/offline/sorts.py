@@ -12,20 +12,20 @@ from typing import Final
 from streameval.base.errors import InputError
 from streameval.core.metrics.entry import Entry, Sort
 from streameval.core.metrics.half_life import half_life_utility
+from streameval.files.locations import shown
+from streameval.files.tables import require_disk
 from streameval.offline.answer import Answer, merged
 from streameval.offline.batches import Advance
 from streameval.offline.evaluate import DEFAULT, METRICS, Asked, evaluated
 from streameval.offline.given import Given
 from streameval.offline.item_means import item_figures
 from streameval.offline.neighbour_tables import neighbour_figures
-from streameval.offline.places import shown
 from streameval.offline.ranked_tables import tie_notes
 from streameval.offline.rating_tables import rating_figures
 from streameval.offline.reads import read_figures
 from streameval.offline.retrieval_tables import index_figures, sampled_figures
 from streameval.offline.shown_lists import coverage_figures, item_list_figures
 from streameval.offline.sources import Source, source
-from streameval.offline.table_files import require_disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Outcome files beside the commits of a partition: written before, made visible after.
 
-`offline.outcomes` says why a span of rows is visible exactly when its checkpoint counts; this file
+`files.outcome_files` says why a span of rows is visible exactly when its checkpoint counts; this file
 is the worker's part in it. Files block, so every step is a call in a thread; a disk or an object
 store that is away is waited for, as Redis is, and the partition waits with it.
 """
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Files(Protocol):
-    """What `offline.outcomes.OutcomeFolder` does; everything blocks."""
+    """What `files.outcome_files.OutcomeFolder` does; everything blocks."""
 
     def check(self) -> None:
         """Make the folder ours."""
@@ -54,7 +54,7 @@ def open_files(settings: Settings) -> Files | None:
     """The folder that the settings name, if they do; nothing is touched yet."""
     if settings.outcomes is None:
         return None
-    from streameval.offline.outcomes import OutcomeFolder, pseudonyms
+    from streameval.files.outcome_files import OutcomeFolder, pseudonyms
 
     definition = settings.definition()
     key = settings.pseudonymize

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
 from streameval.config.load import logs
-from streameval.offline.snapshot_folder import last_daily, last_results, snapshots, taken_at
+from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def main() -> int:
 
 
 def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
-    from streameval.offline.snapshots import take
+    from streameval.files.snapshots import take
 
     try:
         folder = asyncio.run(take(settings, token, tidy=tidy))
@@ -214,7 +214,7 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
 
 def _followers(settings: Settings, folder: Path) -> int:
     """What follows a snapshot; then the old ones that it kept may go."""
-    from streameval.offline.snapshots import retire
+    from streameval.files.snapshots import retire
 
     if settings.outcomes is not None:
         _daily(settings, folder)

@@ -26,10 +26,10 @@ import pyarrow as pa
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.definition import Definition
 from streameval.core.events import Event
-from streameval.offline.outcomes import dataset
-from streameval.offline.places import is_uri, on_disk, reaching, shown
-from streameval.offline.snapshots import MANIFEST, PartFacts, manifest_of
-from streameval.offline.table_files import connected
+from streameval.files.locations import is_uri, on_disk, reaching, shown
+from streameval.files.outcome_files import dataset
+from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
+from streameval.files.tables import connected
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

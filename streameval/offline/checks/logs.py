@@ -23,13 +23,13 @@ from zlib import crc32
 from streameval.base.errors import InputError
 from streameval.core.events import Event, decode_batch
 from streameval.core.replay import lines_of
+from streameval.files.locations import reaching
+from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import Rereading, rereading
 from streameval.kafka.record_batches import Columns
 from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.offline.checks.result import duration
-from streameval.offline.places import reaching
-from streameval.offline.snapshots import Manifest, PartFacts, facts_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.errors import InputError
-from streameval.offline.outcomes import SCHEMA
+from streameval.files.outcome_files import SCHEMA
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
 """Columns without which a row says nothing; items in lists may lack a score."""

@@ -16,8 +16,8 @@ import duckdb
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.offline import places
-from streameval.offline.table_scans import MARK, TableFile, literal, quoted, reading, table_file
+from streameval.files import locations
+from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 
 MEMORY: Final = "512MB"
 
@@ -66,7 +66,7 @@ def connected(*files: str) -> Iterator[Any]:
         ) as connection:
             yield connection
     except duckdb.Error as error:
-        names = ", ".join(map(places.shown, files))
+        names = ", ".join(map(locations.shown, files))
         raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -113,9 +113,9 @@ def columns_of(tables: Sequence[TableFile]) -> list[str]:
 def require_disk(files: Sequence[str]) -> None:
     """Raise `InputError` for a URI."""
     for file in files:
-        if places.is_uri(file):
+        if locations.is_uri(file):
             raise InputError(
-                f"{places.shown(file)}: only outcome files are read from there: copy it to a disk"
+                f"{locations.shown(file)}: only outcome files are read from there: copy it to a disk"
             )
 
 
@@ -127,7 +127,7 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     written = f"({value})::VARCHAR"
     number = f"TRY_CAST({value} AS DOUBLE)"
     whose = f" || coalesce(', list ' || {table.value(lists)}, '')" if lists else ""
-    where = f"'{MARK}' || {literal(places.shown(table.file))} || ': row ' || {table.line}{whose}"
+    where = f"'{MARK}' || {literal(locations.shown(table.file))} || ': row ' || {table.line}{whose}"
     where += f" || {literal(f': column {column.source}: ')}"
     wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.sort]}')})"
     if column.sort == "id":

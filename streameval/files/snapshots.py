@@ -41,9 +41,9 @@ from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.slate import NEVER, Particulars, Slate
-from streameval.offline.outcomes import SCHEMA, pseudonyms, table
-from streameval.offline.places import reaching
-from streameval.offline.snapshot_folder import document, snapshots
+from streameval.files.locations import reaching
+from streameval.files.outcome_files import SCHEMA, pseudonyms, table
+from streameval.files.snapshot_folder import document, snapshots
 from streameval.store.redis_store import Store
 from streameval.store.user_scan import UserRow
 

@@ -41,7 +41,7 @@ from pyarrow import fs
 
 from streameval.base.errors import RefusedError
 from streameval.core.outcome import Outcome, Span
-from streameval.offline.places import Place, listed, opened, reaching, require_bucket, shown
+from streameval.files.locations import Place, listed, opened, reaching, require_bucket, shown
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

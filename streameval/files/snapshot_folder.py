@@ -15,7 +15,7 @@ from typing import Final, TypedDict, TypeVar, cast
 import msgspec
 
 from streameval.base.errors import InputError
-from streameval.offline.places import reaching
+from streameval.files.locations import reaching
 
 CHECKS: Final = "checks.json"
 DAILY: Final = "daily.json"

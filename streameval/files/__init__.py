@@ -1,0 +1,1 @@
+"""Outcome files, snapshots and tables, on disks and in object stores."""
