@@ -11,9 +11,9 @@ Where to begin reading. What every figure means is decided in `core`, which is p
 
 Then the service that runs it, in `stream`:
 
-6. `stream.ingest`: the numbered steps from records to commits; `stream.owned`: one partition of it.
+6. `worker.worker_loop`: the numbered steps from records to commits; `worker.assigned_partition`: one partition of it.
 7. `store.redis_store` with `commit.lua`: exactly once, and every key in Redis.
-8. `kafka.consumer`: Kafka. `stream.app`: the worker process, the only file that knows Faust.
+8. `kafka.consumer`: Kafka. `worker.app`: the worker process, the only file that knows Faust.
 9. `web.status`, then `web.exposition` and `web.overview`: what the pages show.
 
 `cli` lists the commands, `settings` every key of the configuration. Data flows down this list,

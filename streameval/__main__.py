@@ -1,7 +1,7 @@
 """The program: what happens before anything large is imported.
 
 Imports take a second, and SIGTERM ends a process by default. A worker that is told to stop within
-that second has read nothing, so it ends at once and well. `stream.shutdown` takes over the signals
+that second has read nothing, so it ends at once and well. `worker.shutdown` takes over the signals
 before the first record is read.
 """
 

@@ -177,7 +177,7 @@ def worker(
 ) -> None:
     """Run the service: Kafka in, counters in Redis, figures on /metrics."""
     settings = _settings(config)
-    from streameval.stream.app import run_worker
+    from streameval.worker.app import run_worker
 
     raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
 

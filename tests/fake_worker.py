@@ -14,8 +14,8 @@ import time
 
 from streameval.base.errors import RefusedError, StreamevalError
 from streameval.core.definition import Definition
-from streameval.stream.app import FrameOptions, run
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.worker.app import FrameOptions, run
 
 
 class FakeIngest:

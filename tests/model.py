@@ -30,7 +30,7 @@ from brokers import PROCESS
 from redis import exceptions
 
 from streameval.core.record_mark import mark
-from streameval.stream.owned import Records
+from streameval.worker.assigned_partition import Records
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0

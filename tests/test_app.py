@@ -27,10 +27,10 @@ from streameval.base.errors import InputError, UnreachableError
 from streameval.base.limits import MAX_CONNECTIONS
 from streameval.config.logs import REPEAT_SECONDS, Seldom
 from streameval.core.definition import Definition
-from streameval.stream.app import FrameOptions, run
-from streameval.stream.leadership import LEASE_SECONDS, Leadership
 from streameval.web.pages import STUCK_AFTER, Pages
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.worker.app import FrameOptions, run
+from streameval.worker.leadership import LEASE_SECONDS, Leadership
 
 SCRIPT = Path(__file__).with_name("fake_worker.py")
 
@@ -339,7 +339,7 @@ def test_healthz_notices_a_loop_that_no_longer_ticks():
 def test_nothing_starts_a_thread_before_signals_are_taken():
     """A thread that exists earlier (numpy starts some) would let SIGTERM through."""
     code = (
-        "import os, sys, streameval.cli, streameval.config.load, streameval.stream.app;"
+        "import os, sys, streameval.cli, streameval.config.load, streameval.worker.app;"
         "print(len(os.listdir('/proc/self/task')), 'numpy' in sys.modules)"
     )
     package = str(Path(streameval.__file__).parents[1])
@@ -452,8 +452,8 @@ def test_what_a_library_repeats_is_said_once_in_a_while():
     assert not passes("aiokafka.conn", "node %s is away", 100.0 + REPEAT_SECONDS - 1, None, 2)
     assert passes("aiokafka.conn", "another", 100.1)
     assert passes("aiokafka.conn", "node %s is away", 100.0 + REPEAT_SECONDS, None, 1)
-    assert passes("streameval.stream.app", "stopping", 100.0)
-    assert passes("streameval.stream.app", "stopping", 100.0)
+    assert passes("streameval.worker.app", "stopping", 100.0)
+    assert passes("streameval.worker.app", "stopping", 100.0)
 
 
 def logged(name: str, level: int, message: str, *arguments: object, error=None) -> str | None:

@@ -29,8 +29,8 @@ from streameval.offline.checks import runner
 from streameval.offline.checks import scheduled as scheduled_checks
 from streameval.offline.checks.scheduled import check_snapshot, reference_for
 from streameval.offline.checks.table import CHECKS
-from streameval.stream import schedule
-from streameval.stream.schedule import SnapshotSchedule
+from streameval.worker import snapshot_job
+from streameval.worker.snapshot_job import SnapshotSchedule
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +344,8 @@ def test_checks_on_schedule_need_outcome_files(service, tmp_path):
 def test_what_goes_wrong_with_checks_is_said_and_the_snapshot_stays_good(service, tmp_path, caplog):
     settings, _, later = scheduled(service, tmp_path)
     with caplog.at_level("INFO"):
-        schedule._check(settings, later)
-        schedule._check(settings.model_copy(update={"outcomes": None}), later)
+        snapshot_job._check(settings, later)
+        snapshot_job._check(settings.model_copy(update={"outcomes": None}), later)
     ours = [record for record in caplog.records if record.name.startswith("streameval")]
     lines = [record.getMessage() for record in ours]
     assert lines[0].startswith("check freshness failed: the newest outcome row has been final for")

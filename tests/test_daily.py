@@ -17,8 +17,8 @@ from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY
 from streameval.offline.daily import daily_rates, take_daily
-from streameval.stream import schedule
-from streameval.stream.schedule import SnapshotSchedule
+from streameval.worker import snapshot_job
+from streameval.worker.snapshot_job import SnapshotSchedule
 
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
@@ -185,7 +185,7 @@ def test_the_leader_shows_the_rates_that_the_newest_snapshot_has(tmp_path):
     settings = settings_of(service)
     assert SnapshotSchedule(settings).daily() is None
     (folder,) = (tmp_path / "snapshots").iterdir()
-    schedule._daily(settings, folder)
+    snapshot_job._daily(settings, folder)
     service.snapshot("snapshots/20231117T010000Z-1")
     shown = SnapshotSchedule(settings).daily()
     assert datetime.fromtimestamp(shown.begin, UTC) == datetime(2023, 11, 16, tzinfo=UTC)
@@ -199,7 +199,7 @@ def test_what_goes_wrong_with_it_is_said_and_the_snapshot_stays_good(tmp_path, c
     (folder,) = (tmp_path / "snapshots").iterdir()
     for path in service.outcomes.glob("dt=2023-11-16/hour=*/*.parquet"):
         path.write_bytes(b"not Parquet")
-    schedule._daily(settings_of(service), folder)
+    snapshot_job._daily(settings_of(service), folder)
     assert "no daily positive rate: outcomes: a file cannot be read" in caplog.text
 
 
@@ -207,5 +207,5 @@ def test_too_little_memory_for_it_is_said_too(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("streameval.files.tables.MEMORY", "1MB")
     service = served(tmp_path, toy(MIDNIGHT), toy(MIDNIGHT + DAY), tick(MIDNIGHT + 3 * DAY - 1))
     (folder,) = (tmp_path / "snapshots").iterdir()
-    schedule._daily(settings_of(service), folder)
+    snapshot_job._daily(settings_of(service), folder)
     assert "no daily positive rate: outcomes: Out of Memory Error" in caplog.text

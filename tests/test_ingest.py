@@ -19,9 +19,9 @@ from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.core.partition import Partition, drained
 from streameval.store.redis_store import Store
-from streameval.stream import ingest as ingest_module
-from streameval.stream.ingest import POLL_RECORDS, Ingest
-from streameval.stream.owned import Limits, Owned, Records
+from streameval.worker import worker_loop as ingest_module
+from streameval.worker.assigned_partition import Limits, Owned, Records
+from streameval.worker.worker_loop import POLL_RECORDS, Ingest
 
 TS = 1_700_000_000_000
 A_WHILE = 120.0

@@ -29,7 +29,7 @@ from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import SCHEMA, OutcomeFolder, dataset, pseudonyms
-from streameval.stream.outbox import Outbox
+from streameval.worker.outcome_writer import Outbox
 
 SEEDS = 100
 OWNER = {"group": "g", "topic": "t"}

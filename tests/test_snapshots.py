@@ -27,7 +27,7 @@ from streameval.files.snapshot_folder import snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, take, take_from
 from streameval.store.redis_store import Stored
 from streameval.store.user_scan import UserRow, UserScan, scan_users
-from streameval.stream.schedule import SnapshotSchedule
+from streameval.worker.snapshot_job import SnapshotSchedule
 
 SEEDS = 60
 SEED = 17  # with several slates still open at its end
@@ -404,9 +404,9 @@ def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_
     """They would take memory, and time in which nothing is counted."""
     leave(tmp_path / "s" / time.strftime("%Y%m%dT%H%M%SZ-1", time.gmtime()))
     code = (
-        "import sys, streameval.cli, streameval.stream.app, streameval.stream.ingest\n"
+        "import sys, streameval.cli, streameval.worker.app, streameval.worker.worker_loop\n"
         "from streameval.config.settings import Settings\n"
-        "from streameval.stream.schedule import SnapshotSchedule\n"
+        "from streameval.worker.snapshot_job import SnapshotSchedule\n"
         "settings = Settings(snapshots=sys.argv[1], outcomes=sys.argv[1], checks=sys.executable)\n"
         "schedule = SnapshotSchedule(settings)\n"
         "schedule.turn(1)\n"

@@ -18,9 +18,9 @@ from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
 from streameval.store.redis_store import CheckpointWrite, Commit, Store
-from streameval.stream.outbox import Outbox
-from streameval.stream.owned import Limits
-from streameval.stream.takeover import Takeover
+from streameval.worker.assigned_partition import Limits
+from streameval.worker.outcome_writer import Outbox
+from streameval.worker.restore import Takeover
 
 pytestmark = pytest.mark.servers
 

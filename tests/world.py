@@ -41,7 +41,7 @@ from streameval.core.oracle.slates import history
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.kafka import unpacking
-from streameval.stream import ingest as ingest_module
+from streameval.worker import worker_loop as ingest_module
 
 PARTITIONS = 3
 SECONDS = 60.0

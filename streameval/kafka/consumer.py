@@ -43,11 +43,11 @@ from streameval.kafka.fetch_by_id import VerifyingClient, verify_fetches
 from streameval.kafka.record_batches import Columns, Fetched, read_columns
 from streameval.kafka.topic_identity import identify
 from streameval.kafka.unpacking import UNIT, Place
-from streameval.stream.owned import DeadLetter, Records
+from streameval.worker.assigned_partition import DeadLetter, Records
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
-    from streameval.stream.ports import Listener
+    from streameval.worker.ports import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

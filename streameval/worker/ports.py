@@ -8,7 +8,7 @@ from typing import Protocol
 from streameval.core.record_mark import RecordMark
 from streameval.store.lease import Lease
 from streameval.store.redis_store import Applied, Commit, Facts, Fenced, Stored
-from streameval.stream.owned import DeadLetter, Records
+from streameval.worker.assigned_partition import DeadLetter, Records
 
 
 class Listener(Protocol):

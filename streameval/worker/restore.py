@@ -25,9 +25,9 @@ from streameval.core.fingerprint import described, fingerprint, refuse_other_des
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
 from streameval.store.redis_store import Stored
-from streameval.stream.outbox import Outbox
-from streameval.stream.owned import Limits, Owned
-from streameval.stream.ports import Keeper, Log
+from streameval.worker.assigned_partition import Limits, Owned
+from streameval.worker.outcome_writer import Outbox
+from streameval.worker.ports import Keeper, Log
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

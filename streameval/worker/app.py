@@ -41,11 +41,11 @@ from mode import Service
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.config.load import logs
-from streameval.stream.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
-from streameval.stream.schedule import SnapshotSchedule
-from streameval.stream.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.web.connections import Connections
 from streameval.web.status import IngestLike, LeaseLike, ServiceStatus
+from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
+from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
+from streameval.worker.snapshot_job import SnapshotSchedule
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -122,7 +122,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
 
     async def build() -> tuple[IngestLike, LeaseLike]:
         # Imported here because numpy starts threads, which must come after `take_signals`.
-        from streameval.stream.ingest import open_ingest
+        from streameval.worker.worker_loop import open_ingest
 
         ingest = open_ingest(settings, reset_windows=reset_windows)
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"

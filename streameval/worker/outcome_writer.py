@@ -19,8 +19,8 @@ from streameval.base.retry import persist
 from streameval.core.checkpoint import attachments_of
 from streameval.core.outcome import Outcome, Span
 from streameval.store.redis_store import Stored
-from streameval.stream.owned import Cut, Owned
-from streameval.stream.ports import Keeper
+from streameval.worker.assigned_partition import Cut, Owned
+from streameval.worker.ports import Keeper
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

@@ -37,11 +37,11 @@ from streameval.base.retry import answer_within, persist
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
 from streameval.kafka.consumer import open_reader
 from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, Store
-from streameval.stream.outbox import Files, Outbox, open_files
-from streameval.stream.owned import Cut, Limits, Owned, settle
-from streameval.stream.ports import Keeper, Log
-from streameval.stream.takeover import Takeover
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
+from streameval.worker.assigned_partition import Cut, Limits, Owned, settle
+from streameval.worker.outcome_writer import Files, Outbox, open_files
+from streameval.worker.ports import Keeper, Log
+from streameval.worker.restore import Takeover
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

@@ -1,0 +1,1 @@
+"""The running service around the core."""
