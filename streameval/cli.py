@@ -318,22 +318,22 @@ def evaluate(
     """
     from streameval.offline import command, given
 
-    command.run(
-        command.Request(
+    check.run(
+        check.Request(
             given=given.Given(
                 definition=lambda: _settings(config).definition(),
                 files=files or (),
                 labels=labels or (),
                 run=run,
                 qrels=qrels,
-                ties=command.ties_of(ties),
+                ties=check.ties_of(ties),
                 complete=complete,
                 half_life=half_life,
                 neutral=neutral,
                 ratings=ratings or (),
                 predictions=predictions or (),
                 threshold=threshold,
-                scale=command.scale_of(scale) if scale is not None else None,
+                scale=check.scale_of(scale) if scale is not None else None,
                 train=train or (),
                 features=features or (),
                 catalogue=catalogue or (),
@@ -398,17 +398,18 @@ def check(
 
     Each check says what it found and what to do; docs/checks.md explains them.
     """
-    from streameval.offline import specification
+    from streameval.checks import specification
 
     if schema:
         typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
         return
     settings = _settings(config)
     from streameval.base.terminal import print_results
-    from streameval.offline.checks import command, runner
+    from streameval.checks import run
+    from streameval.cli import check
 
     now = round(time.time() * 1000) if at is None else _instant(at)
-    results = command.check(
+    results = check.check(
         settings,
         now,
         outcomes=outcomes,
@@ -419,8 +420,8 @@ def check(
     )
     found = list(results) if as_json else print_results(results)
     if as_json:
-        _print_json(runner.document(found, now))
-    raise typer.Exit(int(runner.failed(found)))
+        _print_json(run.document(found, now))
+    raise typer.Exit(int(run.failed(found)))
 
 
 @app.command(epilog="Example: streameval user u42 --json")

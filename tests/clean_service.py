@@ -14,6 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
+from streameval.checks import run, specification
+from streameval.checks.evidence import Log, gather
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, SlateEvent, SlateItem
 from streameval.core.fingerprint import described, fingerprint
@@ -21,9 +23,6 @@ from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files import snapshots
 from streameval.files.outcome_files import OutcomeFolder
-from streameval.offline import specification
-from streameval.offline.checks import runner
-from streameval.offline.checks.evidence import Log, gather
 from streameval.store.user_scan import UserRow
 
 START = 1_700_000_000_000
@@ -251,7 +250,7 @@ def results(service, given=None, **changes):
         "period": spec.period,
     } | changes
     with gather(str(service.outcomes), service.definition, service.now(), **arguments) as evidence:
-        return {result.name: result for result in runner.run(evidence, spec)}
+        return {result.name: result for result in run.run(evidence, spec)}
 
 
 def failures(found):

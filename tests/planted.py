@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet
 from clean_service import Service, edit, failures, results
 
+from streameval.checks.registry import CHECKS
 from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
-from streameval.offline.checks.table import CHECKS
 
 MONDAY = 1_699_833_600_000  # 2023-11-13
 DAY = 86_400_000

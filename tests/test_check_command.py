@@ -21,14 +21,14 @@ from test_metric_regression import experiment
 from typer.testing import CliRunner
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.checks import run
+from streameval.checks import scheduled as scheduled_checks
+from streameval.checks.registry import CHECKS
+from streameval.checks.scheduled import check_snapshot, reference_for
 from streameval.cli import app
 from streameval.config.settings import Settings
 from streameval.files.outcome_files import table
 from streameval.files.snapshot_folder import CHECKS as CHECKS_FILE
-from streameval.offline.checks import runner
-from streameval.offline.checks import scheduled as scheduled_checks
-from streameval.offline.checks.scheduled import check_snapshot, reference_for
-from streameval.offline.checks.table import CHECKS
 from streameval.worker import snapshot_job
 from streameval.worker.snapshot_job import SnapshotSchedule
 

@@ -11,14 +11,14 @@ import servers
 import service
 
 from streameval.base.errors import UnreachableError
+from streameval.checks import event_log
+from streameval.checks.evidence import Snapshot
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition
 from streameval.kafka import range_reader
 from streameval.kafka.range_reader import Rereading
 from streameval.kafka.record_batches import Columns
 from streameval.kafka.topic_identity import LogIdentity
-from streameval.offline.checks import logs
-from streameval.offline.checks.evidence import Snapshot
 
 HORIZON = Definition().horizon
 SKEW = Definition().max_clock_skew
@@ -122,7 +122,7 @@ def candidates(tmp_path, monkeypatch):
 
 
 def chosen(snapshot, candidates=(), most=10_000, earlier=None):
-    return logs.of_kafka(SETTINGS, candidates)(snapshot, earlier)(most)
+    return event_log.of_kafka(SETTINGS, candidates)(snapshot, earlier)(most)
 
 
 def begin_after(offset):
@@ -136,7 +136,7 @@ def begin_after(offset):
 def test_a_log_that_is_all_there_is_read_since_a_snapshot_where_the_start_is_not_asked_for(
     topic, candidates
 ):
-    recorded = logs.of_kafka(SETTINGS, candidates(800), from_start=False)
+    recorded = event_log.of_kafka(SETTINGS, candidates(800), from_start=False)
     found = recorded(later(), None)(10_000)
     assert found[0].begin == begin_after(800)
     assert found[0].since.path.name == "at-800"
@@ -208,10 +208,10 @@ def test_a_log_that_is_too_long_is_said(topic, candidates):
 
 def test_where_not_all_partitions_fit_others_are_read_each_time():
     sizes = dict.fromkeys(range(8), 100)
-    turns = [logs._fitting(sizes, 250, later(name=f"at-{n}")) for n in range(50)]
+    turns = [event_log._fitting(sizes, 250, later(name=f"at-{n}")) for n in range(50)]
     assert {len(taken) for taken in turns} == {2}
     assert set().union(*turns) == set(range(8))
-    assert logs._fitting({0: 300, 1: 100}, 250, later()) == {1}
+    assert event_log._fitting({0: 300, 1: 100}, 250, later()) == {1}
 
 
 def test_snapshots_of_another_configuration_are_passed_over(topic, candidates):

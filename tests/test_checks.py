@@ -32,14 +32,13 @@ from clean_service import (
 )
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.checks import freshness, run, specification, sql
+from streameval.checks.evidence import gather
+from streameval.checks.registry import CHECKS
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import figures, merge
 from streameval.core.metrics import RANKING, Scorer
-from streameval.offline import specification
-from streameval.offline.checks import freshness, runner, sql
-from streameval.offline.checks.evidence import gather
-from streameval.offline.checks.table import CHECKS
 
 # For one check by itself.
 ALONE = {check.name: {"severity": "off"} for check in CHECKS}
@@ -288,7 +287,7 @@ def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(service,
 def test_old_files_fail_the_freshness_and_nothing_else(service):
     spec = specification.Specification.model_validate(SPECIFICATION)
     with gather(str(service.outcomes), DEFINITION, service.now() + 60 * MINUTE) as evidence:
-        found = {result.name: result for result in runner.run(evidence, spec)}
+        found = {result.name: result for result in run.run(evidence, spec)}
     assert failures(found) == {"freshness"}
     assert "has been final for" in found["freshness"].message
 
@@ -325,7 +324,7 @@ def test_a_fresh_deployment_at_the_defaults_fails_no_check_for_two_hours(tmp_pat
             memory=memory,
             newest_days=2,
         ) as evidence:
-            found = {one.name: one for one in runner.run(evidence, specification.load(None))}
+            found = {one.name: one for one in run.run(evidence, specification.load(None))}
         assert failures(found) == set(), number
     assert found["freshness"].passed is True
     assert [one.name for one in found.values() if one.due] == []
@@ -611,8 +610,8 @@ def test_a_check_that_is_off_does_not_run_and_a_warning_does_not_fail(service):
     found = results(service, given)
     assert "drift" not in found
     assert found["freshness"].passed is False
-    assert not runner.failed(list(found.values()))
-    assert json.loads(json.dumps(runner.document(list(found.values()), 5)))["passed"] is True
+    assert not run.failed(list(found.values()))
+    assert json.loads(json.dumps(run.document(list(found.values()), 5)))["passed"] is True
 
 
 def test_a_wrong_specification_is_one_line_that_names_the_key(tmp_path):

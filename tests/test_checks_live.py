@@ -28,9 +28,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of, one_slate, stream
 from test_files_on_servers import compare_files
 
+from streameval.checks.registry import CHECKS
 from streameval.core.events import SlateEvent
 from streameval.files.snapshot_folder import snapshots
-from streameval.offline.checks.table import CHECKS
 
 pytestmark = [pytest.mark.servers]
 PARTITIONS = 2

@@ -8,10 +8,10 @@ from clean_service import clean, stream
 from streams import _arrive, _definition, _History
 
 from streameval.base.errors import UnreachableError
+from streameval.checks import counters_match_log
+from streameval.checks.evidence import Counters, Evidence, Log, Snapshot, read_snapshot
+from streameval.checks.recount import Sample, collect, uncertain
 from streameval.core.oracle.figures import oracle
-from streameval.offline.checks import counters_match_log
-from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot, read_snapshot
-from streameval.offline.checks.recount import Sample, collect, uncertain
 
 SEEDS = 60
 

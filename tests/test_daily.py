@@ -12,11 +12,11 @@ import pytest
 from clean_service import DEFINITION, MINUTE, Service, stream
 
 from streameval.base.errors import ConfigError
+from streameval.checks.daily_rate import daily_rates, take_daily
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY
-from streameval.offline.daily import daily_rates, take_daily
 from streameval.worker import snapshot_job
 from streameval.worker.snapshot_job import SnapshotSchedule
 
@@ -130,7 +130,7 @@ def test_the_rates_of_one_kind_are_those_of_evaluate(tmp_path):
 def test_a_day_is_read_in_portions_of_its_users(tmp_path, monkeypatch):
     service = Service(tmp_path).take(stream(slates=500))
     whole = rates_of(service, "2023-11-15")
-    monkeypatch.setattr("streameval.offline.daily.PORTION_ITEMS", 100)
+    monkeypatch.setattr("streameval.checks.daily_rate.PORTION_ITEMS", 100)
     assert rates_of(service, "2023-11-15") == {
         key: pytest.approx(figure, rel=1e-12) for key, figure in whole.items()
     }

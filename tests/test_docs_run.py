@@ -25,13 +25,13 @@ import pytest
 import servers
 
 from streameval.base import yaml_file
+from streameval.checks import specification
 from streameval.config.load import load
 from streameval.config.settings import PREFIX
 from streameval.core.events import Rejection, decode
 from streameval.core.outcome import Outcome
 from streameval.files.outcome_files import table
 from streameval.kafka.admin import create_topics, delete_topics, sample
-from streameval.offline import specification
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

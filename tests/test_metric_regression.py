@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from streameval.base.limits import NANO
+from streameval.checks.evidence import VIEW, Evidence
+from streameval.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of
+from streameval.checks.metric_regression import Findings, Settings, check, periods
 from streameval.core.definition import Definition
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.files.outcome_files import table
-from streameval.offline.checks.evidence import VIEW, Evidence
-from streameval.offline.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of
-from streameval.offline.checks.metric_regression import Findings, Settings, check, periods
 
 START = 1_700_000_000_000
 SEEDS = 12

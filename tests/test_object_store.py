@@ -20,14 +20,13 @@ from typer.testing import CliRunner
 from world import simulate
 
 from streameval.base.errors import InputError, RefusedError, UnreachableError
+from streameval.checks import run, specification
+from streameval.checks.evidence import gather
 from streameval.cli import app
 from streameval.core.definition import Definition
 from streameval.core.outcome import Span
 from streameval.files import locations
 from streameval.files.outcome_files import OutcomeFolder, dataset
-from streameval.offline import specification
-from streameval.offline.checks import runner
-from streameval.offline.checks.evidence import gather
 
 pytestmark = [pytest.mark.servers]
 SEEDS = 5
@@ -301,7 +300,7 @@ def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):
     folder.publish("p0-0-9-aa")
     with gather(bucket.uri(path), Definition(), TIME) as evidence:
         clean(folder, 0, 0, None)
-        checks = runner.run(evidence, specification.load(None))
+        checks = run.run(evidence, specification.load(None))
         with pytest.raises(UnreachableError, match="outcomes: a file cannot be read") as error:
             list(checks)
     one_line(error)

@@ -8,7 +8,7 @@ import pytest
 from clean_service import failures
 from planted import FAULTS, Deployment, SilentBots, planted
 
-from streameval.offline.checks.table import CHECKS
+from streameval.checks.registry import CHECKS
 
 TUESDAY, SATURDAY = 1, 5
 

@@ -16,9 +16,9 @@ from rich.table import Table
 from streameval.base.durations import parse_duration
 
 if TYPE_CHECKING:
+    from streameval.checks.result import Result
     from streameval.core.replay import Progress
     from streameval.diagnosis import Finding
-    from streameval.offline.checks.result import Result
 
 Row = Mapping[str, Any]
 

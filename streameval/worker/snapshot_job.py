@@ -229,7 +229,7 @@ def _followers(settings: Settings, folder: Path) -> int:
 
 def _daily(settings: Settings, folder: Path) -> None:
     """The snapshot is good whatever becomes of this: what goes wrong here is only said."""
-    from streameval.offline.daily import take_daily
+    from streameval.checks.daily_rate import take_daily
 
     try:
         take_daily(settings, folder)
@@ -239,7 +239,7 @@ def _daily(settings: Settings, folder: Path) -> None:
 
 def _check(settings: Settings, folder: Path) -> None:
     """As `_daily`: what goes wrong here is only said."""
-    from streameval.offline.checks.scheduled import check_snapshot, failures
+    from streameval.checks.scheduled import check_snapshot, failures
 
     try:
         results = check_snapshot(settings, folder)

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.intervals import Moments
 
 # Standard errors beyond which two shares differ by more than chance: 3e-7, one side.

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from streameval.base.errors import InputError
+from streameval.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
+from streameval.checks.result import duration
 from streameval.core.events import Event, decode_batch
 from streameval.core.replay import lines_of
 from streameval.files.locations import reaching
@@ -28,8 +30,6 @@ from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import Rereading, rereading
 from streameval.kafka.record_batches import Columns
-from streameval.offline.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
-from streameval.offline.checks.result import duration
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
-from streameval.core.windows.panes import cluster_of
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import (
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import (
     CheckSettings,
     Found,
     failed,
@@ -25,6 +24,7 @@ from streameval.offline.checks.result import (
     percent,
     unanswered,
 )
+from streameval.core.windows.panes import cluster_of
 from streameval.stats.off_policy import OffPolicy, WeightSums, estimate
 
 BATCH: Final = 65_536

@@ -12,9 +12,9 @@ from collections import Counter
 
 from pydantic import Field
 
-from streameval.offline.checks.event_counts import grown
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.event_counts import grown
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
 
 class Settings(CheckSettings):

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from streameval.checks.evidence import Log
 from streameval.core.definition import Definition, Window
 from streameval.core.events import Event, FeedbackEvent
 from streameval.core.oracle.figures import oracle
-from streameval.offline.checks.evidence import Log
 
 Recounted: TypeAlias = dict[str, dict[str, Any]]
 _HASHES: Final = 2**32

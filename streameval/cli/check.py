@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.checks.event_log import of_files, of_kafka
+from streameval.checks.evidence import gather
+from streameval.checks.result import Result
+from streameval.checks.run import run
+from streameval.checks.specification import load
 from streameval.files.locations import on_disk
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import earlier_than, snapshots
-from streameval.offline.checks.evidence import gather
-from streameval.offline.checks.logs import of_files, of_kafka
-from streameval.offline.checks.result import Result
-from streameval.offline.checks.runner import run
-from streameval.offline.specification import load
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

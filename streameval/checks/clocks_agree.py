@@ -12,8 +12,8 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import (
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import (
     CheckSettings,
     Found,
     duration,

@@ -11,8 +11,8 @@ import math
 
 from pydantic import Field, field_validator
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import (
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import (
     CheckSettings,
     Experiment,
     Found,

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from streameval.base import yaml_file
 from streameval.base.durations import Duration
 from streameval.base.errors import ConfigError
-from streameval.offline.checks.table import CHECKS
+from streameval.checks.registry import CHECKS
 
 _Written: TypeAlias = Annotated[
     int,

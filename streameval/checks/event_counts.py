@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from streameval.offline.checks.evidence import Snapshot
+from streameval.checks.evidence import Snapshot
 
 
 def counted(snapshot: Snapshot) -> dict[int, Counter[str]]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.intervals import Moments
 
 # What a probability of 0 or 1 counts as in the log loss (scikit-learn's is the machine's epsilon).

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.checks import counters_match_log
+from streameval.checks.event_log import of_kafka
+from streameval.checks.evidence import gather
+from streameval.checks.result import Result
+from streameval.checks.run import document, run
+from streameval.checks.specification import load
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.files.snapshots import attach
-from streameval.offline.checks import counters_match_log
-from streameval.offline.checks.evidence import gather
-from streameval.offline.checks.logs import of_kafka
-from streameval.offline.checks.result import Result
-from streameval.offline.checks.runner import document, run
-from streameval.offline.specification import load
 
 # What checks leave for the next run, beside the snapshot: `<check>.memory`.
 MEMORY: Final = ".memory"

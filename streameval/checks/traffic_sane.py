@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_count, chance_of_split
 
 # Those with twice the usual share of silent users, or three times the expected eager ones.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from streameval.base.limits import NANO, OTHER
+from streameval.checks import sql
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, duration, failed, nothing, passed
 from streameval.core.definition import Window
-from streameval.offline.checks import sql
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, duration, failed, nothing, passed
 
 Segment: TypeAlias = tuple[str, ...]
 Place: TypeAlias = tuple[str, Segment]

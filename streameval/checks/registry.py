@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streameval.offline.checks import (
+from streameval.checks import (
     attribution_complete,
     clocks_agree,
     counters_match_log,
@@ -27,8 +27,8 @@ from streameval.offline.checks import (
     traffic_sane,
     windows_match_outcomes,
 )
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
 # Queries of (user, value); {source} is the table. Of items only the frequent stand alone.
 _VALUES: Final = {

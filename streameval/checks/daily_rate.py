@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.checks import sql
+from streameval.checks.evidence import VIEW, readable
 from streameval.core.definition import Definition
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
@@ -30,8 +32,6 @@ from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY, Daily, DailyRate, last_daily
 from streameval.files.snapshots import PartFacts, attach, facts_of
 from streameval.files.tables import connected
-from streameval.offline.checks import sql
-from streameval.offline.checks.evidence import VIEW, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa

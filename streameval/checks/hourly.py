@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.limits import NANO
+from streameval.checks import sql
+from streameval.checks.evidence import Evidence
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
-from streameval.offline.checks import sql
-from streameval.offline.checks.evidence import Evidence
 from streameval.stats.intervals import Moments, linear_count
 
 HOUR: Final = 3_600_000

@@ -23,9 +23,9 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from streameval.base.limits import MAX_K, NANO
-from streameval.offline.checks import sql
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.hourly import (
+from streameval.checks import sql
+from streameval.checks.evidence import Evidence
+from streameval.checks.hourly import (
     RATES,
     WEEK_HOURS,
     Hourly,
@@ -36,7 +36,7 @@ from streameval.offline.checks.hourly import (
     total,
     users,
 )
-from streameval.offline.checks.result import (
+from streameval.checks.result import (
     CheckSettings,
     Experiment,
     Found,

@@ -15,9 +15,8 @@ from typing import Any, Final, TypeAlias
 from pydantic import Field
 
 from streameval.base.errors import RefusedError, UnreachableError
-from streameval.core.definition import Definition
-from streameval.offline.checks.evidence import Counters, Evidence, Log, Snapshot
-from streameval.offline.checks.recount import (
+from streameval.checks.evidence import Counters, Evidence, Log, Snapshot
+from streameval.checks.recount import (
     Part,
     Recounted,
     Sample,
@@ -25,7 +24,7 @@ from streameval.offline.checks.recount import (
     recount,
     uncertain,
 )
-from streameval.offline.checks.result import (
+from streameval.checks.result import (
     CheckSettings,
     Found,
     duration,
@@ -35,6 +34,7 @@ from streameval.offline.checks.result import (
     percent,
     unanswered,
 )
+from streameval.core.definition import Definition
 
 Plain: TypeAlias = dict[str, Any]
 SHOWN: Final = 3

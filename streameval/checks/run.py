@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 
 from streameval.base.errors import InputError
-from streameval.offline.checks.evidence import Evidence, UnreadableError, readable
-from streameval.offline.checks.result import CheckSettings, Found, Result
-from streameval.offline.checks.table import CHECKS, Check
-from streameval.offline.specification import Specification
+from streameval.checks.evidence import Evidence, UnreadableError, readable
+from streameval.checks.registry import CHECKS, Check
+from streameval.checks.result import CheckSettings, Found, Result
+from streameval.checks.specification import Specification
 
 
 def run(

@@ -10,8 +10,8 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
 # Lists of a variant and surface below which a missing first place means nothing.
 _LEAST_LISTS: Final = 20

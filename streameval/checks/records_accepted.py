@@ -13,9 +13,9 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.offline.checks.event_counts import counted, grown, total
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.event_counts import counted, grown, total
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 
 # Chance of a false alarm in one run, over all reasons together.

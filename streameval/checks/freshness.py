@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from streameval.offline.checks.evidence import Evidence
-from streameval.offline.checks.result import (
+from streameval.checks.evidence import Evidence
+from streameval.checks.result import (
     CheckSettings,
     Found,
     duration,

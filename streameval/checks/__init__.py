@@ -1,0 +1,1 @@
+"""Checks of snapshots and outcome files."""
