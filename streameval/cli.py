@@ -316,11 +316,12 @@ def evaluate(
 
     docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
     """
-    from streameval.offline import command, given
+    from streameval.evaluate import request
+    from streameval.offline import command
 
     check.run(
         check.Request(
-            given=given.Given(
+            given=request.Given(
                 definition=lambda: _settings(config).definition(),
                 files=files or (),
                 labels=labels or (),

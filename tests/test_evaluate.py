@@ -20,10 +20,10 @@ from streameval.core.figures import ratio_stderr
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
 from streameval.core.windows.panes import cluster_of
+from streameval.evaluate.readers.outcomes import files_of, read_outcomes
+from streameval.evaluate.sources import source
+from streameval.evaluate.sums import DEFAULT, evaluate
 from streameval.files.outcome_files import table
-from streameval.offline.evaluate import DEFAULT, evaluate
-from streameval.offline.inputs import files_of, read_outcomes
-from streameval.offline.sources import source
 
 
 def outcome(number: int, chance: random.Random) -> Outcome:

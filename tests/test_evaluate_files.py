@@ -14,10 +14,10 @@ import pytest
 from evaluating import invoke, refused, run
 
 from streameval.core.outcome import Outcome
+from streameval.evaluate.report.curves import curves
 from streameval.files import tables
 from streameval.files.outcome_files import table
 from streameval.files.table_scans import TableFile, table_file
-from streameval.offline.curves import curves
 
 SLATES = "list,item,rank\nu1,a,1\nu1,b,2\nu2,b,1\n"
 LABELS = "list,item\nu1,b\nu2,b\n"

@@ -24,9 +24,10 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from streameval.core.metrics import CATALOGUE
 from streameval.core.outcome import Outcome
+from streameval.evaluate import item_means, units
+from streameval.evaluate.input_kinds import SORTS
+from streameval.evaluate.readers import ranked_tables
 from streameval.files.outcome_files import table
-from streameval.offline import item_means, ranked_tables, units
-from streameval.offline.sorts import SORTS
 from streameval.stats.intervals import student
 
 Rows = list[dict[str, Any]]

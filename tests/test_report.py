@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli import app
 from streameval.core.outcome import Outcome
+from streameval.evaluate.report.curves import curves
+from streameval.evaluate.report.plots import chart
 from streameval.files.outcome_files import table
-from streameval.offline.curves import curves
-from streameval.offline.plots import chart
 
 START = 1_700_000_000_000
 

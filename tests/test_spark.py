@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli import app
 from streameval.core.outcome import Span
-from streameval.offline import spark as on_spark
-from streameval.offline.evaluate import DEFAULT, Figure
+from streameval.evaluate import spark as on_spark
+from streameval.evaluate.sums import DEFAULT, Figure
 
 FIGURES = [*DEFAULT, "ndcg@3", "map", "f1_mean@5", "auc"]
 
@@ -124,7 +124,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-import streameval.offline.spark
+import streameval.evaluate.spark
 from streameval.cli import main
 main()
 """

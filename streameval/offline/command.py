@@ -10,10 +10,10 @@ from typing import Any, cast, get_args
 
 from streameval.base.errors import InputError
 from streameval.core.metrics import CATALOGUE
+from streameval.evaluate.input_kinds import answer, asked_for, inputs_of, list_source
+from streameval.evaluate.readers.ranked_tables import Ties
+from streameval.evaluate.request import Given
 from streameval.files.locations import require_name, size
-from streameval.offline.given import Given
-from streameval.offline.ranked_tables import Ties
-from streameval.offline.sorts import answer, asked_for, inputs_of, list_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Request:
 
 def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> None:
     """Do what was asked. Raises `InputError`."""
-    from streameval.offline.terminal import catalogue_rows, print_answer, print_catalogue
+    from streameval.evaluate.report.terminal import catalogue_rows, print_answer, print_catalogue
 
     if request.catalogue:
         rows = catalogue_rows(CATALOGUE, inputs_of)
@@ -54,7 +54,7 @@ def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> No
     with progress_bar(given.all_files(), size) as advance:
         found = answer(given, request.metrics, advance)
     if request.report is not None:
-        from streameval.offline.report import write_report
+        from streameval.evaluate.report.page import write_report
 
         ranked = any(asked.entry.sort == "lists" for asked in asked_for(given, request.metrics))
         source = list_source(given) if ranked else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_SEGMENTS, MAX_SCORE, NANO
-from streameval.offline.batches import Floats, Ints
+from streameval.evaluate.batches import Floats, Ints
 
 _SHIFT: Final = 44
 _LOW: Final = (1 << _SHIFT) - 1

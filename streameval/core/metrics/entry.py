@@ -25,7 +25,7 @@ Sort: TypeAlias = Literal[
     "sampled",
     "reads",
 ]
-"""What a metric is computed from; `offline.sorts` says which files that takes."""
+"""What a metric is computed from; `evaluate.input_kinds` says which files that takes."""
 
 UNCUT = 2**31 - 1
 """The k of a metric that is asked for without one: no list is longer."""

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.base.errors import InputError
+from streameval.evaluate.answer import Answer, Figure, counted
+from streameval.evaluate.report.charts import list_charts, outcome_charts
+from streameval.evaluate.report.curves import curves
+from streameval.evaluate.report.markup import UNDEFINED, bounds, numbers, shown, table
+from streameval.evaluate.sources import Source
 from streameval.files import locations
-from streameval.offline.answer import Answer, Figure, counted
-from streameval.offline.charts import list_charts, outcome_charts
-from streameval.offline.curves import curves
-from streameval.offline.markup import UNDEFINED, bounds, numbers, shown, table
-from streameval.offline.sources import Source
 
 _VERDICTS: Final = {
     True: ("passed", "passed"),

@@ -9,6 +9,13 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
+from streameval.evaluate.answer import Answer, Note, counted
+from streameval.evaluate.batches import ROWS, Advance
+from streameval.evaluate.readers.list_contents import load_interactions, load_items
+from streameval.evaluate.readers.outcomes import files_of
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, evaluated
+from streameval.evaluate.units import UnitBatch, batch_of
 from streameval.files.tables import (
     USER_NAMES,
     columns_of,
@@ -19,13 +26,6 @@ from streameval.files.tables import (
     size,
     text,
 )
-from streameval.offline.answer import Answer, Note, counted
-from streameval.offline.batches import ROWS, Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.shown_lists import load_interactions, load_items
-from streameval.offline.units import UnitBatch, batch_of
 
 NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.windows.panes import cluster_of
-from streameval.offline.answer import Segment
-from streameval.offline.batches import ROWS, Batch, Floats, Ints
-from streameval.offline.inputs import segments_of
+from streameval.evaluate.answer import Segment
+from streameval.evaluate.batches import ROWS, Batch, Floats, Ints
+from streameval.evaluate.readers.outcomes import segments_of
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 

@@ -9,6 +9,18 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.retrieval import Results, SampledRanks
+from streameval.evaluate.answer import Answer, Note
+from streameval.evaluate.batches import ROWS, Advance
+from streameval.evaluate.readers.outcomes import files_of
+from streameval.evaluate.readers.ranked_tables import (
+    check_one_segment,
+    load_shown,
+    ordered,
+    tie_notes,
+)
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, evaluated
+from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     LIST_NAMES,
@@ -24,13 +36,6 @@ from streameval.files.tables import (
     size,
     text,
 )
-from streameval.offline.answer import Answer, Note
-from streameval.offline.batches import ROWS, Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.ranked_tables import check_one_segment, load_shown, ordered, tie_notes
-from streameval.offline.units import BY, UnitBatch, batch_of, dimensions
 
 POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
 

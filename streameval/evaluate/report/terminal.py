@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from streameval.core.metrics.entry import Entry
-from streameval.offline.answer import Answer, Figure
+from streameval.evaluate.answer import Answer, Figure
 
 UNDEFINED: Final = "-"
 _UNCUT: Final = 100_000

@@ -14,6 +14,12 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
+from streameval.evaluate.answer import Answer, Note, counted
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.readers.outcomes import files_of
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, evaluated
+from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions, grouped
 from streameval.files.table_scans import TableFile
 from streameval.files.tables import (
     ITEM_NAMES,
@@ -31,12 +37,6 @@ from streameval.files.tables import (
     text,
     time,
 )
-from streameval.offline.answer import Answer, Note, counted
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of
-from streameval.offline.units import BY, UnitBatch, batch_of, dimensions, grouped
 
 RATING_NAMES: Final = ("rating", "actual", "label")
 PREDICTION_NAMES: Final = ("prediction", "predicted", "score")

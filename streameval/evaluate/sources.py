@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from streameval.base.errors import InputError
+from streameval.evaluate.answer import Note
+from streameval.evaluate.batches import Advance, Batch
+from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, read_outcomes
+from streameval.evaluate.readers.ranked_tables import Tables, Ties, read_tables
 from streameval.files.locations import is_uri, shown
 from streameval.files.tables import require_disk
-from streameval.offline.answer import Note
-from streameval.offline.batches import Advance, Batch
-from streameval.offline.inputs import files_of, is_outcome_file, read_outcomes
-from streameval.offline.ranked_tables import Tables, Ties, read_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
 from streameval.base.limits import CLUSTERS
+from streameval.evaluate.batches import ROWS, Advance, Batch, Ints
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
 from streameval.files.outcome_files import PENDING
-from streameval.offline.batches import ROWS, Advance, Batch, Ints
 
 DIMENSIONS: Final = ("variant", "surface")
 """What outcome files can be split by."""

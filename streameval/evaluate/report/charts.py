@@ -7,12 +7,12 @@ from html import escape
 from typing import Final
 
 from streameval.core.metrics import curve
-from streameval.offline.answer import Figure
-from streameval.offline.curves import Curve, Curves
-from streameval.offline.evaluate import evaluate
-from streameval.offline.markup import bounds, numbers, shown, table
-from streameval.offline.plots import chart
-from streameval.offline.sources import Source
+from streameval.evaluate.answer import Figure
+from streameval.evaluate.report.curves import Curve, Curves
+from streameval.evaluate.report.markup import bounds, numbers, shown, table
+from streameval.evaluate.report.plots import chart
+from streameval.evaluate.sources import Source
+from streameval.evaluate.sums import evaluate
 
 CUTS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 """The cut-offs of the precision-recall curve."""

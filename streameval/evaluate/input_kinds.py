@@ -12,20 +12,20 @@ from typing import Final
 from streameval.base.errors import InputError
 from streameval.core.metrics.entry import Entry, Sort
 from streameval.core.metrics.half_life import half_life_utility
+from streameval.evaluate.answer import Answer, merged
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.item_means import item_figures
+from streameval.evaluate.readers.daily_reads import read_figures
+from streameval.evaluate.readers.list_contents import coverage_figures, item_list_figures
+from streameval.evaluate.readers.neighbour_tables import neighbour_figures
+from streameval.evaluate.readers.ranked_tables import tie_notes
+from streameval.evaluate.readers.rating_tables import rating_figures
+from streameval.evaluate.readers.retrieval_tables import index_figures, sampled_figures
+from streameval.evaluate.request import Given
+from streameval.evaluate.sources import Source, source
+from streameval.evaluate.sums import DEFAULT, METRICS, Asked, evaluated
 from streameval.files.locations import shown
 from streameval.files.tables import require_disk
-from streameval.offline.answer import Answer, merged
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import DEFAULT, METRICS, Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.item_means import item_figures
-from streameval.offline.neighbour_tables import neighbour_figures
-from streameval.offline.ranked_tables import tie_notes
-from streameval.offline.rating_tables import rating_figures
-from streameval.offline.reads import read_figures
-from streameval.offline.retrieval_tables import index_figures, sampled_figures
-from streameval.offline.shown_lists import coverage_figures, item_list_figures
-from streameval.offline.sources import Source, source
 
 
 @dataclass(frozen=True, slots=True)

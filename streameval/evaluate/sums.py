@@ -22,8 +22,8 @@ from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_S
 from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
-from streameval.offline.answer import Answer, Figure, Figures, Note, Segment, counted
-from streameval.offline.batches import Floats, Ints
+from streameval.evaluate.answer import Answer, Figure, Figures, Note, Segment, counted
+from streameval.evaluate.batches import Floats, Ints
 from streameval.stats import exact_sums
 from streameval.stats.intervals import (
     ENOUGH_USERS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streameval.core.definition import Definition
 from streameval.core.metrics.half_life import HALF_LIFE
-from streameval.offline.ranked_tables import Ties
+from streameval.evaluate.readers.ranked_tables import Ties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

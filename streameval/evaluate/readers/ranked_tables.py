@@ -23,6 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from streameval.base.errors import InputError
+from streameval.evaluate.answer import Note
+from streameval.evaluate.batches import Advance, Batch
+from streameval.evaluate.readers.ranked_lists import ranked_lists
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     GAIN_NAMES,
@@ -43,9 +46,6 @@ from streameval.files.tables import (
     size,
     text,
 )
-from streameval.offline.answer import Note
-from streameval.offline.batches import Advance, Batch
-from streameval.offline.ranked_lists import ranked_lists
 
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.

@@ -13,6 +13,18 @@ from typing import Any, Final
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
+from streameval.evaluate.answer import Answer, Figure, Note, Segment, counted
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.readers.outcomes import (
+    check_dimensions,
+    files_of,
+    is_outcome_file,
+    record_batches,
+)
+from streameval.evaluate.readers.ranked_tables import load_shown, ordered, tie_notes
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, check_segments, evaluated
+from streameval.evaluate.units import UnitBatch, batch_of, dimensions, grouped
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
@@ -27,18 +39,6 @@ from streameval.files.tables import (
     size,
     text,
 )
-from streameval.offline.answer import Answer, Figure, Note, Segment, counted
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import Asked, check_segments, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import (
-    check_dimensions,
-    files_of,
-    is_outcome_file,
-    record_batches,
-)
-from streameval.offline.ranked_tables import load_shown, ordered, tie_notes
-from streameval.offline.units import UnitBatch, batch_of, dimensions, grouped
 
 FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
 

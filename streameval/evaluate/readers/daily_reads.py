@@ -19,14 +19,14 @@ from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.replay import STDIN, lines_of
+from streameval.evaluate.answer import Answer, Note, counted
+from streameval.evaluate.batches import ROWS, Advance
+from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, record_batches
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, evaluated
+from streameval.evaluate.units import UnitBatch, batch_of
 from streameval.files import locations
 from streameval.files.tables import connected, size
-from streameval.offline.answer import Answer, Note, counted
-from streameval.offline.batches import ROWS, Advance
-from streameval.offline.evaluate import Asked, evaluated
-from streameval.offline.given import Given
-from streameval.offline.inputs import files_of, is_outcome_file, record_batches
-from streameval.offline.units import UnitBatch, batch_of
 
 DAY: Final = "day"
 _DAY_MS: Final = 86_400_000

@@ -16,13 +16,13 @@ import numpy as np
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics.lists import Scores, nano
 from streameval.core.metrics.rating_errors import ItemMetric
+from streameval.evaluate.answer import Answer, Figure, Figures, Segment
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.readers.rating_tables import load_pairs
+from streameval.evaluate.request import Given
+from streameval.evaluate.sums import Asked, bounded, check_segments
+from streameval.evaluate.units import dimensions, grouped
 from streameval.files.tables import connected
-from streameval.offline.answer import Answer, Figure, Figures, Segment
-from streameval.offline.batches import Advance
-from streameval.offline.evaluate import Asked, bounded, check_segments
-from streameval.offline.given import Given
-from streameval.offline.rating_tables import load_pairs
-from streameval.offline.units import dimensions, grouped
 from streameval.stats.bootstrap import REPLICATES, user_hashes, weights
 
 # Items whose replicates are computed in one go: 256 sums of 8 bytes each, 2 MB.

@@ -14,11 +14,11 @@ import numpy as np
 
 from streameval.core.metrics.entry import Data
 from streameval.core.windows.panes import cluster_of
+from streameval.evaluate.answer import Segment
+from streameval.evaluate.batches import ROWS, Floats, Ints
+from streameval.evaluate.readers.outcomes import segments_of
+from streameval.evaluate.sums import Column
 from streameval.files.table_scans import quoted
-from streameval.offline.answer import Segment
-from streameval.offline.batches import ROWS, Floats, Ints
-from streameval.offline.evaluate import Column
-from streameval.offline.inputs import segments_of
 
 BY: Final = "by "
 """What the names of the columns of `--by` begin with, so that they hide no other."""

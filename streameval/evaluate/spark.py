@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
+from streameval.evaluate.batches import ROWS
+from streameval.evaluate.readers.outcomes import batch_of
+from streameval.evaluate.sums import DEFAULT, LIST_METRICS, Asked, Evaluation
 from streameval.files.outcome_columns import require_rows
-from streameval.offline.batches import ROWS
-from streameval.offline.evaluate import DEFAULT, LIST_METRICS, Asked, Evaluation
-from streameval.offline.inputs import batch_of
 
 _TYPES: Final = {
     "user": "string",

@@ -1,0 +1,1 @@
+"""Reports of figures: terminal, charts, HTML."""
