@@ -147,7 +147,7 @@ def tables(path: str) -> dict[str, float]:
 
 
 def streameval(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "streameval.cli", "evaluate", *arguments, "--json"]
+    command = [sys.executable, "-m", "streameval.cli.app", "evaluate", *arguments, "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures = json.loads(done.stdout)["figures"]
     return {name: figure["value"] for name, figure in figures.items()}

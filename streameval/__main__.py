@@ -18,7 +18,7 @@ def main() -> None:
     if sys.argv[1:2] == ["worker"]:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
-    from streameval.cli import main as command_line
+    from streameval.cli.app import main as command_line
 
     command_line()
 

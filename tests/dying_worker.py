@@ -57,7 +57,7 @@ def install(point, count):
 
 
 def main():
-    from streameval.cli import main as command_line
+    from streameval.cli.app import main as command_line
 
     _, point, count, *sys.argv[1:] = sys.argv
     install(point, int(count))

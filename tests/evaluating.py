@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
-from streameval.cli import app
+from streameval.cli.app import app
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden" / "ranking_golden.json"
 """200 lists with the values of six tools in every convention; beside the repository, not in it."""

@@ -25,7 +25,7 @@ from streameval.checks import run
 from streameval.checks import scheduled as scheduled_checks
 from streameval.checks.registry import CHECKS
 from streameval.checks.scheduled import check_snapshot, reference_for
-from streameval.cli import app
+from streameval.cli.app import app
 from streameval.config.settings import Settings
 from streameval.files.outcome_files import table
 from streameval.files.snapshot_folder import CHECKS as CHECKS_FILE
@@ -58,7 +58,7 @@ def command(service, tmp_path, *arguments):
     given = ["--outcomes", service.outcomes, "--snapshot", service.root / "later", *logs]
     given += ["--reference", service.root / "earlier", "--at", service.now(), "--spec", spec]
     return subprocess.run(
-        [sys.executable, "-m", "streameval.cli", "check", "--config", config]
+        [sys.executable, "-m", "streameval.cli.app", "check", "--config", config]
         + [str(argument) for argument in (*given, *arguments)],
         capture_output=True,
         text=True,

@@ -134,7 +134,7 @@ class Live:
         """Run a command of streameval with the configuration of the worker."""
         return subprocess.run(
             [
-                *(sys.executable, "-m", "streameval.cli", arguments[0], "--json"),
+                *(sys.executable, "-m", "streameval.cli.app", arguments[0], "--json"),
                 *("--config", self.workers[-1].config, *map(str, arguments[1:])),
             ],
             capture_output=True,

@@ -12,9 +12,10 @@ import cramjam
 import pytest
 import servers
 
-from streameval import __version__, cli
+from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
+from streameval.cli.app import app
 from streameval.core.events import REASONS
 from streameval.kafka.admin import create_topics
 from streameval.store.redis_store import Commit, Store
@@ -45,7 +46,7 @@ def streameval(*arguments, stdin=None, **environment):
     """Run the command line as a person would; gives the finished process."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     return subprocess.run(
-        [sys.executable, "-m", "streameval.cli", *map(str, arguments)],
+        [sys.executable, "-m", "streameval.cli.app", *map(str, arguments)],
         capture_output=True,
         input=stdin,
         env=clean | environment,
@@ -101,9 +102,9 @@ def test_the_help_of_a_command_has_an_example(command):
 def test_help_loads_neither_servers_clients_nor_numpy():
     """Help is instant because nothing heavy is imported for it."""
     program = (
-        "import sys, streameval.cli; from contextlib import suppress\n"
+        "import sys, streameval.cli.app; from contextlib import suppress\n"
         "sys.argv = ['streameval', '--help']\n"
-        "with suppress(SystemExit): streameval.cli.main()\n"
+        "with suppress(SystemExit): streameval.cli.app.main()\n"
         "print(sorted({'numpy', 'pydantic', 'redis', 'aiokafka', 'faust'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -115,7 +116,7 @@ def test_help_loads_neither_servers_clients_nor_numpy():
 def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     """pyarrow imports it with its datasets: most of a second, for tables that nobody makes."""
     pytest.importorskip("pandas")
-    code = "import sys, streameval.offline.command; print('pandas' in sys.modules)"
+    code = "import sys, streameval.cli.evaluate; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 
@@ -125,7 +126,7 @@ def test_a_full_disk_is_one_line(arguments):
     """What stands in the buffer until the end is as lost as what was refused at once."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "streameval.cli", *arguments],
+            [sys.executable, "-m", "streameval.cli.app", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=60,
@@ -137,7 +138,7 @@ def test_a_full_disk_is_one_line(arguments):
 
 def test_nothing_of_a_document_is_printed_where_a_figure_of_it_is_not_finite(capsys):
     with pytest.raises(InputError, match="not a finite number"):
-        cli._print_json({"figures": {"good": 1.0, "bad": float("nan")}})
+        app._print_json({"figures": {"good": 1.0, "bad": float("nan")}})
     assert capsys.readouterr().out == ""
 
 
@@ -397,7 +398,7 @@ def test_a_bad_configuration_is_one_line_that_names_the_key(tmp_path, command):
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     path = written(tmp_path / "e.jsonl", IMPRESSION)
-    command = f"{sys.executable} -m streameval.cli replay {path} --json | true"
+    command = f"{sys.executable} -m streameval.cli.app replay {path} --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
     assert done.stderr == b""
 

@@ -114,7 +114,7 @@ def test_the_rates_of_one_kind_are_those_of_evaluate(tmp_path):
     names = "positive_rate,positive_rate_gorse_v05"
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "streameval.cli", "evaluate", "--json"),
+            *(sys.executable, "-m", "streameval.cli.app", "evaluate", "--json"),
             *("--metrics", names, service.outcomes / "dt=2023-11-15"),
         ],
         capture_output=True,

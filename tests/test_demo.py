@@ -199,7 +199,7 @@ def test_a_figure_that_is_missing_or_far_off_is_not_within():
 
 
 def demo(*arguments):
-    command = [sys.executable, "-m", "streameval.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "streameval.cli.app", "demo", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

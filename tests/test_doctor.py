@@ -11,9 +11,7 @@ import pytest
 import servers
 from aiokafka import AIOKafkaProducer
 
-from streameval.config.settings import Settings
-from streameval.core.fingerprint import described, fingerprint
-from streameval.diagnosis import (
+from streameval.cli.diagnosis import (
     Finding,
     Log,
     judge_clock,
@@ -23,7 +21,9 @@ from streameval.diagnosis import (
     judge_stored,
     judge_timestamps,
 )
-from streameval.doctor import examine, exit_code
+from streameval.cli.doctor import examine, exit_code
+from streameval.config.settings import Settings
+from streameval.core.fingerprint import described, fingerprint
 from streameval.kafka.admin import Cluster, Extent, Sampled, cluster, create_topics
 from streameval.store.redis_store import Commit, Facts, Store, Stored
 
@@ -241,7 +241,7 @@ def doctor(**settings):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     environment = {f"STREAMEVAL_{key.upper()}": value for key, value in settings.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "streameval.cli", "doctor", "--json"],
+        [sys.executable, "-m", "streameval.cli.app", "doctor", "--json"],
         capture_output=True,
         env=clean | environment,
         timeout=60,
@@ -463,7 +463,7 @@ def test_an_offset_beyond_the_log_is_found_and_the_advice_deletes_nothing(tmp_pa
 def test_the_doctor_speaks_in_lines_to_people():
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     done = subprocess.run(
-        [sys.executable, "-m", "streameval.cli", "doctor"],
+        [sys.executable, "-m", "streameval.cli.app", "doctor"],
         capture_output=True,
         env=clean | {"STREAMEVAL_KS": "[0]"},
         timeout=60,

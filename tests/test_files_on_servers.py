@@ -99,7 +99,7 @@ def compare_files(scene, log):
 def compare_snapshot(scene, log):
     """What the command takes: counters at the end, windows at the checkpoints; how many users."""
     worker = scene.workers[0]
-    command = [sys.executable, "-m", "streameval.cli", "snapshot", "--config", worker.config]
+    command = [sys.executable, "-m", "streameval.cli.app", "snapshot", "--config", worker.config]
     answer = subprocess.run([*command, "--json"], capture_output=True, check=True, timeout=120)
     manifest = json.loads(answer.stdout)
     folder = Path(manifest["snapshot"])

@@ -22,7 +22,7 @@ from world import simulate
 from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.checks import run, specification
 from streameval.checks.evidence import gather
-from streameval.cli import app
+from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.outcome import Span
 from streameval.files import locations

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from streameval.base.errors import StreamevalError
-from streameval.cli import app
+from streameval.cli.app import app
 from streameval.config.settings import PREFIX, SECRETS, Settings
 from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
-from streameval.cli import app
+from streameval.cli.app import app
 from streameval.core.outcome import Outcome
 from streameval.evaluate.report.curves import curves
 from streameval.evaluate.report.plots import chart

@@ -95,7 +95,7 @@ def test_the_doctor_says_which_secret_is_wrong(secured, changed, said):
     port = told["redis"].split(":")[2].split("/")[0]
     changed = {key: value and value.format(port) for key, value in changed.items()}
     worker = service.Worker(kafka.port, redis.url, "any", **told | changed)
-    command = [sys.executable, "-m", "streameval.cli", "doctor", "--config", worker.config]
+    command = [sys.executable, "-m", "streameval.cli.app", "doctor", "--config", worker.config]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.format(port) in ran.stdout, ran.stdout
     assert "Traceback" not in ran.stderr

@@ -404,7 +404,7 @@ def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_
     """They would take memory, and time in which nothing is counted."""
     leave(tmp_path / "s" / time.strftime("%Y%m%dT%H%M%SZ-1", time.gmtime()))
     code = (
-        "import sys, streameval.cli, streameval.worker.app, streameval.worker.worker_loop\n"
+        "import sys, streameval.cli.app, streameval.worker.app, streameval.worker.worker_loop\n"
         "from streameval.config.settings import Settings\n"
         "from streameval.worker.snapshot_job import SnapshotSchedule\n"
         "settings = Settings(snapshots=sys.argv[1], outcomes=sys.argv[1], checks=sys.executable)\n"

@@ -15,7 +15,7 @@ from test_outcomes import an_outcome
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
-from streameval.cli import app
+from streameval.cli.app import app
 from streameval.core.outcome import Span
 from streameval.evaluate import spark as on_spark
 from streameval.evaluate.sums import DEFAULT, Figure
@@ -125,7 +125,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import streameval.evaluate.spark
-from streameval.cli import main
+from streameval.cli.app import main
 main()
 """
 

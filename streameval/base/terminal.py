@@ -17,8 +17,8 @@ from streameval.base.durations import parse_duration
 
 if TYPE_CHECKING:
     from streameval.checks.result import Result
+    from streameval.cli.diagnosis import Finding
     from streameval.core.replay import Progress
-    from streameval.diagnosis import Finding
 
 Row = Mapping[str, Any]
 

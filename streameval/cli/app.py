@@ -212,8 +212,8 @@ def replay(
     reading_time = _instant(at) if at is not None else None
     definition = _settings(config).definition()
     from streameval.base.terminal import print_figures, progress_bar
+    from streameval.cli.rejected_lines import rejected_lines
     from streameval.core import replay as replaying
-    from streameval.rejected_lines import rejected_lines
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:
         document = replaying.replay(
@@ -316,8 +316,8 @@ def evaluate(
 
     docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
     """
+    from streameval.cli.app import evaluate
     from streameval.evaluate import request
-    from streameval.offline import command
 
     check.run(
         check.Request(
@@ -407,7 +407,7 @@ def check(
     settings = _settings(config)
     from streameval.base.terminal import print_results
     from streameval.checks import run
-    from streameval.cli import check
+    from streameval.cli.app import check
 
     now = round(time.time() * 1000) if at is None else _instant(at)
     results = check.check(
@@ -434,7 +434,7 @@ def user(
     """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
     settings = _settings(config)
     from streameval.base.terminal import print_counters
-    from streameval.lookup import user_counters
+    from streameval.cli.lookup import user_counters
 
     counters = asyncio.run(user_counters(settings, user_id))
     if as_json:
@@ -451,7 +451,7 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     refuses; 1: another check failed.
     """
     from streameval.base.terminal import print_findings
-    from streameval.doctor import examine, exit_code
+    from streameval.cli.doctor import examine, exit_code
 
     findings = asyncio.run(examine(config))
     if as_json:

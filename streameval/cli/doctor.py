@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError, RefusedError, StreamevalError, UnreachableError
-from streameval.diagnosis import (
+from streameval.cli.diagnosis import (
     Finding,
     Log,
     failed,
