@@ -10,26 +10,26 @@ import sys
 from importlib import import_module
 
 POINTS = {
-    "read, not applied": ("reader", "Reader", "poll", "after"),
-    "applied, not cut": ("owned", "Owned", "work", "after"),
-    "cut, not buried": ("owned", "Owned", "cut", "after"),
-    "buried, not committed": ("reader", "Reader", "bury", "after"),
-    "chunks half written": ("store", "Store", "_upload", "before"),
-    "chunks written, pointer not flipped": ("store", "Store", "_upload", "after"),
-    "committed, not answered": ("store", "Store", "_script", "after"),
-    "answered, not counted": ("store", "Store", "commit", "after"),
-    "told to the group": ("reader", "Reader", "commit", "after"),
-    "about to restore": ("store", "Store", "load", "after"),
+    "read, not applied": ("kafka.consumer", "Reader", "poll", "after"),
+    "applied, not cut": ("worker.assigned_partition", "Owned", "work", "after"),
+    "cut, not buried": ("worker.assigned_partition", "Owned", "cut", "after"),
+    "buried, not committed": ("kafka.consumer", "Reader", "bury", "after"),
+    "chunks half written": ("store.redis_store", "Store", "_upload", "before"),
+    "chunks written, pointer not flipped": ("store.redis_store", "Store", "_upload", "after"),
+    "committed, not answered": ("store.redis_store", "Store", "_script", "after"),
+    "answered, not counted": ("store.redis_store", "Store", "commit", "after"),
+    "told to the group": ("kafka.consumer", "Reader", "commit", "after"),
+    "about to restore": ("store.redis_store", "Store", "load", "after"),
 }
 # What usual traffic does not come by.
-RARE_POINTS = {"large batch about to be unpacked": ("unpacking", "Memory", "allow", "after")}
+RARE_POINTS = {"large batch about to be unpacked": ("kafka.unpacking", "Memory", "allow", "after")}
 EXIT_CODE = 9
 
 
 def install(point, count):
     """Make the process end at `point`."""
     module, owner, name, moment = (POINTS | RARE_POINTS)[point]
-    owner = getattr(import_module(f"streameval.stream.{module}"), owner)
+    owner = getattr(import_module(f"streameval.{module}"), owner)
     call = getattr(owner, name)
     left = count
 

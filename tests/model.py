@@ -30,11 +30,11 @@ from brokers import PROCESS
 from redis import exceptions
 
 from streameval.core.record_mark import mark
-from streameval.worker.assigned_partition import Records
+from streameval.kafka.records import Records
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0
-COMMIT = resources.files("streameval.stream").joinpath("commit.lua").read_text()
+COMMIT = resources.files("streameval.store").joinpath("commit.lua").read_text()
 COMMIT_SHA = hashlib.sha1(COMMIT.encode()).hexdigest()
 
 
@@ -472,7 +472,7 @@ def virtual_time(seed, monkeypatch, connect=None):
     loop = VirtualLoop()
     clock = _Clock(loop)
     for name, module in list(sys.modules.items()):
-        ours = name.startswith(("streameval.stream", "aiokafka"))
+        ours = name.startswith(("streameval", "aiokafka"))
         if ours and getattr(module, "time", None) is time:
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(TopicPartition, "__hash__", lambda place: place.partition)

@@ -425,7 +425,7 @@ def test_a_leader_that_loses_a_server_steps_down():
 def test_a_json_log_is_one_object_a_line(capsys):
     """Programs read the log: a traceback does not break its lines."""
     code = (
-        "import logging; from streameval.stream import logs; logs.configure('info', 'json');"
+        "import logging; from streameval.config import logs; logs.configure('info', 'json');"
         "logging.getLogger('streameval').info('a\\nb'); logging.getLogger('mode').info('no')"
     )
     package = str(Path(streameval.__file__).parents[1])

@@ -211,7 +211,7 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypat
         raise InputError("no such thing")
 
     changed = [replace(check, run=broken) if check.name == "drift" else check for check in CHECKS]
-    monkeypatch.setattr(runner, "CHECKS", changed)
+    monkeypatch.setattr(run, "CHECKS", changed)
     found = {one["name"]: one for one in json.loads(checked(variants).stdout)["checks"]}
     assert list(found) == [check.name for check in CHECKS]
     assert found["drift"]["passed"] is False

@@ -61,7 +61,7 @@ def topic(monkeypatch):
     async def opened(*_):
         yield fake
 
-    monkeypatch.setattr(logs, "rereading", opened)
+    monkeypatch.setattr(event_log, "rereading", opened)
     return fake
 
 
@@ -96,7 +96,9 @@ def later(offset=1_000, taken=1_000, name="later"):
 @pytest.fixture
 def candidates(tmp_path, monkeypatch):
     """Earlier snapshots by their offsets; only their manifests are there."""
-    monkeypatch.setattr(logs, "read_snapshot", lambda path: SimpleNamespace(path=path, parts={}))
+    monkeypatch.setattr(
+        event_log, "read_snapshot", lambda path: SimpleNamespace(path=path, parts={})
+    )
 
     def made(*offsets, fingerprint="f"):
         found = []
@@ -283,7 +285,7 @@ def test_a_log_that_gives_nothing_is_given_up(monkeypatch):
     """The end lies beyond what there is: as if nobody served it."""
     kafka, topic = servers.shared_kafka(), servers.unique()
     service.create_topic(kafka.port, topic, 1)
-    monkeypatch.setattr(rereading, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(range_reader, "SILENCE_SECONDS", 1.0)
     with pytest.raises(UnreachableError, match="gave nothing for 1 s"):
         read_again(topic, 0, 5)
 

@@ -6,7 +6,8 @@ from streameval.base.limits import MAX_DEAD_LETTER_BYTES, MAX_EVENT_BYTES, MAX_L
 from streameval.core.definition import Definition
 from streameval.core.events import TooLarge
 from streameval.core.partition import Partition, drained
-from streameval.worker.assigned_partition import Limits, Owned, Records
+from streameval.kafka.records import Records
+from streameval.worker.assigned_partition import Limits, Owned
 
 LIMITS = Limits(50_000, 5_000, 1.0, 30.0, 60_000)
 

@@ -381,7 +381,7 @@ def test_json_lines_are_looked_through_once_for_their_columns(
         looked.append(file)
         return table_file(connection, file)
 
-    monkeypatch.setattr(table_files, "table_file", look)
+    monkeypatch.setattr(tables, "table_file", look)
     row = {"user": "u", "item": "i", "list": "u", "rank": 1, "rating": 3, "prediction": 3}
     write(**{"j.jsonl": json.dumps(row) + "\n"})
     invoke("--ratings", "j.jsonl")

@@ -18,9 +18,10 @@ from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.core.partition import Partition, drained
+from streameval.kafka.records import Records
 from streameval.store.redis_store import Store
 from streameval.worker import worker_loop as ingest_module
-from streameval.worker.assigned_partition import Limits, Owned, Records
+from streameval.worker.assigned_partition import Limits, Owned
 from streameval.worker.worker_loop import POLL_RECORDS, Ingest
 
 TS = 1_700_000_000_000

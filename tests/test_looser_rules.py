@@ -11,9 +11,9 @@ import pytest
 from streams import accepted, hostile
 
 from streameval.core.events import FeedbackEvent
-from streameval.core.oracle.figures import figures as windows
+from streameval.core.oracle import figures as windows
+from streameval.core.oracle import slates as rules
 from streameval.core.oracle.figures import oracle
-from streameval.core.oracle.figures import slates as rules
 
 SEEDS = range(150)
 ENOUGH = 10  # seeds of 150: in 300, a rule that shows this rarely is missed once in 10^9

@@ -19,7 +19,7 @@ from streameval.core.definition import Window
 from streameval.core.events import SlateEvent
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
-from streameval.core.windows.panes import panes as windows_module
+from streameval.core.windows import panes as windows_module
 
 
 def test_segments_beyond_the_bound_are_other_in_order_of_arrival():

@@ -17,7 +17,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
-from streameval.core.windows.panes import panes
+from streameval.core.windows import panes
 
 SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
 
@@ -174,7 +174,7 @@ def _tidy_up_often(seed, monkeypatch):
     if seed % 2:
         monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 3)
         monkeypatch.setattr(partition_module, "SMALLEST_RENUMBERING", 2)
-        monkeypatch.setattr(windows, "MAX_PIECES", 2)
+        monkeypatch.setattr(panes, "MAX_PIECES", 2)
 
 
 # --- the properties ------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_the_order_of_arrival_within_l_changes_nothing(seed):
 
 def test_an_index_of_slates_by_item_changes_nothing(seed, monkeypatch):
     """As if every user had too many open slates to look through."""
-    for module in (attribution, showings):
+    for module in (attribution, open_slates):
         monkeypatch.setattr(module, "MANY_SLATES", seed % 3)
     definition, events, rng = drawn(seed)
     expected = oracle(definition, events)

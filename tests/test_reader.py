@@ -20,7 +20,7 @@ from streameval.core.events import Rejection
 from streameval.core.record_mark import NO_RECORD, mark
 from streameval.kafka import dead_letters
 from streameval.kafka.consumer import Reader, client_arguments, open_reader
-from streameval.worker.assigned_partition import DeadLetter
+from streameval.kafka.records import DeadLetter
 
 pytestmark = pytest.mark.servers
 

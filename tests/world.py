@@ -734,7 +734,7 @@ def cut_in_steps(monkeypatch):
     """Let the loop breathe within each cut, as one of many events does: no time passes here."""
     monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
-    for module in (attribution, partition, showings):
+    for module in (attribution, partition, open_slates):
         monkeypatch.setattr(module, "FLUSH_STEP", 3)
 
 

@@ -1,8 +1,8 @@
 """`metric_regression`: no variant is worse than the control, and no day than the weeks before.
 
 *Variants* are compared over the whole experiment, by an interval that holds at all looks together
-(`stats.confidence_sequences`): this check runs after each snapshot, and an interval for one look would find
-a regression in a third of the experiments without any.
+(`stats.confidence_sequences`): this check runs after each snapshot, and an interval for one look
+would find a regression in a third of the experiments without any.
 
 *Periods*: the last day and the last three days are compared with the same hours (weekday and hour)
 of up to four weeks before, so a weekend is compared with weekends. Looks are taken at four times a

@@ -211,8 +211,9 @@ def replay(
     """
     reading_time = _instant(at) if at is not None else None
     definition = _settings(config).definition()
-    from streameval.base.terminal import print_figures, progress_bar
+    from streameval.base.terminal import progress_bar
     from streameval.cli.rejected_lines import rejected_lines
+    from streameval.cli.tables import print_figures
     from streameval.core import replay as replaying
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:
@@ -316,25 +317,25 @@ def evaluate(
 
     docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
     """
-    from streameval.cli.app import evaluate
+    from streameval.cli import evaluate as evaluating
     from streameval.evaluate import request
 
-    check.run(
-        check.Request(
+    evaluating.run(
+        evaluating.Request(
             given=request.Given(
                 definition=lambda: _settings(config).definition(),
                 files=files or (),
                 labels=labels or (),
                 run=run,
                 qrels=qrels,
-                ties=check.ties_of(ties),
+                ties=evaluating.ties_of(ties),
                 complete=complete,
                 half_life=half_life,
                 neutral=neutral,
                 ratings=ratings or (),
                 predictions=predictions or (),
                 threshold=threshold,
-                scale=check.scale_of(scale) if scale is not None else None,
+                scale=evaluating.scale_of(scale) if scale is not None else None,
                 train=train or (),
                 features=features or (),
                 catalogue=catalogue or (),
@@ -405,9 +406,9 @@ def check(
         typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
         return
     settings = _settings(config)
-    from streameval.base.terminal import print_results
     from streameval.checks import run
-    from streameval.cli.app import check
+    from streameval.cli import check
+    from streameval.cli.tables import print_results
 
     now = round(time.time() * 1000) if at is None else _instant(at)
     results = check.check(
@@ -433,8 +434,8 @@ def user(
 ) -> None:
     """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
     settings = _settings(config)
-    from streameval.base.terminal import print_counters
     from streameval.cli.lookup import user_counters
+    from streameval.cli.tables import print_counters
 
     counters = asyncio.run(user_counters(settings, user_id))
     if as_json:
@@ -450,8 +451,8 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     Exit code 3: a server cannot be reached; 2: bad configuration or servers that the worker
     refuses; 1: another check failed.
     """
-    from streameval.base.terminal import print_findings
     from streameval.cli.doctor import examine, exit_code
+    from streameval.cli.tables import print_findings
 
     findings = asyncio.run(examine(config))
     if as_json:

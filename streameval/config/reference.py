@@ -25,7 +25,7 @@ _SECTIONS = {
 
 _HEAD = f"""# Configuration
 
-<!-- Written by `python -m streameval.config.reference` from streameval/settings.py; do not edit. -->
+<!-- Written by `python -m streameval.config.reference`; do not edit. -->
 
 One YAML file, named by `--config` or by the variable `{PREFIX}CONFIG`. Each key is also an
 environment variable, `{PREFIX}` and the key in capitals; lists and maps are written as JSON

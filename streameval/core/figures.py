@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS, NANO, OTHER
 from streameval.core.definition import Definition
 from streameval.core.metrics import RANKING
-from streameval.core.windows.panes import Cells, Ints, WindowState
+from streameval.core.windows.panes import Cells, WindowState
 
 BASES = ("live", "matured")
 Segment = tuple[str, ...]

@@ -13,13 +13,11 @@ from math import exp
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from streameval.base.arrays import Floats
 from streameval.demo.simulator import Habit, Variant, World
 
 LIKE_GAIN = 3.0
-
-Floats = npt.NDArray[np.float64]
 
 
 class Truth(NamedTuple):

@@ -15,10 +15,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics import Lists, Metric, Scores
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 Advance: TypeAlias = Callable[[int], None]
 """Told how many bytes of the files have been read since the last call."""
 

@@ -1,6 +1,6 @@
 """`evaluate` on Spark, for outcome files that outgrow one machine: the same figures, bit for bit.
 
-    from streameval.offline import spark as on_spark
+    from streameval.evaluate import spark as on_spark
 
     rows = session.read.parquet("s3a://bucket/outcomes")
     evaluation = on_spark.evaluate(rows, ["ndcg@10", "map@10"], by=["variant"])

@@ -17,13 +17,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
+from streameval.base.arrays import Floats, Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.lists import MeanMetric
 from streameval.evaluate.answer import Answer, Figure, Figures, Note, Segment, counted
-from streameval.evaluate.batches import Floats, Ints
 from streameval.stats import exact_sums
 from streameval.stats.intervals import (
     ENOUGH_USERS,

@@ -12,10 +12,11 @@ from typing import Any, Final, Generic
 
 import numpy as np
 
+from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics.entry import Data
 from streameval.core.windows.panes import cluster_of
 from streameval.evaluate.answer import Segment
-from streameval.evaluate.batches import ROWS, Floats, Ints
+from streameval.evaluate.batches import ROWS
 from streameval.evaluate.readers.outcomes import segments_of
 from streameval.evaluate.sums import Column
 from streameval.files.table_scans import quoted

@@ -115,7 +115,8 @@ def require_disk(files: Sequence[str]) -> None:
     for file in files:
         if locations.is_uri(file):
             raise InputError(
-                f"{locations.shown(file)}: only outcome files are read from there: copy it to a disk"
+                f"{locations.shown(file)}: only outcome files are read from there: "
+                "copy it to a disk"
             )
 
 

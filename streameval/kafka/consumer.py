@@ -41,13 +41,13 @@ from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.fetch_by_id import VerifyingClient, verify_fetches
 from streameval.kafka.record_batches import Columns, Fetched, read_columns
+from streameval.kafka.records import DeadLetter, Records
 from streameval.kafka.topic_identity import identify
 from streameval.kafka.unpacking import UNIT, Place
-from streameval.worker.assigned_partition import DeadLetter, Records
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
-    from streameval.worker.ports import Listener
+    from streameval.kafka.records import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

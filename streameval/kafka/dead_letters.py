@@ -39,7 +39,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.base.retry import Complaints, within
-from streameval.worker.assigned_partition import DeadLetter
+from streameval.kafka.records import DeadLetter
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from streameval.stats.intervals import LEVEL, Floats, Interval
+from streameval.base.arrays import Floats
+from streameval.stats.intervals import LEVEL, Interval
 
 REPLICATES = 200
 # Users weighed in one go: 200 weights of 8 bytes each, 13 MB.

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from streameval.stats.intervals import Arm, Floats
+from streameval.base.arrays import Floats
+from streameval.stats.intervals import Arm
 
 ALPHA = 0.05
 # Users of both variants at which the sequence is narrowest; not to be chosen after a look. At a

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from streameval.base.arrays import Floats, Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_SEGMENTS, MAX_SCORE, NANO
-from streameval.evaluate.batches import Floats, Ints
 
 _SHIFT: Final = 44
 _LOW: Final = (1 << _SHIFT) - 1

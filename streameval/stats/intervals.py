@@ -1,8 +1,8 @@
 """How sure a figure is: sums of units that merge, standard errors and intervals looked at once.
 
-A unit is what is independent of the others: a user, or a cluster of users
-(`core.windows.panes.cluster_of`). A figure is a ratio Σx/Σy over units: a mean over slates has y = slates
-and x = summed scores, a rate has y = impressions and x = positives, a mean over users has y = 1.
+A unit is independent of all other units: a user, or a cluster of users. A figure is a ratio Σx/Σy
+over units: a mean over slates has y = slates and x = summed scores, a rate has y = impressions and
+x = positives, a mean over users has y = 1.
 Treating the slates of a user as independent makes the standard error 46 % too small (70 % coverage
 for 95 %).
 
@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from streameval.base.arrays import Floats
+
 LEVEL = 0.95
 # From so many users on, 95 % intervals hold in at least 93 % of the cases, whatever share of the
 # traffic is a few users' (docs/uncertainty.md).

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
 from streameval.stats.confidence_sequences import empirical_bernstein
-from streameval.stats.intervals import LEVEL, Arm, Floats, Interval, Moments, interval, ratio_arm
+from streameval.stats.intervals import LEVEL, Arm, Interval, Moments, interval, ratio_arm
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
 LEAST_EFFECTIVE = 30.0
@@ -57,8 +58,8 @@ class WeightSums:
         """Sum up rounds: `rewards`, and the probabilities of what was shown, shape (rounds,).
 
         `target` in [0, 1] is the policy asked about, `logged` in (0, 1] the one that served.
-        `clusters` are those of the users (`core.windows.panes.cluster_of`); without them the rounds are
-        taken for independent and dealt to the clusters in turn.
+        `clusters` are the users' clusters. Without them the rounds count as independent, and are
+        dealt to the clusters in turn.
 
         Raises InputError for a probability out of range or a reward that is not finite.
         """

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
-from streameval.stats.intervals import Floats
 
 ALPHA = 0.001
 # How close to the configured split the alternatives are looked for: large finds small mismatches.

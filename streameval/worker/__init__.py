@@ -1,1 +1,1 @@
-"""The running service around the core."""
+"""The running service around the core: the loop, its partitions, restore, the process."""

@@ -40,7 +40,7 @@ from mode import Service
 
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
-from streameval.config.load import logs
+from streameval.config import logs
 from streameval.web.connections import Connections
 from streameval.web.status import IngestLike, LeaseLike, ServiceStatus
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership

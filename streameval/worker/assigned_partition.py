@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from streameval.base.limits import (
     APPLY_SLICE,
@@ -29,35 +29,13 @@ from streameval.base.limits import (
     MAX_WAITING_OUTCOMES,
 )
 from streameval.core.checkpoint import Checkpoint, pieces
-from streameval.core.events import LATE, Event, Rejection, TooLarge, decode_batch
+from streameval.core.events import LATE, Event, TooLarge, decode_batch
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition, SegmentChanges
 from streameval.core.record_mark import RecordMark, mark
 from streameval.core.slate import UserDelta
+from streameval.kafka.records import DeadLetter, Records
 from streameval.web.status import PartitionStatus, ProcessCounters
-
-
-class Records(NamedTuple):
-    """Consecutive records of one partition: parallel sequences, and the offset to read next."""
-
-    partition: int
-    offsets: Sequence[int]
-    timestamps: Sequence[int]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    next_offset: int
-    size: int = 0  # bytes in the log, unpacked
-
-
-class DeadLetter(NamedTuple):
-    """A record that was rejected, and why."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    rejection: Rejection
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Outcome files beside the commits of a partition: written before, made visible after.
 
-`files.outcome_files` says why a span of rows is visible exactly when its checkpoint counts; this file
-is the worker's part in it. Files block, so every step is a call in a thread; a disk or an object
-store that is away is waited for, as Redis is, and the partition waits with it.
+`files.outcome_files` says why a span of rows is visible exactly when its checkpoint counts. This
+file is the worker's part in it. Files block, so every step is a call in a thread. Where a disk or
+an object store is away, the partition waits for it, as it waits for Redis.
 """
 
 from __future__ import annotations

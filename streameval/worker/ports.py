@@ -6,25 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from streameval.core.record_mark import RecordMark
+from streameval.kafka.records import DeadLetter, Listener, Records
 from streameval.store.lease import Lease
 from streameval.store.redis_store import Applied, Commit, Facts, Fenced, Stored
-from streameval.worker.assigned_partition import DeadLetter, Records
-
-
-class Listener(Protocol):
-    """Whoever wants to know which partitions come and go."""
-
-    async def revoked(self, partitions: Sequence[int]) -> None:
-        """Finish with `partitions`; the next owner may begin when this returns."""
-
-    async def assigned(self, partitions: Sequence[int]) -> None:
-        """Begin with `partitions`; nothing is read of them before `seek` and `resume`."""
-
-    async def unpacking(self, partition: int, first: int, last: int) -> str:
-        """A large batch is about to be unpacked; the answer says why it must not be, if so."""
-
-    async def unpacked(self, partition: int) -> None:
-        """The large batch of `partition` could not be read, and no longer takes memory."""
 
 
 class Log(Protocol):

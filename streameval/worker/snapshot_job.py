@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
-from streameval.config.load import logs
+from streameval.config import logs
 from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
 

@@ -23,11 +23,11 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Window
 from streameval.core.metrics import Row, Scorer
 
-Ints = npt.NDArray[np.int64]
 SmallInts = npt.NDArray[np.int32]
 
 # Arrays of one sort in a pane, beyond which they are summed up: a pane of 15 minutes gets three

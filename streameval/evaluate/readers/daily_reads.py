@@ -127,7 +127,8 @@ def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> N
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
-                f"{locations.shown(file)}: not an outcome file; files of events are given as --events"
+                f"{locations.shown(file)}: not an outcome file; "
+                "files of events are given as --events"
             )
     for record in record_batches(files, ["user", "time", "items", "gains"], advance):
         connection.register("part", pa.Table.from_batches([record]))

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
 from streameval.base.limits import CLUSTERS
-from streameval.evaluate.batches import ROWS, Advance, Batch, Ints
+from streameval.evaluate.batches import ROWS, Advance, Batch
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
 from streameval.files.outcome_files import PENDING
@@ -229,7 +230,7 @@ def _window(array: Any, buffer: int, sort: type[np.generic], count: int) -> npt.
 
 
 def clusters_of(users: Any) -> Ints:
-    """The cluster of each user of an Arrow column of strings, as `core.windows.panes.cluster_of`."""
+    """Return the cluster (`core.windows.panes.cluster_of`) of each user of a column of strings."""
     if not len(users):
         return np.zeros(0, np.int64)
     starts = _window(users, 1, np.int32, len(users) + 1).tolist()

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.windows.panes import cluster_of
 from streameval.evaluate.answer import Segment
-from streameval.evaluate.batches import ROWS, Batch, Floats, Ints
+from streameval.evaluate.batches import ROWS, Batch
 from streameval.evaluate.readers.outcomes import segments_of
 
 Flags: TypeAlias = npt.NDArray[np.bool_]

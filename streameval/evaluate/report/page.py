@@ -59,7 +59,7 @@ def _names(files: Sequence[str]) -> str:
 def _page(
     answer: Answer, about: str, charts: Sequence[str], results: Sequence[Mapping[str, Any]]
 ) -> str:
-    style = (resources("streameval.offline") / "page.css").read_text(encoding="utf-8")
+    style = (resources("streameval.evaluate.report") / "page.css").read_text(encoding="utf-8")
     drawn = f'<h2>Charts</h2>\n<div class="charts">\n{"".join(charts)}</div>\n' if charts else ""
     return f"""<!doctype html>
 <html lang="en">

@@ -1,1 +1,0 @@
-"""Offline evaluation on what the stream leaves behind."""

@@ -1,1 +1,0 @@
-"""The running service around the core: reader, store, ingest, exposition, app."""
