@@ -15,13 +15,13 @@ import servers
 from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
-from streameval.cli.app import app
+from streameval.cli.app import _print_json
 from streameval.core.events import REASONS
 from streameval.kafka.admin import create_topics
 from streameval.store.redis_store import Commit, Store
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
-COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "schema")
+COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "rules", "schema")
 
 IMPRESSION = {
     "type": "impression",
@@ -121,7 +121,9 @@ def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["schema"], ["evaluate", "--list", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["schema"], ["rules"], ["evaluate", "--list", "--json"]]
+)
 def test_a_full_disk_is_one_line(arguments):
     """What stands in the buffer until the end is as lost as what was refused at once."""
     with Path("/dev/full").open("wb") as full:
@@ -138,7 +140,7 @@ def test_a_full_disk_is_one_line(arguments):
 
 def test_nothing_of_a_document_is_printed_where_a_figure_of_it_is_not_finite(capsys):
     with pytest.raises(InputError, match="not a finite number"):
-        app._print_json({"figures": {"good": 1.0, "bad": float("nan")}})
+        _print_json({"figures": {"good": 1.0, "bad": float("nan")}})
     assert capsys.readouterr().out == ""
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from streameval.cli.dashboard import dashboard
+from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 DASHBOARD = DEPLOY / "grafana" / "streameval.json"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.prom"
@@ -167,7 +168,7 @@ def firing(folder: Path, timeline: dict[str, str], expected: dict[int, str]) -> 
     ]
     series = [{"series": name, "values": values} for name, values in timeline.items()]
     document = {
-        "rule_files": [str(ALERTS)],
+        "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": tests}],
     }
@@ -177,8 +178,27 @@ def firing(folder: Path, timeline: dict[str, str], expected: dict[int, str]) -> 
 
 
 def alerts() -> list[dict]:
-    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    _, group = yaml.safe_load(RULES.read_text())["groups"]
     return group["rules"]
+
+
+def test_rules_and_dashboard_are_the_output_for_the_defaults():
+    """`streameval rules > deploy/prometheus/rules.yml`, and with --dashboard the other."""
+    assert RULES.read_text() == rules(Settings())
+    assert DASHBOARD.read_text() == dashboard(Settings().dimensions)
+
+
+def test_rules_and_dashboard_follow_the_configuration(tmp_path):
+    settings = Settings(dimensions=("surface",), max_clock_skew="10m", checkpoint_interval="1h")
+    text = rules(settings)
+    assert "variant" not in text + dashboard(settings.dimensions)
+    assert "sum by (job, namespace, window, basis, surface, k)" in text
+    assert "time() > 840" in text
+    assert "streameval_checkpoint_age_seconds > 10800" in text
+    assert '"{{surface}} + 2 se"' in dashboard(settings.dimensions)
+    path = tmp_path / "rules.yml"
+    path.write_text(text, encoding="utf-8")
+    promtool("check", "rules", str(path))
 
 
 def test_every_alert_has_a_timeline_on_which_it_fires():

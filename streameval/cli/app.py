@@ -462,6 +462,22 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     raise typer.Exit(exit_code(findings))
 
 
+@app.command(epilog="Example: streameval rules --config streameval.yaml > rules.yml")
+def rules(
+    config: Config = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Print Grafana's dashboard (JSON) in their place.")
+    ] = False,
+) -> None:
+    """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
+    settings = _settings(config)
+    from streameval.cli import dashboard as grafana
+    from streameval.cli import rules as prometheus
+
+    written = grafana.dashboard(settings.dimensions) if dashboard else prometheus.rules(settings)
+    typer.echo(written, nl=False)
+
+
 @app.command(epilog="Example: streameval schema > event.schema.json")
 def schema() -> None:
     """Print the JSON Schema of the events that producers send."""
