@@ -410,7 +410,7 @@ def test_a_configuration_is_good(
     if "sample_ratio" in keys:
         specification.load(path)
     else:
-        load.load(path)
+        load(path)
 
 
 @of("json")
