@@ -15,7 +15,7 @@ from service import dead_letters, wait_for
 from streameval.core.checkpoint import restore
 from streameval.core.metrics import RANKING as CATALOGUED
 from streameval.core.oracle.figures import oracle
-from streameval.store.redis_store import Store
+from streameval.store.redis_store import RedisStateStore
 
 RANKING = [metric.name for metric in CATALOGUED]
 
@@ -125,7 +125,7 @@ def compare_checkpoints(redis_url, topic, definition, log, documents, group="tes
     """A restart would count every record once: checkpoint, then the log from there on."""
 
     async def load():
-        store = Store(redis_url, group, topic, definition.kinds)
+        store = RedisStateStore(redis_url, group, topic, definition.kinds)
         try:
             return {number: await store.load(number) for number in log}
         finally:

@@ -10,16 +10,31 @@ import sys
 from importlib import import_module
 
 POINTS = {
-    "read, not applied": ("kafka.consumer", "Reader", "poll", "after"),
-    "applied, not cut": ("worker.assigned_partition", "Owned", "work", "after"),
-    "cut, not buried": ("worker.assigned_partition", "Owned", "cut", "after"),
-    "buried, not committed": ("kafka.consumer", "Reader", "bury", "after"),
-    "chunks half written": ("store.redis_store", "Store", "_upload", "before"),
-    "chunks written, pointer not flipped": ("store.redis_store", "Store", "_upload", "after"),
-    "committed, not answered": ("store.redis_store", "Store", "_script", "after"),
-    "answered, not counted": ("store.redis_store", "Store", "commit", "after"),
-    "told to the group": ("kafka.consumer", "Reader", "commit", "after"),
-    "about to restore": ("store.redis_store", "Store", "load", "after"),
+    "read, not applied": ("kafka.consumer", "KafkaEventLog", "poll", "after"),
+    "applied, commit not made": ("worker.assigned_partition", "AssignedPartition", "work", "after"),
+    "commit made, dead letters not written": (
+        "worker.assigned_partition",
+        "AssignedPartition",
+        "make_commit",
+        "after",
+    ),
+    "dead letters written, not committed": (
+        "kafka.consumer",
+        "KafkaEventLog",
+        "write_dead_letters",
+        "after",
+    ),
+    "chunks half written": ("store.redis_store", "RedisStateStore", "_upload", "before"),
+    "chunks written, pointer not flipped": (
+        "store.redis_store",
+        "RedisStateStore",
+        "_upload",
+        "after",
+    ),
+    "committed, not answered": ("store.redis_store", "RedisStateStore", "_script", "after"),
+    "answered, not counted": ("store.redis_store", "RedisStateStore", "commit", "after"),
+    "told to the group": ("kafka.consumer", "KafkaEventLog", "commit", "after"),
+    "about to restore": ("store.redis_store", "RedisStateStore", "load", "after"),
 }
 # What usual traffic does not come by.
 RARE_POINTS = {"large batch about to be unpacked": ("kafka.unpacking", "Memory", "allow", "after")}

@@ -6,7 +6,7 @@
 * `Server`, `Client`: Redis with the meaning of `commit.lua`, and a connection that loses requests
   and replies.
 * `Topic`, `Group`, `Member`: a plain log, a consumer group, and what one member sees of both
-  (`ports.Log`), for tests that need no brokers; `brokers` has those.
+  (`ports.EventLog`), for tests that need no brokers; `brokers` has those.
 
 A member that is `dead` or `stopped` gets no answer to anything: for good, or until it wakes up.
 """
@@ -204,7 +204,7 @@ class Group:
 
 
 class Member:
-    """`ports.Log` for one worker."""
+    """`ports.EventLog` for one worker."""
 
     cluster_id = "cluster"
     topic_id = "topic"
@@ -306,7 +306,7 @@ class Member:
     def unreadable(self, _partition):
         return None
 
-    async def bury(self, letters):
+    async def write_dead_letters(self, dead_letters):
         await self.gate()
         await asyncio.sleep(self.rng.uniform(0, 0.1))
         await self.gate()

@@ -79,13 +79,13 @@ BUGS = (
         SCRIPT,
     ),
     Bug(
-        "takeover: reading goes on at the stored offset, not at the checkpoint's",
+        "restore: reading goes on at the stored offset, not at the checkpoint's",
         "streameval/worker/restore.py",
         "at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset",
         "at = committed",
     ),
     Bug(
-        "takeover: a state kept from before is taken to be at whatever offset is stored",
+        "restore: a state kept from before is taken to be at whatever offset is stored",
         "streameval/worker/restore.py",
         "if standing.offset == parked.committed and held:",
         'if held and not setattr(parked, "committed", standing.offset):',
@@ -93,8 +93,8 @@ BUGS = (
     Bug(
         "revoke: a partition that went is still held",
         "streameval/worker/worker_loop.py",
-        "if self.owned.pop(owned.number, None) is owned and",
-        "if self.owned.get(owned.number) is owned and",
+        "if self.partitions.pop(partition.number, None) is partition and",
+        "if self.partitions.get(partition.number) is partition and",
     ),
     Bug(
         "revoke: a new owner's state is restored, and another's kept instead",
@@ -103,7 +103,7 @@ BUGS = (
         "next(iter(self._parked.values()), None))",
     ),
     Bug(
-        "takeover: a log that was set back and has grown again is read on",
+        "restore: a log that was set back and has grown again is read on",
         "streameval/worker/restore.py",
         "if found is not None and found != last:",
         "if False:",
@@ -117,8 +117,8 @@ BUGS = (
     Bug(
         "fence: a worker whose commit was refused goes on with its state",
         "streameval/worker/worker_loop.py",
-        "                self._drop(owned, answer.offset)\n",
-        "                owned.stored = answer.offset\n",
+        "                self._drop(partition, answer.offset)\n",
+        "                partition.stored = answer.offset\n",
     ),
     Bug(
         "attribution: feedback exactly at the end of its window does not count",
@@ -159,8 +159,8 @@ BUGS = (
     Bug(
         "dead letters: written after the commit",
         "streameval/worker/worker_loop.py",
-        "refused = await self.reader.bury(cut.letters)",
-        "refused = self._spawn(self.reader.bury(cut.letters)) or 0",
+        "refused = await self.event_log.write_dead_letters(pending.dead_letters)",
+        "refused = self._spawn(self.event_log.write_dead_letters(pending.dead_letters)) or 0",
     ),
     Bug(
         "dead letters: late events are not written",
@@ -183,13 +183,13 @@ BUGS = (
     Bug(
         "reader: offsets without records are not passed",
         "streameval/kafka/consumer.py",
-        "if place not in self._positions or position == before:",
-        "if place not in self._positions or position == before or not found:",
+        "if topic_partition not in self._positions or position == before:",
+        "if topic_partition not in self._positions or position == before or not found:",
     ),
     Bug(
         "outcome files: published without a look at the pointer",
         "streameval/worker/outcome_writer.py",
-        "header is not None and cut.span.name in attachments_of(header)",
+        "header is not None and pending.span.name in attachments_of(header)",
         "True",
         test="tests/test_outcomes.py::"
         "test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothing",

@@ -7,7 +7,7 @@ import servers
 import service
 from scene import Scene
 
-from streameval.kafka.consumer import Reader
+from streameval.kafka.consumer import KafkaEventLog
 
 pytestmark = pytest.mark.servers
 
@@ -24,7 +24,9 @@ class Listener:
     """Reads all it gets from its first record on."""
 
     def __init__(self, address, topic, rack):
-        self.reader = Reader({"bootstrap_servers": address}, topic, "racks", "dead", rack=rack)
+        self.reader = KafkaEventLog(
+            {"bootstrap_servers": address}, topic, "racks", "dead", rack=rack
+        )
 
     async def assigned(self, partitions):
         for number in partitions:

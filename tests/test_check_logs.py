@@ -16,8 +16,8 @@ from streameval.checks.evidence import Snapshot
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition
 from streameval.kafka import range_reader
-from streameval.kafka.range_reader import Rereading
-from streameval.kafka.record_batches import Columns
+from streameval.kafka.range_reader import RangeReader
+from streameval.kafka.record_batches import RecordLists
 from streameval.kafka.topic_identity import LogIdentity
 
 HORIZON = Definition().horizon
@@ -49,7 +49,7 @@ class FakeTopic:
         stamps = [at * MINUTE for at in offsets]
         values = [f'{value}, "ts": {1_700_000_000_000 + at}}}'.encode() for at in offsets]
         times = [1_700_000_000_000 + stamp for stamp in stamps]
-        yield Columns(offsets, times, [None], values, sum(map(len, values)))
+        yield RecordLists(offsets, times, [None], values, sum(map(len, values)))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def topic(monkeypatch):
     async def opened(*_):
         yield fake
 
-    monkeypatch.setattr(event_log, "rereading", opened)
+    monkeypatch.setattr(event_log, "open_range_reader", opened)
     return fake
 
 
@@ -236,11 +236,13 @@ def test_the_part_comes_as_events_with_their_offsets(topic):
 
 
 def read_again(topic, begin, end, ask=None):
-    """What `Rereading.read` gives of partition 0: offsets and values."""
+    """What `RangeReader.read` gives of partition 0: offsets and values."""
     kafka = servers.shared_kafka()
 
     async def read():
-        async with range_reader.rereading({"bootstrap_servers": kafka.address}, topic) as log:
+        async with range_reader.open_range_reader(
+            {"bootstrap_servers": kafka.address}, topic
+        ) as log:
             if ask is not None:
                 return await ask(log)
             parts = [columns async for columns in log.read(0, begin, end)]
@@ -293,8 +295,8 @@ def test_a_log_that_gives_nothing_is_given_up(monkeypatch):
 def test_where_no_broker_answers_it_is_unreachable():
     async def ask():
         client = {"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}
-        async with range_reader.rereading(client, "t") as log:
-            assert isinstance(log, Rereading)
+        async with range_reader.open_range_reader(client, "t") as log:
+            assert isinstance(log, RangeReader)
 
     with pytest.raises(UnreachableError, match="does not answer"):
         asyncio.run(ask())

@@ -18,7 +18,7 @@ from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.cli.app import _print_json
 from streameval.core.events import REASONS
 from streameval.kafka.admin import create_topics
-from streameval.store.redis_store import Commit, Store
+from streameval.store.redis_store import Commit, RedisStateStore
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
 COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "rules", "schema")
@@ -425,7 +425,7 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
     asyncio.run(create_topics({"bootstrap_servers": kafka.address}, {topic: 3}))
 
     async def commit():
-        store = Store(redis.url, "streameval", topic, ("click", "like"))
+        store = RedisStateStore(redis.url, "streameval", topic, ("click", "like"))
         for partition, delta in (
             (0, ["u1", 20, 2, NOON, NOON + 5, 3, 0]),
             (2, ["u1", 10, 1, NOON - 5, NOON, 1, 1]),

@@ -10,7 +10,7 @@ from streameval.base.errors import ConfigError
 from streameval.config.load import OTHER_NAMES, load, reference
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition, Positive, Window
-from streameval.store.redis_store import Store
+from streameval.store.redis_store import RedisStateStore
 
 DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -361,7 +361,7 @@ def test_a_redis_url_that_means_something_else_than_it_says_is_refused(refused, 
 def test_a_redis_url_may_name_certificates(write):
     url = f"rediss://bob@h:1/3?ssl_ca_certs={__file__}&ssl_check_hostname=false"
     settings = load(write(f"redis: '{url}'\nredis_password: p"))
-    store = Store(settings.redis_url, "g", "t", ["click"])
+    store = RedisStateStore(settings.redis_url, "g", "t", ["click"])
     made = store._redis.connection_pool.connection_kwargs
     assert (made["db"], made["password"], made["ssl_ca_certs"]) == (3, "p", __file__)
     assert made["ssl_check_hostname"] is False

@@ -25,7 +25,7 @@ from streameval.cli.doctor import examine, exit_code
 from streameval.config.settings import Settings
 from streameval.core.fingerprint import described, fingerprint
 from streameval.kafka.admin import Cluster, Extent, Sampled, cluster, create_topics
-from streameval.store.redis_store import Commit, Facts, Store, Stored
+from streameval.store.redis_store import Commit, Facts, RedisStateStore, Stored
 
 NOON = 1_735_732_800_000
 MINUTE = 60_000
@@ -402,7 +402,7 @@ async def examined_beside(tmp_path, work, times=1):
     config = tmp_path / "streameval.yaml"
     config.write_text(json.dumps(given))
     settings = Settings(**given)
-    store = Store(settings.redis_url, topic, topic, settings.definition().kinds)
+    store = RedisStateStore(settings.redis_url, topic, topic, settings.definition().kinds)
     cluster_id = (await cluster(client)).cluster_id
     begun = asyncio.Event()
     working = asyncio.create_task(work(settings, store, cluster_id, begun))

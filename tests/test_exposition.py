@@ -152,9 +152,9 @@ def golden_status() -> ServiceStatus:
     counters.rejected.add("late", 1)
     counters.feedback.add("dislike", 2)
     counters.impressions.add(("",), 4)
-    counters.impressions_taken_back.add(("",), 1)
+    counters.impressions_retracted.add(("",), 1)
     counters.positives.add((("",), "click"), 2)
-    counters.positives_taken_back.add((("",), "click"), 1)
+    counters.positives_retracted.add((("",), "click"), 1)
     counters.unattributed.add("expired", 3)
     counters.overflow.add("segments", 1)
     counters.commits = 2

@@ -125,7 +125,7 @@ def test_a_worker_whose_topic_is_absent_says_so_where_it_is_asked():
 
 
 def test_a_worker_that_ends_at_each_named_point_of_its_work():
-    """Read, apply, cut, bury, upload, script, pointer, restore: one after the other."""
+    """At each step, one after the other: read, apply, write dead letters, script, restore."""
     rng = random.Random(2)
     with scene() as it:
         worker = it.worker()

@@ -19,9 +19,9 @@ from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.core.partition import Partition, drained
 from streameval.kafka.records import Records
-from streameval.store.redis_store import Store
+from streameval.store.redis_store import RedisStateStore
 from streameval.worker import worker_loop as ingest_module
-from streameval.worker.assigned_partition import Limits, Owned
+from streameval.worker.assigned_partition import AssignedPartition, Limits
 from streameval.worker.worker_loop import POLL_RECORDS, Ingest
 
 TS = 1_700_000_000_000
@@ -94,7 +94,7 @@ class World:
             await asyncio.sleep(30)
         self.member = reader(self.rng, self.topic, self.group)
         self.member.first, self.member.lag_known = first, lag_known
-        store = Store("redis://localhost", "g", "t", ("click", "like"))
+        store = RedisStateStore("redis://localhost", "g", "t", ("click", "like"))
         store._redis = Client(self.rng, self.server, self.member, 0.0)
         usual = {
             "batch_events": 50_000,
@@ -139,7 +139,7 @@ def test_events_after_the_first_start_are_not_lost_with_start_from_latest(world)
         world.produce(10)
         await world.start(start_from="latest")
         assert world.stored() == 1_010
-        assert world.ingest.owned[0].state.events["accepted"]["impression"] == 10
+        assert world.ingest.partitions[0].state.events["accepted"]["impression"] == 10
 
     world.run(scenario)
 
@@ -160,8 +160,8 @@ def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applyin
         await world.start(Fast, start_from="latest")
         for _ in range(10):
             await asyncio.sleep(0.2)
-            assert world.ingest.owned[0].waiting < 2 * POLL_RECORDS
-        assert world.ingest.owned[0].state.events["rejected"]["malformed"] > 2 * POLL_RECORDS
+            assert world.ingest.partitions[0].waiting < 2 * POLL_RECORDS
+        assert world.ingest.partitions[0].state.events["rejected"]["malformed"] > 2 * POLL_RECORDS
 
     world.run(scenario)
 
@@ -180,7 +180,7 @@ def test_a_window_that_time_has_emptied_stays_empty_after_a_restart(world, check
         await asyncio.sleep(A_WHILE)
         await world.start()
         await world.ingest.tick()
-        state = world.ingest.owned[0].state
+        state = world.ingest.partitions[0].state
         assert state.reading_time - state.watermark >= A_WHILE * 1_000
 
     world.run(scenario)
@@ -232,28 +232,28 @@ def test_the_size_of_a_checkpoint_is_that_of_all_it_holds_in_the_store(world):
 def test_a_checkpoint_is_made_in_pieces_between_which_nothing_is_applied(world, monkeypatch):
     """Records that come meanwhile wait: the checkpoint is of one offset."""
     monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 10)
-    save, made = Owned.save, []
+    save, made = AssignedPartition.save, []
 
-    def save_and_send(owned, cut):
-        made.append((cut.end, steps := []))
-        for _ in save(owned, cut):
+    def save_and_send(partition, pending):
+        made.append((pending.end, steps := []))
+        for _ in save(partition, pending):
             world.produce(1)
-            steps.append(owned.next_offset)
+            steps.append(partition.next_offset)
             yield
 
-    monkeypatch.setattr(Owned, "save", save_and_send)
+    monkeypatch.setattr(AssignedPartition, "save", save_and_send)
 
     async def scenario():
         await world.start(checkpoint_interval=1)
         world.send(ImpressionEvent(TS, "u", "i", f"r{n}") for n in range(1_000))
         await asyncio.sleep(A_WHILE)
-        end, steps = max(made, key=lambda cut: len(cut[1]))
+        end, steps = max(made, key=lambda pending: len(pending[1]))
         assert len(steps) >= 20
         assert set(steps) == {end}
         assert world.stored("checkpoint_offset") == world.stored() > 1_000
         await world.start()
         await asyncio.sleep(A_WHILE)  # it has many chunks to load
-        events = world.ingest.owned[0].state.events
+        events = world.ingest.partitions[0].state.events
         assert events["accepted"]["impression"] == world.topic.ends[0]
 
     world.run(scenario)
@@ -323,7 +323,7 @@ def test_t_stands_still_while_the_lag_is_not_known(world):
         await asyncio.sleep(A_WHILE)
         await world.start(lag_known=False)
         await world.ingest.tick()
-        state = world.ingest.owned[0].state
+        state = world.ingest.partitions[0].state
         assert state.reading_time == state.watermark
 
     world.run(scenario)
@@ -338,15 +338,15 @@ def test_a_state_kept_from_before_is_not_used_where_the_log_begins_later(world):
         world.produce(10)
         await asyncio.sleep(10)
         await world.start(Silent)
-        stuck = world.ingest.owned[0]
+        stuck = world.ingest.partitions[0]
         assert stuck.restoring
         world.member.first = 15
         await world.member.start_over()
         await asyncio.sleep(5)
         assert stuck.next_offset < 15
-        assert world.ingest.owned[0] is not stuck
-        assert world.ingest.owned[0].next_offset == 20
-        assert not world.ingest.owned[0].restoring
+        assert world.ingest.partitions[0] is not stuck
+        assert world.ingest.partitions[0].next_offset == 20
+        assert not world.ingest.partitions[0].restoring
 
     world.run(scenario)
 
@@ -409,19 +409,19 @@ def test_events_that_the_log_lost_are_counted_once(world):
 
 @pytest.mark.parametrize("assigned_anew", [False, True])
 def test_the_loop_has_its_turn_between_the_steps_of_a_flush(world, monkeypatch, assigned_anew):
-    """However slow the machine is; what was let go before it was cut is counted all the same."""
+    """However slow the machine is; a partition may go before its commit is made."""
     monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
-    stretch, stretches, turns, began = ingest_module._stretch, [], [], asyncio.Event()
+    advance, stretches, turns, began = ingest_module._advance, [], [], asyncio.Event()
 
     def noted(steps, seconds):
         stretches.append(len(turns))
         world.loop.call_soon(turns.append, None)
         if len(stretches) > 5:
             began.set()
-        return stretch(steps, seconds)
+        return advance(steps, seconds)
 
-    monkeypatch.setattr(ingest_module, "_stretch", noted)
+    monkeypatch.setattr(ingest_module, "_advance", noted)
     count = 5_000
 
     async def scenario():
@@ -457,7 +457,7 @@ def test_a_count_that_a_correction_lowers_does_not_drift(world):
             more = ("click",) if event is FeedbackEvent else ()
             world.send([event(TS + ts, "u", "i", *more)])
             await asyncio.sleep(5)
-            counted = world.ingest.owned[0].state.events["duplicates"]
+            counted = world.ingest.partitions[0].state.events["duplicates"]
             assert counted == duplicates
         assert world.ingest.counters.duplicates == 2
 
@@ -483,19 +483,19 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
     definition = Definition()
     state = Partition(definition, journal=True, keep_outcomes=True)
     limits = Limits(1, 1, 1.0, 1.0, definition.max_clock_skew)
-    owned = Owned(0, limits, state, next_offset=0, committed=0)
-    cuts = []
+    partition = AssignedPartition(0, limits, state, next_offset=0, committed=0)
+    commits = []
     for number in range(4):
         event = ImpressionEvent(TS + number * 2 * definition.horizon, "u", "i", f"r{number}")
         row = [number], [2 * TS], [b"u"], [to_json(event)]
-        owned.take(Records(0, *row, next_offset=number + 1))
-        assert list(owned.work(0.0)) == []
-        cuts.append(drained(owned.cut(0.0, with_checkpoint=True)))
-        list(owned.save(cuts[-1]))
+        partition.take(Records(0, *row, next_offset=number + 1))
+        assert list(partition.work(0.0)) == []
+        commits.append(drained(partition.make_commit(0.0, with_checkpoint=True)))
+        list(partition.save(commits[-1]))
         if number == 2:
-            owned.published(cuts[1])
-    named = [attachments_of(cut.checkpoint.header) for cut in cuts]
-    spans = [cut.span.name for cut in cuts[1:]]
+            partition.published(commits[1])
+    named = [attachments_of(pending.checkpoint.header) for pending in commits]
+    spans = [pending.span.name for pending in commits[1:]]
     assert named == [[], spans[:1], spans[:2], spans[1:]]
 
 
@@ -516,7 +516,7 @@ def test_a_large_batch_is_left_alone_after_two_workers_died_of_it(world):
     world.run(scenario)
 
 
-def test_a_note_that_is_written_after_its_partition_went_is_taken_back(world):
+def test_a_note_that_is_written_after_its_partition_went_is_withdrawn(world):
     """The next owner would take its author for dead, though it only waited for Redis."""
 
     async def scenario():

@@ -29,7 +29,7 @@ from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import SCHEMA, OutcomeFolder, dataset, pseudonyms
-from streameval.worker.outcome_writer import Outbox
+from streameval.worker.outcome_writer import OutcomeWriter
 
 SEEDS = 100
 OWNER = {"group": "g", "topic": "t"}
@@ -541,7 +541,7 @@ def published(folder, store):
     """Write a span, publish it as after its commit; the visible offsets."""
     span = Span(0, 0, 9, "aa")
     cut = SimpleNamespace(partition=0, span=span, outcomes=lambda: [an_outcome(1)])
-    outbox = Outbox(folder, store)
+    outbox = OutcomeWriter(folder, store)
 
     async def commit():
         await outbox.write(cut)
@@ -594,7 +594,7 @@ def test_a_span_goes_where_the_store_lost_it_and_not_where_another_worker_wrote_
     state = Partition(Definition())
     owned = SimpleNamespace(number=0, next_offset=0, state=state)
     loaded = SimpleNamespace(header=None, checkpoint_offset=None)
-    asyncio.run(Outbox(folder, Moved(pointer)).settle(owned, loaded))
+    asyncio.run(OutcomeWriter(folder, Moved(pointer)).settle(owned, loaded))
     assert offsets(folder) == left
 
 

@@ -19,7 +19,7 @@ from streameval.config.settings import Settings
 from streameval.core.events import Rejection
 from streameval.core.record_mark import NO_RECORD, mark
 from streameval.kafka import dead_letters
-from streameval.kafka.consumer import Reader, client_arguments, open_reader
+from streameval.kafka.consumer import KafkaEventLog, client_arguments, open_event_log
 from streameval.kafka.records import DeadLetter
 
 pytestmark = pytest.mark.servers
@@ -30,7 +30,7 @@ class Member:
 
     def __init__(self, server, topic, group="group", starts=None, **options):
         client = {"bootstrap_servers": server.address}
-        self.reader = Reader(client, topic, group, f"{topic}.dead", **options)
+        self.reader = KafkaEventLog(client, topic, group, f"{topic}.dead", **options)
         self.starts = starts or {}
         self.owned, self.taken_away, self.values, self.next = set(), [], {}, {}
 
@@ -136,12 +136,12 @@ def test_a_partition_that_waits_for_its_state_disturbs_no_other(kafka, monkeypat
     """No read fails, which would have all that is fetched of the others fetched again."""
     failed = []
 
-    class Waiting(Reader):
+    class Waiting(KafkaEventLog):
         async def _recover(self, consumer, error):
             failed.append(error)
             await super()._recover(consumer, error)
 
-    monkeypatch.setattr(sys.modules[__name__], "Reader", Waiting)
+    monkeypatch.setattr(sys.modules[__name__], "KafkaEventLog", Waiting)
 
     async def scenario():
         topic = await new_topic(kafka, 2)
@@ -451,7 +451,10 @@ def test_dead_letters_say_what_was_wrong_and_where_it_was(kafka):
             letter(7, bytes(MAX_DEAD_LETTER_BYTES + 1), reason="too_large"),
         ]
         async with member(kafka, topic) as one:
-            await asyncio.gather(one.reader.bury(letters[:2]), one.reader.bury(letters[2:]))
+            await asyncio.gather(
+                one.reader.write_dead_letters(letters[:2]),
+                one.reader.write_dead_letters(letters[2:]),
+            )
         consumer = AIOKafkaConsumer(
             f"{topic}.dead", bootstrap_servers=kafka.address, auto_offset_reset="earliest"
         )
@@ -515,7 +518,8 @@ def test_letters_that_are_too_large_for_their_topic_are_shortened_and_the_others
         letters = [letter(at, noise(size)) for at, size in enumerate(sizes)]
         async with member(kafka, topic) as one:
             refused = await asyncio.gather(
-                one.reader.bury(letters[:4]), one.reader.bury(letters[4:])
+                one.reader.write_dead_letters(letters[:4]),
+                one.reader.write_dead_letters(letters[4:]),
             )
         assert refused == [0, 0]
         kept = {at: min(size, 256) if size > 500 else size for at, size in enumerate(sizes)}
@@ -533,7 +537,9 @@ def test_letters_that_are_refused_as_headers_only_are_given_up_and_counted(kafka
         topic = await new_topic(kafka)
         await limited_dead_topic(kafka, topic, **{"max.message.bytes": "100"})
         async with member(kafka, topic) as one:
-            assert await one.reader.bury([letter(at, noise(50)) for at in range(5)]) == 5
+            assert (
+                await one.reader.write_dead_letters([letter(at, noise(50)) for at in range(5)]) == 5
+            )
         assert await letters_of(kafka, topic) == {}
 
     asyncio.run(scenario())
@@ -545,9 +551,9 @@ def test_letters_that_are_refused_as_headers_only_are_given_up_and_counted(kafka
 def test_letters_that_wait_for_long_are_told_where_readiness_is_asked(monkeypatch):
     async def scenario():
         nobody = {"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}
-        reader = Reader(nobody, "t", "g", "t.dead")
+        reader = KafkaEventLog(nobody, "t", "g", "t.dead")
         assert reader.trouble == ""
-        burying = asyncio.create_task(reader.bury([letter(1, b"v")]))
+        burying = asyncio.create_task(reader.write_dead_letters([letter(1, b"v")]))
         await asyncio.sleep(0)
         assert reader.trouble == "Kafka does not take dead letters for the topic t.dead"
         burying.cancel()
@@ -566,7 +572,7 @@ def test_a_compacted_topic_of_dead_letters_takes_those_with_a_key(kafka):
         await limited_dead_topic(kafka, topic, **{"cleanup.policy": "compact"})
         letters = [letter(at, b"v", key=b"k%d" % at if at % 2 else None) for at in range(6)]
         async with member(kafka, topic) as one:
-            assert await one.reader.bury(letters) == 3
+            assert await one.reader.write_dead_letters(letters) == 3
         assert sorted(await letters_of(kafka, topic)) == [1, 3, 5]
 
     asyncio.run(scenario())
@@ -603,7 +609,9 @@ def test_a_reader_waits_for_brokers_and_topic_and_says_so(caplog):
 
 def test_a_start_is_cancelled_while_it_waits():
     async def scenario():
-        waiting = Reader({"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}, "t", "g", "d")
+        waiting = KafkaEventLog(
+            {"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}, "t", "g", "d"
+        )
         starting = asyncio.create_task(waiting.start(None))
         await asyncio.sleep(0.3)
         starting.cancel()
@@ -679,7 +687,7 @@ def test_the_embedded_broker_will_do():
         await send(server, topic, numbered(100), 1)
         settings = Settings(kafka=server.address, topic=topic)
         one = Member(server, topic)
-        one.reader = open_reader(settings)
+        one.reader = open_event_log(settings)
         await one.reader.start(one)
         await one.read(lambda: one.count() == 100)
         assert one.values == {1: numbered(100)}
@@ -687,7 +695,7 @@ def test_the_embedded_broker_will_do():
         assert one.reader.lag(1, 100) == 0
         assert one.reader.lag(1, 90) == 10
         assert one.reader.cluster_id != ""
-        await one.reader.bury([letter(5, b"bad")])
+        await one.reader.write_dead_letters([letter(5, b"bad")])
         await one.reader.close(5)
 
     with servers.tansu() as server:

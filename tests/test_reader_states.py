@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from aiokafka import TopicPartition
 
-from streameval.kafka.consumer import Reader
+from streameval.kafka.consumer import KafkaEventLog
 
 
 class Listener:
@@ -18,7 +18,7 @@ class Listener:
 
 def opened(partitions, monkeypatch):
     """A reader with an assignment of `partitions`, of which the first is read already."""
-    reader = Reader({"bootstrap_servers": "localhost:1"}, "t", "g", "t.dead")
+    reader = KafkaEventLog({"bootstrap_servers": "localhost:1"}, "t", "g", "t.dead")
     places = [TopicPartition("t", number) for number in partitions]
     reader._consumer = SimpleNamespace(assignment=lambda: set(places))
     reader._positions = {places[0]: 7}

@@ -11,7 +11,7 @@ from proxy import Proxy
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.store import redis_store as store_module
-from streameval.store.redis_store import Applied, CheckpointWrite, Commit, Fenced, Store
+from streameval.store.redis_store import Applied, CheckpointWrite, Commit, Fenced, RedisStateStore
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000
@@ -38,7 +38,7 @@ def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition
 
 @contextlib.asynccontextmanager
 async def opened(url, topic=None, **options):
-    store = Store(url, "group", topic or servers.unique(), ["click", "like"], **options)
+    store = RedisStateStore(url, "group", topic or servers.unique(), ["click", "like"], **options)
     try:
         yield store
     finally:
@@ -297,14 +297,14 @@ def test_a_checkpoint_that_builds_on_a_chunk_of_nobody_is_fenced(url):
 
 
 def test_a_chunk_that_vanished_before_the_flip_is_written_again(url, monkeypatch):
-    upload, uploads = Store._upload, []
+    upload, uploads = RedisStateStore._upload, []
 
     async def forgetful(self, partition, chunks):
         uploads.append(chunks)
         if len(uploads) > 1:
             await upload(self, partition, chunks)
 
-    monkeypatch.setattr(Store, "_upload", forgetful)
+    monkeypatch.setattr(RedisStateStore, "_upload", forgetful)
 
     async def scenario():
         async with opened(url) as store:
@@ -330,7 +330,7 @@ def test_a_missing_chunk_is_refused_with_a_cure(url):
 
 
 def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, monkeypatch):
-    read, raced = Store._chunk, []
+    read, raced = RedisStateStore._chunk, []
 
     async def scenario():
         topic = servers.unique()
@@ -343,7 +343,7 @@ def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, 
                     await writer.commit(commit_of(10, 20, [], saved(b"h2", "two", since=10)))
                 return await read(self, partition, name)
 
-            monkeypatch.setattr(Store, "_chunk", racing)
+            monkeypatch.setattr(RedisStateStore, "_chunk", racing)
             stored = await reader.load(0)
             assert (stored.header, stored.chunks) == (b"h2", {"two": b"two"})
 

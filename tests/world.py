@@ -1,6 +1,6 @@
 """A deployment in virtual time, everything that can go wrong with it, and what must hold meanwhile.
 
-Workers are what `open_ingest` makes of settings: the real loop, takeover, reader with aiokafka's
+Workers are what `open_ingest` makes of settings: the real loop, restore, reader with aiokafka's
 client, dead letters and store, above the brokers of `brokers` and the Redis of `model`. Each is a
 process that can be stopped and killed at any await. Workers differ in settings that change no
 figure, as in a rolling restart.
@@ -221,7 +221,7 @@ class History:
     def look(self, number):
         self.looks += 1
         self._hold(lambda: self._exact(number))
-        self._hold(lambda: self._buried(number))
+        self._hold(lambda: self._in_dead_letters(number))
         self._hold(lambda: self._once(number))
 
     def _hold(self, claim):
@@ -247,7 +247,7 @@ class History:
         assert not above, f"partition {number} at {offset}: (found, true) {above}"
         assert not missing, f"partition {number} at {offset}: missing {missing}"
 
-    def _buried(self, number):
+    def _in_dead_letters(self, number):
         offset = self.world.offset(number)
         wanted = self.world.rejections(number, offset)
         letters = self.world.letters(number)
@@ -328,7 +328,7 @@ class World:
         while not self.settled():
             assert self.loop.time() < end, (
                 f"stuck: stored {self.offsets()}, the log ends at {self.ends()}, owned"
-                f" {[sorted(worker.ingest.owned) for worker in self.workers]}"
+                f" {[sorted(worker.ingest.partitions) for worker in self.workers]}"
             )
             await asyncio.sleep(1)
         self.history.all()
@@ -548,18 +548,18 @@ class World:
             if worker.running.done():
                 worker.running.result()
                 raise AssertionError("a worker ended")
-        owned = sorted(number for worker in self.workers for number in worker.ingest.owned)
+        assigned = sorted(number for worker in self.workers for number in worker.ingest.partitions)
         busy = any(worker.ingest._commits for worker in self.workers)
         all_read = self.offsets() == self.ends()
         # Whoever took over may still read again what lies between the checkpoint and the offset.
         states = {
             number: one.next_offset
             for worker in self.workers
-            for number, one in worker.ingest.owned.items()
+            for number, one in worker.ingest.partitions.items()
         }
         return (
             not busy
-            and owned == list(self.cluster.logs)
+            and assigned == list(self.cluster.logs)
             and all_read
             and states == dict(enumerate(self.ends()))
         )
@@ -568,9 +568,9 @@ class World:
         if self.history.failure is not None:
             raise self.history.failure
         owners = {
-            number: owned.state
+            number: partition.state
             for worker in self.workers
-            for number, owned in worker.ingest.owned.items()
+            for number, partition in worker.ingest.partitions.items()
         }
         for number in self.cluster.logs:
             expected = self.expected(number, owners[number].reading_time)
@@ -596,7 +596,7 @@ class World:
         if not below:
             return
         before = self.users(number), self.offset(number)
-        # Without a takeover it shows by the epoch of what was read: unknown from a batch of the
+        # Without a restore it shows by the epoch of what was read: unknown from a batch of the
         # older format on, and behind a gap after the last record that was counted.
         known = all(batch.raw[16] == 2 for batch in log.batches) and before[1] == last + 1
         if not known or rng.random() < 0.5:
@@ -731,7 +731,7 @@ def _key(number, rest):
 
 
 def cut_in_steps(monkeypatch):
-    """Let the loop breathe within each cut, as one of many events does: no time passes here."""
+    """Let the loop breathe while a commit is made, as many events do: no time passes here."""
     monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
     for module in (attribution, partition, open_slates):
@@ -750,7 +750,7 @@ def simulate(seed, monkeypatch, kind=World):
         holder.append(world)
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
-        # Batches of more records than this are cut.
+        # Batches of more records than this are split.
         monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
         if random.Random(f"steps of {seed}").random() < STEPWISE_SHARE:
             cut_in_steps(monkeypatch)

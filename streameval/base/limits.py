@@ -41,8 +41,8 @@ READ_MEMORY: Final = 256 << 20
 MIN_READ_MEMORY: Final = 32 << 20
 MAX_READ_MEMORY: Final = 16 << 30
 # Rejected events of one batch: the batch ends there. Counted with what a dead letter takes itself.
-MAX_LETTER_BYTES: Final = 4 << 20
-LETTER_OVERHEAD: Final = 400
+MAX_BATCH_DEAD_LETTER_BYTES: Final = 4 << 20
+DEAD_LETTER_OVERHEAD: Final = 400
 
 # --- Ranking ------------------------------------------------------------------------------------
 # Ranks strictly increase from positions on, so each further item may push past the last position.
@@ -127,7 +127,7 @@ assert 0 < MAX_LABEL_LENGTH <= MAX_ID_LENGTH, "labels are the shorter of the two
 assert MAX_ITEMS * (MAX_ID_LENGTH + 3) < MAX_EVENT_BYTES, "the largest slate fits in an event"
 assert MAX_DEAD_LETTER_BYTES < MAX_EVENT_BYTES, "a dead letter is smaller than an event"
 assert MIN_READ_MEMORY <= READ_MEMORY <= MAX_READ_MEMORY, "the default is in its range"
-assert MAX_DEAD_LETTER_BYTES < MAX_LETTER_BYTES, "a batch holds a dead letter"
+assert MAX_DEAD_LETTER_BYTES < MAX_BATCH_DEAD_LETTER_BYTES, "a batch holds a dead letter"
 assert MAX_K <= MAX_RANK, "a cut-off beyond the last rank means nothing"
 assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
 assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"

@@ -28,8 +28,8 @@ from streameval.core.replay import lines_of
 from streameval.files.locations import reaching
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
-from streameval.kafka.range_reader import Rereading, rereading
-from streameval.kafka.record_batches import Columns
+from streameval.kafka.range_reader import RangeReader, open_range_reader
+from streameval.kafka.record_batches import RecordLists
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -136,7 +136,7 @@ async def _choose(
     if not parts:
         return "nothing was counted yet"
     ends = {number: part["users_end"] for number, part in parts.items()}
-    async with rereading(client_arguments(settings), settings.topic) as topic:
+    async with open_range_reader(client_arguments(settings), settings.topic) as topic:
         identity = await topic.identity()
         names = {(part["cluster_id"], part["topic_id"]) for part in parts.values()}
         if identity is None or names != {(identity.cluster_id, identity.topic_id)}:
@@ -158,7 +158,7 @@ async def _choose(
 
 async def _since(
     settings: Settings,
-    topic: Rereading,
+    topic: RangeReader,
     later: Snapshot,
     candidates: Sequence[Path],
     starts: Mapping[int, int],
@@ -237,7 +237,7 @@ def _context(settings: Settings) -> int:
 
 async def _begins(
     settings: Settings,
-    topic: Rereading,
+    topic: RangeReader,
     parts: Iterable[PartFacts],
     starts: Mapping[int, int],
     ends: Mapping[int, int],
@@ -274,11 +274,11 @@ def _log(
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
     """The records of a partition; a consumer lives for as long as they are read."""
 
-    async def following(parts: AsyncIterator[Columns]) -> Columns | None:
+    async def following(parts: AsyncIterator[RecordLists]) -> RecordLists | None:
         return await anext(parts, None)
 
-    async def read() -> AsyncIterator[Columns]:
-        async with rereading(client_arguments(settings), settings.topic) as topic:
+    async def read() -> AsyncIterator[RecordLists]:
+        async with open_range_reader(client_arguments(settings), settings.topic) as topic:
             async for columns in topic.read(number, begin, end):
                 yield columns
 

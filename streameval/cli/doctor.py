@@ -31,7 +31,7 @@ from streameval.cli.diagnosis import (
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
-    from streameval.store.redis_store import Store
+    from streameval.store.redis_store import RedisStateStore
 
 SAMPLE: Final = 1_000
 """Records looked at, of each partition."""
@@ -83,10 +83,10 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
 
 async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
     """Add what Redis shows to `findings`, as far as it comes."""
-    from streameval.store.redis_store import Store
+    from streameval.store.redis_store import RedisStateStore
 
     definition = settings.definition()
-    store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
     try:
         facts = await store.facts()
         findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
@@ -102,7 +102,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         await store.close()
 
 
-async def _compare(settings: Settings, log: Log, store: Store) -> list[Finding]:
+async def _compare(settings: Settings, log: Log, store: RedisStateStore) -> list[Finding]:
     """Judge what is stored beside the log; a fault has to show in each of `READINGS` readings.
 
     Workers and producers go on meanwhile. What is stored is read first: an offset that was stored

@@ -18,13 +18,13 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
     """
     from streameval.kafka.admin import partitions
     from streameval.kafka.consumer import client_arguments
-    from streameval.store.redis_store import Store
+    from streameval.store.redis_store import RedisStateStore
 
     count = await partitions(client_arguments(settings), settings.topic)
     if not count:
         raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
     kinds = settings.definition().kinds
-    store = Store(settings.redis_url, settings.group, settings.topic, kinds)
+    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, kinds)
     try:
         counters = await store.user(user_id, count)
     finally:

@@ -44,7 +44,7 @@ from streameval.core.slate import NEVER, Particulars, Slate
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import SCHEMA, pseudonyms, table
 from streameval.files.snapshot_folder import document, snapshots
-from streameval.store.redis_store import Store
+from streameval.store.redis_store import RedisStateStore
 from streameval.store.user_scan import UserRow
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path
     if not count:
         raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
     definition = settings.definition()
-    store = Store(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
     try:
         folder = await take_from(store, settings, settings.snapshots, range(count), token)
     finally:
@@ -143,7 +143,7 @@ async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path
 
 
 async def take_from(
-    store: Store, settings: Settings, root: Path, partitions: Sequence[int], token: int
+    store: RedisStateStore, settings: Settings, root: Path, partitions: Sequence[int], token: int
 ) -> Path:
     """Take a snapshot of `partitions` as `store` holds them."""
     definition = settings.definition()
@@ -229,7 +229,9 @@ def facts_of(snapshot: Path) -> Manifest:
 # ------------------------------------------------------------------------------------- partitions
 
 
-async def _part(store: Store, definition: Definition, number: int, name: UserName | None) -> _Part:
+async def _part(
+    store: RedisStateStore, definition: Definition, number: int, name: UserName | None
+) -> _Part:
     stored = await store.load(number)
     users = await store.users(number)
     facts: dict[str, Any] = {

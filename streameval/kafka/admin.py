@@ -1,6 +1,6 @@
 """Short visits to Kafka: what `doctor`, `user` and `demo` need beside the worker's reader.
 
-`client` is always what `reader.client_arguments` gives: servers and security. Every call
+`client` is always what `consumer.client_arguments` gives: servers and security. Every call
 raises `UnreachableError` where no server answers and `RefusedError` where one refuses us.
 """
 
@@ -124,18 +124,21 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
 
 async def extents(client: Client, topic: str) -> dict[int, Extent]:
     """Return the extent of each partition of a topic."""
-    places = await _places(client, topic)
+    topic_partitions = await _places(client, topic)
     async with _consumer(client) as consumer:
-        return {place.partition: each for place, each in (await _extents(consumer, places)).items()}
+        return {
+            topic_partition.partition: each
+            for topic_partition, each in (await _extents(consumer, topic_partitions)).items()
+        }
 
 
 async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Extent], list[Sampled]]:
     """Return the extent of each partition, and its last `count` records at most."""
-    places = await _places(client, topic)
+    topic_partitions = await _places(client, topic)
     async with _consumer(client) as consumer:
-        found = await _extents(consumer, places)
+        found = await _extents(consumer, topic_partitions)
         records = await _read(consumer, found, count)
-    return {place.partition: extent for place, extent in found.items()}, records
+    return {topic_partition.partition: extent for topic_partition, extent in found.items()}, records
 
 
 async def _places(client: Client, topic: str) -> list[TopicPartition]:
@@ -159,28 +162,33 @@ async def _consumer(client: Client) -> AsyncIterator[AIOKafkaConsumer]:
 
 
 async def _extents(
-    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]
+    consumer: AIOKafkaConsumer, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Extent]:
-    starts = await consumer.beginning_offsets(places)
-    ends = await consumer.end_offsets(places)
-    return {place: Extent(starts[place], ends[place]) for place in places}
+    starts = await consumer.beginning_offsets(topic_partitions)
+    ends = await consumer.end_offsets(topic_partitions)
+    return {
+        topic_partition: Extent(starts[topic_partition], ends[topic_partition])
+        for topic_partition in topic_partitions
+    }
 
 
 async def _read(
     consumer: AIOKafkaConsumer, extents: Mapping[TopicPartition, Extent], count: int
 ) -> list[Sampled]:
     consumer.assign(list(extents))
-    for place, extent in extents.items():
-        consumer.seek(place, max(extent.start, extent.end - count))
-    missing = {place for place, extent in extents.items() if extent.end > extent.start}
+    for topic_partition, extent in extents.items():
+        consumer.seek(topic_partition, max(extent.start, extent.end - count))
+    missing = {
+        topic_partition for topic_partition, extent in extents.items() if extent.end > extent.start
+    }
     found = []
     give_up = time.monotonic() + SAMPLE_SECONDS
     while missing and time.monotonic() < give_up:
-        for place, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
+        for topic_partition, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
             found += [_sampled(record) for record in records]
             # The position counts what a compacted or transactional log has no record for, too.
-            if await consumer.position(place) >= extents[place].end:
-                missing.discard(place)
+            if await consumer.position(topic_partition) >= extents[topic_partition].end:
+                missing.discard(topic_partition)
     return found
 
 

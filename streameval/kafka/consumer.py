@@ -40,10 +40,10 @@ from streameval.core.record_mark import RecordMark
 from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.fetch_by_id import VerifyingClient, verify_fetches
-from streameval.kafka.record_batches import Columns, Fetched, read_columns
+from streameval.kafka.record_batches import Fetched, RecordLists, read_record_lists
 from streameval.kafka.records import DeadLetter, Records
 from streameval.kafka.topic_identity import identify
-from streameval.kafka.unpacking import UNIT, Place
+from streameval.kafka.unpacking import UNIT, BatchLocation
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -94,9 +94,9 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
     return arguments
 
 
-def open_reader(settings: Settings) -> Reader:
+def open_event_log(settings: Settings) -> KafkaEventLog:
     """The reader that the settings describe; nothing is connected before `start`."""
-    return Reader(
+    return KafkaEventLog(
         client_arguments(settings),
         settings.topic,
         settings.group,
@@ -107,7 +107,7 @@ def open_reader(settings: Settings) -> Reader:
     )
 
 
-class Reader:
+class KafkaEventLog:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
     `client` are the arguments of `client_arguments`. What is fetched, unpacked and not handed out
@@ -153,7 +153,7 @@ class Reader:
         self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
         self._fetched: Fetched | None = None
         self._verifying: VerifyingClient | None = None
-        self._reading: asyncio.Task[dict[TopicPartition, list[Columns]]] | None = None
+        self._reading: asyncio.Task[dict[TopicPartition, list[RecordLists]]] | None = None
         self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
         self._paused: set[TopicPartition] = set()  # by the listener
         self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
@@ -199,7 +199,7 @@ class Reader:
                 await within(_stop(consumer), REQUEST_SECONDS)
                 raise
             else:
-                self._fetched = read_columns(consumer, self._memory)
+                self._fetched = read_record_lists(consumer, self._memory)
                 self._verifying = verify_fetches(consumer, self._topic, self.topic_id)
                 return self.partitions
 
@@ -222,7 +222,7 @@ class Reader:
         assert self._listener is not None, "start comes first"
         log.warning("the Kafka client of %s broke down, joining the group anew", self._topic)
         # All that was ours, also what the listener has not sought yet.
-        lost = [place.partition for place in self._open().assignment()]
+        lost = [topic_partition.partition for topic_partition in self._open().assignment()]
         self._positions.clear()
         self._held.clear()
         self._unreadable.clear()
@@ -267,8 +267,10 @@ class Reader:
             return []
         handed_out = [
             records
-            for place in list(self._positions)
-            for records in await self._hand_out(consumer, place, found.get(place, ()), stale)
+            for topic_partition in list(self._positions)
+            for records in await self._hand_out(
+                consumer, topic_partition, found.get(topic_partition, ()), stale
+            )
         ]
         if self._fetched is not None:
             await self._hold_back(consumer, self._fetched)
@@ -278,76 +280,82 @@ class Reader:
     async def _hand_out(
         self,
         consumer: AIOKafkaConsumer,
-        place: TopicPartition,
-        found: Sequence[Columns],
+        topic_partition: TopicPartition,
+        found: Sequence[RecordLists],
         stale: Collection[TopicPartition],
     ) -> list[Records]:
         """What was read of one partition; no records but a new offset where some are gone."""
-        before = self._positions.get(place)
+        before = self._positions.get(topic_partition)
         try:
-            if found and place in stale:
+            if found and topic_partition in stale:
                 if before is not None:
-                    consumer.seek(place, before)
+                    consumer.seek(topic_partition, before)
                 return []
-            position = await consumer.position(place)
+            position = await consumer.position(topic_partition)
         except IllegalStateError:  # taken away meanwhile
             return []
-        if place not in self._positions or position == before:
+        if topic_partition not in self._positions or position == before:
             return []
-        self._positions[place] = position
-        self._unreadable.pop(place, None)
-        parts = found or (Columns([], [], [], [], 0),)
+        self._positions[topic_partition] = position
+        self._unreadable.pop(topic_partition, None)
+        parts = found or (RecordLists([], [], [], [], 0),)
         ends = [*(part.offsets[0] for part in parts[1:]), position]
         return [
-            Records(place.partition, *part[:4], next_offset=end, size=part.size)
+            Records(topic_partition.partition, *part[:4], next_offset=end, size=part.size)
             for part, end in zip(parts, ends, strict=True)
         ]
 
     def _ask_for_room(self, fetched: Fetched) -> None:
         """Have the listener told of the large batch whose turn it is, before it is unpacked."""
-        place = fetched.memory.asked
-        if place is not None and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._announce(fetched, place))
+        topic_partition = fetched.memory.asked
+        if topic_partition is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._announce(fetched, topic_partition))
 
-    async def _announce(self, fetched: Fetched, place: Place) -> None:
+    async def _announce(self, fetched: Fetched, topic_partition: BatchLocation) -> None:
         assert self._listener is not None, "start comes first"
-        number = place.partition.partition
-        why = await self._listener.unpacking(number, place.first, place.last)
+        number = topic_partition.partition.partition
+        why = await self._listener.unpacking(number, topic_partition.first, topic_partition.last)
         if why:
-            fetched.memory.refuse(place, why)
+            fetched.memory.refuse(topic_partition, why)
         else:
-            self._allowed.add(place.partition)
-            fetched.memory.allow(place)
+            self._allowed.add(topic_partition.partition)
+            fetched.memory.allow(topic_partition)
 
     async def _hold_back(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> None:
         """Leave partitions alone for a while whose next batch cannot be read; others go on."""
-        for place, batch in fetched.unreadable.items():
-            if place in self._allowed:
-                self._allowed.discard(place)
+        for topic_partition, batch in fetched.unreadable.items():
+            if topic_partition in self._allowed:
+                self._allowed.discard(topic_partition)
                 assert self._listener is not None, "start comes first"
-                await self._listener.unpacked(place.partition)
-            if place in self._positions:
+                await self._listener.unpacked(topic_partition.partition)
+            if topic_partition in self._positions:
                 now = time.monotonic()
-                before, said = self._unreadable.get(place, ("", now - UNREADABLE_LOG_SECONDS))
+                before, said = self._unreadable.get(
+                    topic_partition, ("", now - UNREADABLE_LOG_SECONDS)
+                )
                 if before != batch or now - said >= UNREADABLE_LOG_SECONDS:
                     said = now
                     log.error(
                         "partition %d: the batch at %s cannot be read, trying again;"
                         " kafka-delete-records.sh skips it",
-                        place.partition,
+                        topic_partition.partition,
                         batch,
                     )
-                self._unreadable[place] = batch, said
-                self._held[place] = now + UNREADABLE_SECONDS
-                consumer.pause(place)
+                self._unreadable[topic_partition] = batch, said
+                self._held[topic_partition] = now + UNREADABLE_SECONDS
+                consumer.pause(topic_partition)
         fetched.unreadable.clear()
 
     def _let_go_on(self, consumer: AIOKafkaConsumer) -> None:
         """Fetch again where a batch could not be read some time ago."""
-        for place in [place for place, end in self._held.items() if time.monotonic() >= end]:
-            del self._held[place]
-            if place not in self._paused:
-                consumer.resume(place)
+        for topic_partition in [
+            topic_partition
+            for topic_partition, end in self._held.items()
+            if time.monotonic() >= end
+        ]:
+            del self._held[topic_partition]
+            if topic_partition not in self._paused:
+                consumer.resume(topic_partition)
 
     async def _recover(self, consumer: AIOKafkaConsumer, error: BaseException) -> None:
         """Set things right after a read that failed; what was not handed out is read again."""
@@ -362,17 +370,23 @@ class Reader:
         if isinstance(error, OffsetOutOfRangeError):
             await self._start_over(error.args[0])
         elif not isinstance(error, NoOffsetForPartitionError):  # that is one not sought yet
-            places = ", ".join(f"{p.partition} at {at}" for p, at in self._positions.items())
-            self._complaints.say(f"reading again from partition {places}", error)
+            topic_partitions = ", ".join(
+                f"{p.partition} at {at}" for p, at in self._positions.items()
+            )
+            self._complaints.say(f"reading again from partition {topic_partitions}", error)
             await asyncio.sleep(RETRY_SECONDS)
-        for place, position in self._positions.items():
+        for topic_partition, position in self._positions.items():
             with contextlib.suppress(IllegalStateError):
-                consumer.seek(place, position)
+                consumer.seek(topic_partition, position)
 
-    async def _start_over(self, places: Mapping[TopicPartition, int]) -> None:
+    async def _start_over(self, topic_partitions: Mapping[TopicPartition, int]) -> None:
         """Have the listener begin anew with partitions whose position the log does not hold."""
         assert self._listener is not None, "start comes first"
-        numbers = [place.partition for place in places if place in self._positions]
+        numbers = [
+            topic_partition.partition
+            for topic_partition in topic_partitions
+            if topic_partition in self._positions
+        ]
         for number in numbers:
             log.error("partition %d: the log does not hold the offset to read next", number)
             del self._positions[TopicPartition(self._topic, number)]
@@ -385,50 +399,54 @@ class Reader:
 
     def seek(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on; without effect if it was taken away meanwhile."""
-        place = TopicPartition(self._topic, partition)
+        topic_partition = TopicPartition(self._topic, partition)
         with contextlib.suppress(IllegalStateError, UnreachableError):
-            self._open().seek(place, offset)
-            self._positions[place] = offset
+            self._open().seek(topic_partition, offset)
+            self._positions[topic_partition] = offset
             if self._reading is not None:
-                self._stale.add(place)
+                self._stale.add(topic_partition)
 
     def pause(self, partition: int) -> None:
         """Do not read `partition` for now; without effect if it was taken away meanwhile."""
-        place = TopicPartition(self._topic, partition)
+        topic_partition = TopicPartition(self._topic, partition)
         with contextlib.suppress(IllegalStateError, UnreachableError):
-            self._open().pause(place)
-            self._paused.add(place)
+            self._open().pause(topic_partition)
+            self._paused.add(topic_partition)
 
     def resume(self, partition: int) -> None:
         """Read `partition` again; without effect if it was taken away meanwhile."""
-        place = TopicPartition(self._topic, partition)
-        self._paused.discard(place)
-        if place not in self._held:
+        topic_partition = TopicPartition(self._topic, partition)
+        self._paused.discard(topic_partition)
+        if topic_partition not in self._held:
             with contextlib.suppress(IllegalStateError, UnreachableError):
-                self._open().resume(place)
+                self._open().resume(topic_partition)
 
-    async def revoked(self, places: Collection[TopicPartition]) -> None:
-        """Hear from the group that `places` go: nothing more of them is handed out."""
+    async def revoked(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Hear from the group that `topic_partitions` go: nothing more of them is handed out."""
         assert self._listener is not None, "start comes first"
-        for place in places:
-            self._positions.pop(place, None)
-            self._held.pop(place, None)
-            self._unreadable.pop(place, None)
-            self._allowed.discard(place)
-        await self._listener.revoked([place.partition for place in places])
+        for topic_partition in topic_partitions:
+            self._positions.pop(topic_partition, None)
+            self._held.pop(topic_partition, None)
+            self._unreadable.pop(topic_partition, None)
+            self._allowed.discard(topic_partition)
+        await self._listener.revoked(
+            [topic_partition.partition for topic_partition in topic_partitions]
+        )
 
-    async def assigned(self, places: Collection[TopicPartition]) -> None:
-        """Hear from the group that `places` come: they stand still until `seek` and `resume`."""
+    async def assigned(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Hear from the group that `topic_partitions` come; they wait for `seek` and `resume`."""
         assert self._listener is not None, "start comes first"
         if self._fetched is not None and self._consumer is not None:
             brokers = self._consumer._client.cluster.brokers()  # noqa: SLF001 - there is no public way
-            self._fetched.divide(len(places), len(brokers))
-        for place in places:
-            self.pause(place.partition)
+            self._fetched.divide(len(topic_partitions), len(brokers))
+        for topic_partition in topic_partitions:
+            self.pause(topic_partition.partition)
             # Without a position aiokafka asks Kafka for one at every turn, and each read fails.
             with contextlib.suppress(IllegalStateError, UnreachableError):
-                self._open().seek(place, 0)
-        await self._listener.assigned([place.partition for place in places])
+                self._open().seek(topic_partition, 0)
+        await self._listener.assigned(
+            [topic_partition.partition for topic_partition in topic_partitions]
+        )
 
     # ------------------------------------------------------------------ asking
 
@@ -439,12 +457,12 @@ class Reader:
         `UnreachableError`.
         """
         await self._identify()
-        place = TopicPartition(self._topic, partition)
-        first = await self._ask(self._open().beginning_offsets([place]))
+        topic_partition = TopicPartition(self._topic, partition)
+        first = await self._ask(self._open().beginning_offsets([topic_partition]))
         if self.cluster_id == EMBEDDED_CLUSTER:
-            return first[place], None
-        end = await self._ask(self._open().end_offsets([place]))
-        return first[place], end.get(place)
+            return first[topic_partition], None
+        end = await self._ask(self._open().end_offsets([topic_partition]))
+        return first[topic_partition], end.get(topic_partition)
 
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
         """The mark of the record at `offset`; None where the log holds no record there.
@@ -458,14 +476,18 @@ class Reader:
     def lag(self, partition: int, next_offset: int) -> int | None:
         """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
         consumer = self._consumer
-        place = TopicPartition(self._topic, partition)
-        if consumer is None or place not in self._positions:
+        topic_partition = TopicPartition(self._topic, partition)
+        if consumer is None or topic_partition not in self._positions:
             return None
         try:
-            end = consumer.highwater(place)
+            end = consumer.highwater(topic_partition)
         except IllegalStateError:
             return None
-        end = self._ends.get(place) if end is None else max(end, self._ends.get(place, 0))
+        end = (
+            self._ends.get(topic_partition)
+            if end is None
+            else max(end, self._ends.get(topic_partition, 0))
+        )
         return None if end is None else max(0, end - next_offset)
 
     def unreadable(self, partition: int) -> str | None:
@@ -488,7 +510,11 @@ class Reader:
 
     async def _look_ahead(self) -> None:
         """Ask for the ends of partitions that stand still: no fetch tells them."""
-        still = [place for place in self._positions if place in self._paused or place in self._held]
+        still = [
+            topic_partition
+            for topic_partition in self._positions
+            if topic_partition in self._paused or topic_partition in self._held
+        ]
         known = still and self.cluster_id != EMBEDDED_CLUSTER
         self._ends = (
             await self._ask(self._open().end_offsets(still), LOOK_AHEAD_SECONDS) if known else {}
@@ -536,14 +562,14 @@ class Reader:
         consumer = self._consumer
         if consumer is None:
             return
-        ours = {place.partition: place for place in self._positions}
+        ours = {topic_partition.partition: topic_partition for topic_partition in self._positions}
         told = {ours[number]: offset for number, offset in offsets.items() if number in ours}
         if told:
             await within(consumer.commit(told), REQUEST_SECONDS)
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> int:
+    async def write_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> int:
         """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
-        return await self._dead_letters.bury(letters)
+        return await self._dead_letters.write(dead_letters)
 
     # ------------------------------------------------------------------ saying
 
@@ -559,7 +585,7 @@ class Reader:
 class _Bridge(ConsumerRebalanceListener):  # type: ignore[misc]  # it has no types
     """Hands aiokafka's calls on; aiokafka only logs what they raise."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: KafkaEventLog) -> None:
         self._reader = reader
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:

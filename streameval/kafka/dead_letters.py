@@ -68,17 +68,17 @@ class _Group:
     """Letters for one partition of the topic, in one of `FORMS`, that were sent `tries` times."""
 
     partition: int
-    letters: Sequence[DeadLetter]
+    dead_letters: Sequence[DeadLetter]
     form: int = 0
     tries: int = 0
 
     def refused(self) -> list[_Group]:
         """What to send in place of a batch that was refused for good, if anything is left."""
-        half = len(self.letters) // 2
+        half = len(self.dead_letters) // 2
         if half:
             return [
-                replace(self, letters=letters)
-                for letters in (self.letters[:half], self.letters[half:])
+                replace(self, dead_letters=some)
+                for some in (self.dead_letters[:half], self.dead_letters[half:])
             ]
         return [replace(self, form=self.form + 1)] if self.form + 1 < len(FORMS) else []
 
@@ -96,7 +96,7 @@ class DeadLetters:
         self._complaints = Complaints(log, f"Kafka at {client['bootstrap_servers']}")
         self._said: set[str] = set()
         self._calls = itertools.count()
-        self._waiting: dict[int, float] = {}  # since when, by call of `bury`
+        self._waiting: dict[int, float] = {}  # since when, by call of `write`
 
     @property
     def trouble(self) -> str:
@@ -106,8 +106,8 @@ class DeadLetters:
             return ""
         return f"Kafka does not take dead letters for the topic {self._topic}"
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> int:
-        """Write `letters`; returns how many were given up, when all others are acknowledged.
+    async def write(self, dead_letters: Sequence[DeadLetter]) -> int:
+        """Write `dead_letters`; returns how many were given up, when all others are acknowledged.
 
         Tries until then. Raises `RefusedError` where the topic is missing and may not be created,
         or may not be written to.
@@ -115,12 +115,12 @@ class DeadLetters:
         number = next(self._calls)
         self._waiting[number] = time.monotonic()
         try:
-            return await self._bury(letters)
+            return await self._write(dead_letters)
         finally:
             del self._waiting[number]
 
-    async def _bury(self, letters: Sequence[DeadLetter]) -> int:
-        given_up, left, groups = 0, list(letters), list[_Group]()
+    async def _write(self, dead_letters: Sequence[DeadLetter]) -> int:
+        given_up, left, groups = 0, list(dead_letters), list[_Group]()
         while left or groups:
             try:
                 producer = await self._open()
@@ -134,13 +134,13 @@ class DeadLetters:
         return given_up
 
     async def _by_partition(
-        self, producer: AIOKafkaProducer, letters: Sequence[DeadLetter]
+        self, producer: AIOKafkaProducer, dead_letters: Sequence[DeadLetter]
     ) -> list[_Group]:
         """Letters by the partition that their key belongs to, as any producer would send them."""
         partitions = sorted(await producer.partitions_for(self._topic))
         choose = DefaultPartitioner()
         found: dict[int, list[DeadLetter]] = {}
-        for letter in letters:
+        for letter in dead_letters:
             found.setdefault(choose(letter.key, partitions, partitions), []).append(letter)
         return [_Group(partition, those) for partition, those in found.items()]
 
@@ -153,9 +153,9 @@ class DeadLetters:
         while waiting:
             group = waiting.pop()
             batch, count = self._filled(producer, group)
-            if count < len(group.letters):
-                waiting.append(replace(group, letters=group.letters[count:]))
-                group = replace(group, letters=group.letters[:count])
+            if count < len(group.dead_letters):
+                waiting.append(replace(group, dead_letters=group.dead_letters[count:]))
+                group = replace(group, dead_letters=group.dead_letters[:count])
             sent = await producer.send_batch(batch, self._topic, partition=group.partition)
             batches.append((group, sent))
         answers = await asyncio.gather(*(sent for _, sent in batches), return_exceptions=True)
@@ -173,7 +173,7 @@ class DeadLetters:
             smaller = tried.refused()
             again += smaller
             given_up += 0 if smaller else 1
-            if len(group.letters) == 1:
+            if len(group.dead_letters) == 1:
                 self._say_once(smaller, answer)
         if passing is not None:
             self._complaints.say("sending dead letters again", passing)
@@ -208,7 +208,7 @@ class DeadLetters:
     def _filled(self, producer: AIOKafkaProducer, group: _Group) -> tuple[Any, int]:
         """A batch with as many letters of a group as it holds, and how many these are."""
         batch, count = producer.create_batch(), 0
-        for letter in group.letters:
+        for letter in group.dead_letters:
             if self._append(batch, letter, FORMS[group.form]) is None:
                 break
             count += 1

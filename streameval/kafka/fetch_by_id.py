@@ -47,7 +47,7 @@ from aiokafka.protocol.types import (
 
 from streameval.core.record_mark import NO_RECORD, RecordMark, mark
 from streameval.kafka.topic_identity import UUID
-from streameval.kafka.unpacking import UNIT, Bits, Memory, batches, opened
+from streameval.kafka.unpacking import UNIT, Memory, Parts, batches, opened
 
 FETCH: Final = 1
 NO_EPOCH: Final = -1
@@ -223,7 +223,7 @@ def _batches(records: bytes) -> Iterator[tuple[int, int, int]]:
         yield first, first + last + 1, epoch
 
 
-def _mark_in(place: TopicPartition, records: bytes, offset: int) -> RecordMark | None:
+def _mark_in(topic_partition: TopicPartition, records: bytes, offset: int) -> RecordMark | None:
     """Find the record at `offset` in the batch that a fetch from there begins with.
 
     None where it is not there, or the batch is so large that it would have to wait for its turn.
@@ -238,12 +238,12 @@ def _mark_in(place: TopicPartition, records: bytes, offset: int) -> RecordMark |
         return RecordMark(offset, NO_RECORD) if batch.base_offset <= offset else None
     memory = Memory()  # its pages take memory when they are written to
     try:
-        found = memory.records(place, raw, batch, offset, UNIT)
-        with contextlib.closing(_bits(found)) as bits:
-            for bit in bits:
+        found = memory.records(topic_partition, raw, batch, offset, UNIT)
+        with contextlib.closing(_parts(found)) as parts:
+            for part in parts:
                 if memory.asked is not None:
                     return None
-                for row in bit:
+                for row in part:
                     if row.offset == offset:
                         return mark(offset, row.timestamp, row.key, row.value)
     except Exception as error:  # any codec's error too
@@ -251,8 +251,8 @@ def _mark_in(place: TopicPartition, records: bytes, offset: int) -> RecordMark |
     return None
 
 
-def _bits(found: list[Any] | Bits) -> Bits:
-    """The records of a batch bit by bit, also where they come all at once."""
+def _parts(found: list[Any] | Parts) -> Parts:
+    """The records of a batch part by part, also where they come all at once."""
     if isinstance(found, list):
         yield found
     else:
@@ -284,12 +284,12 @@ class VerifyingClient:
         It is of no record of ours where a marker of transactions is in its place. Raises aiokafka's
         errors.
         """
-        place = TopicPartition(self._topic, partition)
+        topic_partition = TopicPartition(self._topic, partition)
         self.forget(partition)
-        leader = self._client.cluster.leader_for_partition(place)
+        leader = self._client.cluster.leader_for_partition(topic_partition)
         if leader is None or leader < 0:
             self._client.force_metadata_update()
-            raise LeaderNotAvailableError(place)
+            raise LeaderNotAvailableError(topic_partition)
         # The batch that holds the offset comes whole, however small the limits are.
         request = FetchRequest(0, 1, 1, READ_UNCOMMITTED, [(self._topic, [(partition, offset, 1)])])
         answer = await self.send(leader, request)
@@ -297,9 +297,9 @@ class VerifyingClient:
             for _, code, *_, records in partitions:
                 if code:
                     self._client.force_metadata_update()
-                    raise for_code(code)(place)
+                    raise for_code(code)(topic_partition)
                 # The batch may hold a million records: a second.
-                return await asyncio.to_thread(_mark_in, place, records, offset)
+                return await asyncio.to_thread(_mark_in, topic_partition, records, offset)
         return None
 
     async def send(self, node: int, request: Any, **options: Any) -> Any:

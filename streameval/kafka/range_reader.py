@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
 from streameval.kafka.admin import Client, our_errors
-from streameval.kafka.record_batches import Columns, read_columns
+from streameval.kafka.record_batches import RecordLists, read_record_lists
 from streameval.kafka.topic_identity import LogIdentity, identify
 
 REQUEST_MS: Final = 10_000
@@ -24,7 +24,7 @@ FETCH_MS: Final = 500
 SILENCE_SECONDS: Final = 30.0
 
 
-class Rereading:
+class RangeReader:
     """One consumer on `topic`; offsets count records, times are ms."""
 
     def __init__(self, consumer: AIOKafkaConsumer, topic: str) -> None:
@@ -36,9 +36,9 @@ class Rereading:
 
     async def starts(self, partitions: Iterable[int]) -> dict[int, int]:
         """The offset of the first record that each partition still holds."""
-        places = [TopicPartition(self._topic, number) for number in partitions]
-        found = await self._consumer.beginning_offsets(places)
-        return {place.partition: offset for place, offset in found.items()}
+        topic_partitions = [TopicPartition(self._topic, number) for number in partitions]
+        found = await self._consumer.beginning_offsets(topic_partitions)
+        return {topic_partition.partition: offset for topic_partition, offset in found.items()}
 
     async def since(self, times: Mapping[int, int]) -> dict[int, int | None]:
         """By partition, the first offset whose record has this timestamp or a later one.
@@ -48,27 +48,29 @@ class Rereading:
         asked = {TopicPartition(self._topic, number): moment for number, moment in times.items()}
         found = await self._consumer.offsets_for_times(asked)
         return {
-            place.partition: None if entry is None else entry.offset
-            for place, entry in found.items()
+            topic_partition.partition: None if entry is None else entry.offset
+            for topic_partition, entry in found.items()
         }
 
-    async def read(self, partition: int, begin: int, end: int) -> AsyncIterator[Columns]:
+    async def read(self, partition: int, begin: int, end: int) -> AsyncIterator[RecordLists]:
         """The records with offsets from `begin` up to and without `end`, in order.
 
         Raises `UnreachableError` where they stop coming.
         """
-        place = TopicPartition(self._topic, partition)
-        self._consumer.assign([place])
-        self._consumer.seek(place, begin)
+        topic_partition = TopicPartition(self._topic, partition)
+        self._consumer.assign([topic_partition])
+        self._consumer.seek(topic_partition, begin)
         give_up = time.monotonic() + SILENCE_SECONDS
         # The position counts what a compacted or transactional log has no record for, too.
-        while await self._consumer.position(place) < end:
-            for columns in (await self._consumer.getmany(timeout_ms=FETCH_MS)).get(place, ()):
+        while await self._consumer.position(topic_partition) < end:
+            for lists in (await self._consumer.getmany(timeout_ms=FETCH_MS)).get(
+                topic_partition, ()
+            ):
                 give_up = time.monotonic() + SILENCE_SECONDS
-                inside = sum(offset < end for offset in columns.offsets)
+                inside = sum(offset < end for offset in lists.offsets)
                 if inside:
-                    offsets, timestamps, keys, values, size = columns
-                    yield Columns(
+                    offsets, timestamps, keys, values, size = lists
+                    yield RecordLists(
                         offsets[:inside], timestamps[:inside], keys[:inside], values[:inside], size
                     )
             if time.monotonic() > give_up:
@@ -79,8 +81,8 @@ class Rereading:
 
 
 @asynccontextmanager
-async def rereading(client: Client, topic: str) -> AsyncIterator[Rereading]:
-    """A consumer on a topic; raises as every call of `tools` does."""
+async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeReader]:
+    """A consumer on a topic; raises as every call of `admin` does."""
     with our_errors(client):
         consumer = AIOKafkaConsumer(
             **client,
@@ -94,7 +96,7 @@ async def rereading(client: Client, topic: str) -> AsyncIterator[Rereading]:
             await consumer.start()
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
-            read_columns(consumer)
-            yield Rereading(consumer, topic)
+            read_record_lists(consumer)
+            yield RangeReader(consumer, topic)
         finally:
             await consumer.stop()

@@ -7,9 +7,9 @@ There is no public way to fetched batches, so this file stands on private things
 (its version is pinned, the tests of the reader go through all of this):
 
 1. The fetcher keeps what came of a partition in `_records`, as a `FetchResult`, whose
-   `_partition_records` is an iterator with `next_fetch_offset`. `read_columns` has the iterators
-   of one consumer replaced as they are stored; positions, seeks, pauses and rebalances stay
-   aiokafka's.
+   `_partition_records` is an iterator with `next_fetch_offset`. `read_record_lists` has the
+   iterators of one consumer replaced as they are stored; positions, seeks, pauses and rebalances
+   stay aiokafka's.
 2. The fetcher finds the class of an answer's bytes by its name, `MemoryRecords`; ours keeps them.
 3. `_fetch_max_bytes` and `_max_partition_fetch_bytes` are read before each fetch.
 4. `_get_actions_per_node` says which fetches are to be sent; while enough is fetched, ours says
@@ -43,7 +43,7 @@ from streameval.kafka.unpacking import UNIT, Memory, batches, bound_legacy_codec
 PARTITION_BYTES: Final = (4 << 20, 64 << 10)
 
 
-class Columns(NamedTuple):
+class RecordLists(NamedTuple):
     """Consecutive records of one partition, at least one: parallel lists.
 
     `size` is how many bytes they had in the log, unpacked.
@@ -56,10 +56,10 @@ class Columns(NamedTuple):
     size: int
 
 
-def read_columns(consumer: AIOKafkaConsumer, memory: int = READ_MEMORY) -> Fetched:
-    """Have `getmany` of a consumer that was just started hand out `Columns` for records.
+def read_record_lists(consumer: AIOKafkaConsumer, memory: int = READ_MEMORY) -> Fetched:
+    """Have `getmany` of a consumer that was just started hand out `RecordLists` for records.
 
-    Its `max_records` then counts `Columns`; the answer's `unit` is how many records each may hold.
+    Its `max_records` then counts `RecordLists`; `unit` is how many records each may hold.
     All that it has read and not handed out takes at most `memory` bytes.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - see above
@@ -87,7 +87,7 @@ class Fetched(OrderedDict[Any, Any]):
         self.memory = memory
         self.unreadable: dict[Any, str] = {}
         self._fetcher = fetcher
-        self._open: dict[Any, _ColumnRecords] = {}
+        self._open: dict[Any, _ListedRecords] = {}
 
     def divide(self, partitions: int, brokers: int) -> None:
         """Share what fetches may bring among so many partitions, and brokers asked at a time."""
@@ -117,37 +117,37 @@ class Fetched(OrderedDict[Any, Any]):
 
     def _forget_paused(self, assignment: Any) -> None:
         """Leave what is paused to be fetched again when it goes on: others wait for its room."""
-        for place in list(self._open):
-            if place in assignment.tps and assignment.state_value(place).paused:
-                del self[place]
+        for topic_partition in list(self._open):
+            if topic_partition in assignment.tps and assignment.state_value(topic_partition).paused:
+                del self[topic_partition]
 
-    def __setitem__(self, place: Any, result: Any) -> None:
+    def __setitem__(self, topic_partition: Any, result: Any) -> None:
         """Store what came of a partition; errors are stored too, and stay as they are."""
-        self._close(place)
+        self._close(topic_partition)
         if isinstance(result, FetchResult):
-            records = _ColumnRecords(self, result._partition_records)  # noqa: SLF001 - see above
-            result._partition_records = self._open[place] = records  # noqa: SLF001 - see above
-        super().__setitem__(place, result)
+            records = _ListedRecords(self, result._partition_records)  # noqa: SLF001 - see above
+            result._partition_records = self._open[topic_partition] = records  # noqa: SLF001 - see above
+        super().__setitem__(topic_partition, result)
 
-    def __delitem__(self, place: Any) -> None:
+    def __delitem__(self, topic_partition: Any) -> None:
         """Forget what came of a partition, unless it only waits for room."""
-        records = self._open.get(place)
+        records = self._open.get(topic_partition)
         if records is not None and records.interrupted:
             records.interrupted = False
-            self[place]._partition_records = records  # noqa: SLF001 - see above
+            self[topic_partition]._partition_records = records  # noqa: SLF001 - see above
             return
-        self._close(place)
-        super().__delitem__(place)
+        self._close(topic_partition)
+        super().__delitem__(topic_partition)
 
     def clear(self) -> None:
         """Forget everything, as after a rebalance."""
-        for place in list(self._open):
-            self._close(place)
+        for topic_partition in list(self._open):
+            self._close(topic_partition)
         super().clear()
 
-    def _close(self, place: Any) -> None:
+    def _close(self, topic_partition: Any) -> None:
         """Give back the memory of a partition's batch; an iterator in a cycle would keep it."""
-        records = self._open.pop(place, None)
+        records = self._open.pop(topic_partition, None)
         if records is not None:
             records.close()
 
@@ -160,8 +160,8 @@ class _KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it fi
         self.data = data
 
 
-class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
-    """The records of one fetch of a partition, as `Columns`.
+class _ListedRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
+    """The records of one fetch of a partition, as `RecordLists`.
 
     `interrupted`: iteration ended because it is another's turn, and goes on later.
     """
@@ -179,17 +179,17 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             plain._check_crcs,  # noqa: SLF001 - see above
             plain._isolation_level,  # noqa: SLF001 - see above
         )
-        self._records_iterator: Generator[Columns | None, None, None] | None
+        self._records_iterator: Generator[RecordLists | None, None, None] | None
         self._fetched = fetched
         self.interrupted = False
 
-    def __next__(self) -> Columns:
+    def __next__(self) -> RecordLists:
         """Hand out the next ones; ends also where nothing can be handed out for now."""
-        columns: Columns | None = super().__next__()
-        if columns is None:
+        lists: RecordLists | None = super().__next__()
+        if lists is None:
             self.interrupted = True
             raise StopIteration
-        return columns
+        return lists
 
     @property
     def data(self) -> bytes:
@@ -203,7 +203,7 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
             self._records_iterator.close()
             self._records_iterator = None
 
-    def _unpack_records(self) -> Generator[Columns | None, None, None]:
+    def _unpack_records(self) -> Generator[RecordLists | None, None, None]:
         """Small batches together, large ones in parts; ends before one that cannot be read.
 
         None where nothing can be handed out for now. `next_fetch_offset` follows what is handed
@@ -233,12 +233,12 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
                         part = size * unit // (unit + len(rows))
                         size -= part
                         self.next_fetch_offset = rows[0].offset
-                        yield _columns(handed_out, part)
+                        yield _record_lists(handed_out, part)
                     if size <= MAX_EVENT_BYTES:
                         continue
                 if rows:
                     self.next_fetch_offset = beyond
-                    yield _columns(rows, size)
+                    yield _record_lists(rows, size)
                     rows = []
                 size = 0
                 if isinstance(found, list):
@@ -250,14 +250,14 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
                             kept = [row for row in bit if row.offset >= first]
                         if kept:
                             self.next_fetch_offset = beyond = kept[-1].offset + 1
-                        yield _columns(kept, memory.size) if kept else None
+                        yield _record_lists(kept, memory.size) if kept else None
                 beyond, batch = batch.next_offset, None
         except Exception as error:  # noqa: BLE001 - any codec's error too
             why = str(error) or repr(error)
             self._fetched.unreadable[self._tp] = f"{_named(batch, beyond)} ({why})"
         self.next_fetch_offset = beyond
         if rows:
-            yield _columns(rows, size)
+            yield _record_lists(rows, size)
 
     def _readable(self, batch: Any) -> bool:
         """Whether the batch holds records for us: no marker, not of an aborted transaction.
@@ -275,8 +275,8 @@ class _ColumnRecords(PartitionRecords):  # type: ignore[misc]  # it has no types
         return not batch.is_control_batch
 
 
-def _columns(rows: list[Any], size: int) -> Columns:
-    return Columns(
+def _record_lists(rows: list[Any], size: int) -> RecordLists:
+    return RecordLists(
         [row.offset for row in rows],
         [row.timestamp for row in rows],
         [row.key for row in rows],

@@ -5,7 +5,7 @@ million headers. So what a batch takes is bounded before it is taken:
 
 1. A batch is unpacked into the *scratch* space, which is short. If it holds few bytes and few
    records, aiokafka makes all of its records at once. Nearly all batches end here.
-2. One of more records, or of so many bytes that a value may be too large, is *cut* by the lengths
+2. One of more records, or of so many bytes that a value may be too large, is *split* by the lengths
    of its records into parts that are as small as in step 1, and handed out part by part. Meanwhile
    its bytes are *held*, and counted.
 3. One that does not fit the scratch space is *large*. There is room for one of these, the *arena*,
@@ -15,7 +15,8 @@ million headers. So what a batch takes is bounded before it is taken:
 
 Shares of the budget, in 32nds: 14 the arena, 1 the scratch space, 2 what is held, 2 what is fetched
 (three times: in the socket's buffer, in the answer, in what waits to be unpacked), 4 what waits to
-be applied (see `ingest`). The rest is for the objects of one part: 1 MiB of headers becomes 32 MB.
+be applied (see `worker_loop`). The rest is for the objects of one part: 1 MiB of
+headers becomes 32 MB.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ _XERIAL_HEADER: Final = 16
 assert MIN_READ_MEMORY // 32 >= MAX_EVENT_BYTES, "the scratch space holds every event"
 
 
-Bits = Generator[list[Any], None, None]
-"""The records of a batch, bit by bit; an empty bit: it is another's turn for now."""
+Parts = Generator[list[Any], None, None]
+"""The records of a batch, part by part; an empty part: it is another's turn for now."""
 
 
-class Place(NamedTuple):
+class BatchLocation(NamedTuple):
     """A batch in the log: its partition, and the offsets from its first to its last record."""
 
     partition: Any  # aiokafka's TopicPartition
@@ -84,10 +85,10 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-class _Cut(NamedTuple):
-    """A batch to cut: its records, from the offset `first` on, by `unit` at most."""
+class _Split(NamedTuple):
+    """A batch to split: its records, from the offset `first` on, by `unit` at most."""
 
-    place: Place
+    location: BatchLocation
     raw: memoryview
     codec: int
     records: int
@@ -96,8 +97,8 @@ class _Cut(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What tells it from another batch at the same place: its first offset and checksum."""
-        return self.place.first, _UINT32.unpack_from(self.raw, _CRC)[0]
+        """What tells it from another batch at the same location: its first offset and checksum."""
+        return self.location.first, _UINT32.unpack_from(self.raw, _CRC)[0]
 
 
 class Memory:
@@ -118,14 +119,14 @@ class Memory:
         self._scratch_uses = 0
         self._arena = _space(self.largest)
         self._turns: list[Any] = []  # partitions that wait for the arena; the first one has it
-        self._allowed: Place | None = None
-        self._refused: tuple[Place, str] | None = None
-        self.asked: Place | None = None
+        self._allowed: BatchLocation | None = None
+        self._refused: tuple[BatchLocation, str] | None = None
+        self.asked: BatchLocation | None = None
         self.size = 0  # of what `records` answered last, or handed out last (bytes, unpacked)
         # What is known not to fit, by partition: the batch (its first offset, checksum) and why.
         self._hopeless: dict[Any, tuple[tuple[int, int], str]] = {}
-        # How far a batch was handed out that was cut, by partition: the batch, the offset to go on
-        # with, bytes and records before it. After a pause it is unpacked anew.
+        # How far a batch was handed out that was split, by partition: the batch, the offset to go
+        # on with, bytes and records before it. After a pause it is unpacked anew.
         self._reached: dict[Any, tuple[tuple[int, int], int, int, int]] = {}
 
     @property
@@ -136,10 +137,10 @@ class Memory:
 
     def records(
         self, partition: Any, raw: memoryview, batch: Any, first: int, unit: int
-    ) -> list[Any] | Bits:
-        """The records of a batch, `raw` to the last byte: all of them, or bit by bit.
+    ) -> list[Any] | Parts:
+        """The records of a batch, `raw` to the last byte: all of them, or part by part.
 
-        A bit may be empty: then it is another's turn. No bit has more than `unit` records or,
+        A part may be empty: then it is another's turn. No part has more than `unit` records or,
         but for one that has a single record, `MAX_EVENT_BYTES`; records before the offset `first`
         may be missing. Raises what codecs raise, `ValueError`, `CorruptRecordException`.
         """
@@ -153,8 +154,8 @@ class Memory:
         if size is None or size > min(AT_ONCE * _SHORTEST, MAX_EVENT_BYTES):
             count = _INT32.unpack_from(raw, _COUNT)[0]
             if size is None or size > MAX_EVENT_BYTES or count > AT_ONCE:
-                place = Place(partition, batch.base_offset, batch.next_offset - 1)
-                return self._cut(_Cut(place, raw, codec, count, first, unit), size)
+                location = BatchLocation(partition, batch.base_offset, batch.next_offset - 1)
+                return self._split(_Split(location, raw, codec, count, first, unit), size)
         self.size = size
         if not codec:
             return list(batch)
@@ -173,66 +174,71 @@ class Memory:
         except KeyError:
             raise UnsupportedCodecError(f"unknown compression {codec}") from None
 
-    def _cut(self, cut: _Cut, size: int | None) -> Bits:
-        """Hand out a batch in bits, from where its bytes can stay meanwhile."""
-        if not cut.codec:
-            return self._units(cut, cut.raw, RECORDS, len(cut.raw))
+    def _split(self, split: _Split, size: int | None) -> Parts:
+        """Hand out a batch in parts, from where its bytes can stay meanwhile."""
+        if not split.codec:
+            return self._units(split, split.raw, RECORDS, len(split.raw))
         if size is None:
-            return self._large(cut)
-        return self._held(cut, size, self._scratch_uses)
+            return self._large(split)
+        return self._held(split, size, self._scratch_uses)
 
-    def _held(self, cut: _Cut, size: int, scratch_use: int) -> Bits:
+    def _held(self, split: _Split, size: int, scratch_use: int) -> Parts:
         """Hand out a batch of `size` bytes that was unpacked into the scratch space."""
         while self._free < size:
             yield []
         self._free -= size
         try:
             if scratch_use != self._scratch_uses:  # another's by now
-                self._unpack(cut.codec, cut.raw)
-            yield from self._units(cut, bytes(self._scratch_records[:size]), 0, size)
+                self._unpack(split.codec, split.raw)
+            yield from self._units(split, bytes(self._scratch_records[:size]), 0, size)
         finally:
             self._free += size
 
-    def _large(self, cut: _Cut) -> Bits:
+    def _large(self, split: _Split) -> Parts:
         """Hand out a batch that does not fit the scratch space, when it is its turn."""
-        place, partition = cut.place, cut.place.partition
+        location, partition = split.location, split.location.partition
         known = self._hopeless.get(partition)
-        if known is not None and known[0] == cut.identity:
+        if known is not None and known[0] == split.identity:
             raise ValueError(known[1])
         self._turns.append(partition)
         try:
-            while self._allowed != place:
-                if self._refused is not None and self._refused[0] == place:
+            while self._allowed != location:
+                if self._refused is not None and self._refused[0] == location:
                     raise ValueError(self._refused[1])
                 if self._turns[0] == partition:
-                    self.asked = place
+                    self.asked = location
                 yield []
             try:
-                size = _INTO[cut.codec](cut.raw[RECORDS:], self._arena)
+                size = _INTO[split.codec](split.raw[RECORDS:], self._arena)
             except cramjam.DecompressionError as error:
                 limit = self.largest >> 20
                 why = f"damaged, or larger than {limit} MiB unpacked: {error}"
-                self._hopeless[partition] = cut.identity, why
+                self._hopeless[partition] = split.identity, why
                 raise ValueError(why) from error
-            yield from self._units(cut, self._arena, 0, size)
+            yield from self._units(split, self._arena, 0, size)
         finally:
             self._turns.remove(partition)
-            if self.asked == place:
+            if self.asked == location:
                 self.asked = None
-            if self._refused is not None and self._refused[0] == place:
+            if self._refused is not None and self._refused[0] == location:
                 self._refused = None
-            if self._allowed == place:
+            if self._allowed == location:
                 self._allowed = None
                 self._arena.madvise(mmap.MADV_DONTNEED)
 
-    def _units(self, cut: _Cut, source: Any, begin: int, end: int) -> Bits:
+    def _units(self, split: _Split, source: Any, begin: int, end: int) -> Parts:
         """The records of a batch, which stand unpacked in `source[begin:end]`."""
-        header = bytearray(cut.raw[:RECORDS])
+        header = bytearray(split.raw[:RECORDS])
         header[_ATTRIBUTES] &= ~_CODEC
-        partition, count, first, unit = cut.place.partition, cut.records, cut.first, cut.unit
+        partition, count, first, unit = (
+            split.location.partition,
+            split.records,
+            split.first,
+            split.unit,
+        )
         at, seen, skipped = begin, 0, 0
         before = self._reached.get(partition)
-        if before is not None and before[0] == cut.identity and before[1] <= first:
+        if before is not None and before[0] == split.identity and before[1] <= first:
             at, seen = begin + before[2], before[3]
         while seen < count:
             start, rows = at, []
@@ -255,7 +261,7 @@ class Memory:
             if not taken:
                 if length < 0 or after > end:
                     raise CorruptRecordException(f"a record of {length} bytes in {end - begin}")
-                rows, taken, at = [_large_record(source, body, cut.raw)], 1, after
+                rows, taken, at = [_large_record(source, body, split.raw)], 1, after
             if not rows:
                 _INT32.pack_into(header, _COUNT, taken)
                 rows = list(DefaultRecordBatch(bytes(header) + bytes(source[start:at])))
@@ -267,20 +273,20 @@ class Memory:
                 skipped += 1
                 if skipped % SKIPPED_UNITS == 0:
                     yield []
-            self._reached[partition] = (cut.identity, rows[-1].offset + 1, at - begin, seen)
+            self._reached[partition] = (split.identity, rows[-1].offset + 1, at - begin, seen)
         self._reached.pop(partition, None)
         if at != end:
             raise CorruptRecordException(f"{end - at} bytes after all records")
 
-    def allow(self, place: Place) -> None:
-        """Let `place` be unpacked into the arena, if it is still its turn."""
-        if self.asked == place:
-            self.asked, self._allowed = None, place
+    def allow(self, location: BatchLocation) -> None:
+        """Let `location` be unpacked into the arena, if it is still its turn."""
+        if self.asked == location:
+            self.asked, self._allowed = None, location
 
-    def refuse(self, place: Place, why: str) -> None:
-        """Leave `place` alone this time; whoever reads it hears `why`."""
-        if self.asked == place:
-            self.asked, self._refused = None, (place, why)
+    def refuse(self, location: BatchLocation, why: str) -> None:
+        """Leave `location` alone this time; whoever reads it hears `why`."""
+        if self.asked == location:
+            self.asked, self._refused = None, (location, why)
 
 
 def batches(data: bytes) -> Iterator[memoryview]:

@@ -91,8 +91,8 @@ local users, firsts, lasts = columns[1], columns[2], columns[3]
 local shapes, shape_of = {}, {}
 local function new_shape(at)
   local shape = {fields = {'last_ts'}, columns = {}, write = {'', 'last_ts', ''}}
-  for place = 4, #columns, 2 do
-    local field, column = columns[place], columns[place + 1]
+  for index = 4, #columns, 2 do
+    local field, column = columns[index], columns[index + 1]
     if column[at] ~= 0 then
       table.insert(shape.fields, field)
       table.insert(shape.columns, column)
@@ -108,8 +108,8 @@ local texts = {}  -- of the counts: most are small, and Redis writes numbers as 
 local earlier = {}  -- whose first_ts is to be written
 for at = 1, #users do
   local changed, bit = 0, 1
-  for place = 5, width, 2 do
-    if columns[place][at] ~= 0 then changed = changed + bit end
+  for index = 5, width, 2 do
+    if columns[index][at] ~= 0 then changed = changed + bit end
     bit = bit + bit
   end
   local shape = shapes[changed]

@@ -1,6 +1,6 @@
 """A lease in the store: the right of one process to do what only one may do, given for a time.
 
-It names no client of a store: `Store.lease` hands in how a script is run.
+It names no client of a store: `RedisStateStore.lease` hands in how a script is run.
 """
 
 from __future__ import annotations

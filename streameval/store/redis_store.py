@@ -145,7 +145,7 @@ class Facts(NamedTuple):
     now: int  # the server's clock (ms)
 
 
-class Store:
+class RedisStateStore:
     """Redis, for one consumer group and topic.
 
     `url` is redis://, rediss:// or unix://; `kinds` are the kinds of positives in the order of

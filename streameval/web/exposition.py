@@ -46,8 +46,8 @@ from streameval.web.status import (
 _KIND: Final = ("feedback",)
 _NO_FIGURES: Final = Figures([], [], [])
 
-Place = tuple[Any, ...]
-"""Where a sample stands: window, basis, segment, and a kind of feedback or a k if it has one."""
+Labels = tuple[Any, ...]
+"""Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""
 
 
 class Exposition(Collector):
@@ -205,7 +205,7 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
         (
             "impressions_taken_back",
             "Impressions that moved to another segment or slate after they were counted",
-            counters.impressions_taken_back,
+            counters.impressions_retracted,
         ),
     ):
         yield _counter(name, text, dimensions, list(by_segment.items()))
@@ -214,7 +214,7 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
         (
             "positives_taken_back",
             "Positives retracted, or moved to a nearer impression after they were counted",
-            counters.positives_taken_back,
+            counters.positives_retracted,
         ),
     ):
         counts = (([*segment, kind], count) for (segment, kind), count in list(by_kind.items()))
@@ -271,32 +271,32 @@ def _histogram(step: str, text: str, counters: ProcessCounters) -> HistogramMetr
 
 @dataclass(frozen=True)
 class _Grid:
-    """Rows of figures by their place, and every place that has a sample.
+    """Rows of figures by their labels, and all labels that have a sample.
 
-    A place is (window, basis, segment, key), the key being a kind of feedback or a k.
+    Labels are (window, basis, segment, key), the key being a kind of feedback or a k.
     """
 
-    labels: tuple[str, ...]
-    places: Sequence[Place]
-    rows: Mapping[Place, Row]
+    label_names: tuple[str, ...]
+    label_sets: Sequence[Labels]
+    rows: Mapping[Labels, Row]
 
     def family(self, name: str, text: str, column: str, empty: int | None) -> Metric:
         """Build the gauge of `column`; `empty` stands where there is no row (None: no sample)."""
-        family = _gauge(name, text, self.labels)
-        for place in self.places:
-            row = self.rows.get(place)
+        family = _gauge(name, text, self.label_names)
+        for labels in self.label_sets:
+            row = self.rows.get(labels)
             value = empty if row is None else row[column]
             if value is not None:
-                window, basis, segment, *key = place
+                window, basis, segment, *key = labels
                 family.add_metric(_clean([window, basis, *segment, *map(str, key)]), value)
         return family
 
     def weights(self) -> _Grid:
         """Drop the key, for the counts that are the same for every key."""
         return _Grid(
-            self.labels[:-1],
-            list(dict.fromkeys(place[:-1] for place in self.places)),
-            {place[:-1]: row for place, row in self.rows.items()},
+            self.label_names[:-1],
+            list(dict.fromkeys(labels[:-1] for labels in self.label_sets)),
+            {labels[:-1]: row for labels, row in self.rows.items()},
         )
 
 

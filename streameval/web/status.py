@@ -53,7 +53,7 @@ class Counts(dict[Key, int]):
         self[key] = self.get(key, 0) + count
 
     def keep(self, wanted: Callable[[Key], bool]) -> None:
-        """Where all places are taken, drop the counts that nobody wants; `other` stays."""
+        """Where all keys are taken, drop the counts that nobody wants; `other` stays."""
         if self._full():
             for key in [key for key in self if key != self.other and not wanted(key)]:
                 del self[key]
@@ -84,9 +84,9 @@ def _labels(*known: str) -> Counts[str]:
 class ProcessCounters:
     """What this process has committed since it started; every field only rises.
 
-    A segment that is in no window may leave the fields by segment when places are short.
+    A segment that is in no window may leave the fields by segment when there are too many.
     Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
-    counted as `*_taken_back`: counted minus taken back is what stands.
+    counted as `*_retracted`: counted minus retracted is what stands.
     """
 
     definition: Definition
@@ -96,9 +96,9 @@ class ProcessCounters:
     overflow: Counts[str] = field(default_factory=lambda: _labels("segments", "items", "feedback"))
     feedback: Counts[str] = field(init=False)
     impressions: Counts[Segment] = field(init=False)
-    impressions_taken_back: Counts[Segment] = field(init=False)
+    impressions_retracted: Counts[Segment] = field(init=False)
     positives: Counts[tuple[Segment, str]] = field(init=False)
-    positives_taken_back: Counts[tuple[Segment, str]] = field(init=False)
+    positives_retracted: Counts[tuple[Segment, str]] = field(init=False)
     duplicates: int = 0
     ignored: int = 0
     key_mismatches: int = 0
@@ -118,18 +118,18 @@ class ProcessCounters:
         rest = (OTHER,) * len(self.definition.dimensions)
         self.feedback = Counts(len(kinds) + MAX_FEEDBACK_KINDS, OTHER, kinds)
         self.impressions = Counts(segments, rest)
-        self.impressions_taken_back = Counts(segments, rest)
+        self.impressions_retracted = Counts(segments, rest)
         self.positives = Counts(segments * len(kinds), (rest, OTHER))
-        self.positives_taken_back = Counts(segments * len(kinds), (rest, OTHER))
+        self.positives_retracted = Counts(segments * len(kinds), (rest, OTHER))
 
     def keep(self, present: set[Segment]) -> None:
         """Where there are too many, drop the counts of segments that are in no window any more.
 
         Should one come back, it begins at 0 like after a restart, which `rate()` understands.
         """
-        for counts in (self.impressions, self.impressions_taken_back):
+        for counts in (self.impressions, self.impressions_retracted):
             counts.keep(present.__contains__)
-        for by_kind in (self.positives, self.positives_taken_back):
+        for by_kind in (self.positives, self.positives_retracted):
             by_kind.keep(lambda key: key[0] in present)
 
 

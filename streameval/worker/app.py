@@ -1,7 +1,7 @@
 """The worker process: Faust as the frame, and nothing of ours but what a frame does.
 
 Faust gives the process its service tree, its timers and its web server; its Kafka parts are
-switched off (they reach a fraction of what `ingest` does). In the tree:
+switched off (they reach a fraction of what `worker_loop` does). In the tree:
 
     Worker
     └── App          boot strategy without Kafka

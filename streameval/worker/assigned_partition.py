@@ -3,10 +3,10 @@
 1. `take` queues what was read; `work` decodes and applies it, a slice at a time.
 2. While it is *restoring*, records below the committed offset change the state and nothing else:
    their counters are in the store already. The first record at or beyond it ends that.
-3. `cut` flushes and makes the commit of everything applied since the last one. It is pipelined:
-   the state goes on while the commit is under way, and is dropped if the commit is refused. The
-   state is `held` until the cut is made, and until `save` has made its checkpoint if it has one.
-   Both are made in steps of bounded work, whatever the log holds.
+3. `make_commit` flushes and makes the commit of everything applied since the last one. It is
+   pipelined: the state goes on while the commit is under way, and is dropped if the commit is
+   refused. The state is `held` until the commit is made, and until `save` has made its
+   checkpoint if it has one. Both are made in steps of bounded work, whatever the log holds.
 4. `settle` counts a commit that went through. Counters of the process rise only here.
 """
 
@@ -22,10 +22,10 @@ from typing import Any
 
 from streameval.base.limits import (
     APPLY_SLICE,
-    LETTER_OVERHEAD,
+    DEAD_LETTER_OVERHEAD,
+    MAX_BATCH_DEAD_LETTER_BYTES,
     MAX_BATCH_EVENTS,
     MAX_DEAD_LETTER_BYTES,
-    MAX_LETTER_BYTES,
     MAX_WAITING_OUTCOMES,
 )
 from streameval.core.checkpoint import Checkpoint, pieces
@@ -54,17 +54,17 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Cut:
+class PendingCommit:
     """A batch to be committed: offsets, what it adds, and what it leaves behind.
 
-    One with `pieces` is ready when `Owned.save` has made its `checkpoint` of them.
+    One with `pieces` is ready when `AssignedPartition.save` has made its `checkpoint` of them.
     """
 
     partition: int
     start: int | None
     end: int
     users: list[UserDelta]
-    letters: list[DeadLetter]
+    dead_letters: list[DeadLetter]
     pieces: Generator[None, None, Checkpoint] | None
     tally: Tally
     checkpoint: Checkpoint | None = None
@@ -86,14 +86,14 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Owned:
+class AssignedPartition:
     """The partition `state`, applied up to `next_offset`.
 
-    `committed` is where the last cut ends (the next one begins there), `stored` the offset that
+    `committed` is where the last commit ends (the next one begins there), `stored` the offset that
     the store is known to hold, `saved` that of the last checkpoint (or where reading began),
     `checkpoint_offset` that of the last checkpoint (None: there is none yet).
-    `lost` are the offsets that the log lost before `next_offset`, until a cut counts them. While it
-    is flushed and a checkpoint of it is made the state is `held`: nothing may be applied.
+    `lost` are the offsets that the log lost before `next_offset`, until a commit counts them. While
+    it is flushed and a checkpoint of it is made the state is `held`: nothing may be applied.
 
     `now` everywhere is seconds of a clock that never goes back.
     """
@@ -118,9 +118,9 @@ class Owned:
     _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
     _began: float | None = None
-    buried_bytes: int = 0  # of rejected records, in the commit under way
-    _letters: list[DeadLetter] = field(default_factory=list)
-    _letter_bytes: int = 0
+    committing_bytes: int = 0  # of rejected records, in the commit under way
+    _dead_letters: list[DeadLetter] = field(default_factory=list)
+    _dead_letter_bytes: int = 0
     _key_mismatches: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
 
@@ -148,9 +148,9 @@ class Owned:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of records that wait to be applied, and of rejected ones that wait to be buried."""
+        """Bytes of records that wait to be applied, and of rejected ones not written yet."""
         waiting = sum(records.size for records in self._backlog)
-        return waiting + self._letter_bytes + self.buried_bytes
+        return waiting + self._dead_letter_bytes + self.committing_bytes
 
     @property
     def uncommitted(self) -> bool:
@@ -159,7 +159,7 @@ class Owned:
 
     @property
     def under_way(self) -> bool:
-        """Whether a commit of records was cut that is not known to be stored."""
+        """Whether a commit of records was made that is not known to be stored."""
         return self.stored != self.committed
 
     @property
@@ -173,12 +173,12 @@ class Owned:
         if records.next_offset <= expected:
             return
         if records.offsets and records.offsets[0] < expected:
-            # Read before a seek: the reader hands out a stretch we have applied already.
-            records = _stretch(records, bisect_left(records.offsets, expected))
+            # Read before a seek: the event log hands out a stretch we have applied already.
+            records = _slice(records, bisect_left(records.offsets, expected))
         # In slices, so that what is applied is freed: its memory is that of what comes next.
         size = len(records.offsets)
         for start in range(0, max(1, size), APPLY_SLICE):
-            self._backlog.append(_stretch(records, start, start + APPLY_SLICE))
+            self._backlog.append(_slice(records, start, start + APPLY_SLICE))
 
     def drop_backlog(self) -> None:
         """Forget what was read and not applied: whoever goes on reads it again."""
@@ -194,8 +194,8 @@ class Owned:
             if end == 0 and (records.offsets or records.next_offset >= self.committed):
                 yield from self._restored()
             elif end < len(records.offsets):
-                self._backlog.appendleft(_stretch(records, end))
-                records = _stretch(records, 0, end)
+                self._backlog.appendleft(_slice(records, end))
+                records = _slice(records, 0, end)
         reached = records.next_offset
         if records.offsets:
             self._apply(records)
@@ -237,12 +237,12 @@ class Owned:
         self._key_mismatches += _mismatches(keys, events)
         for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
             key, value = _head(records.keys[at]), _head(records.values[at])
-            self._letters.append(
+            self._dead_letters.append(
                 DeadLetter(
                     self.number, records.offsets[at], records.timestamps[at], key, value, rejection
                 )
             )
-            self._letter_bytes += LETTER_OVERHEAD + len(key or b"") + len(value or b"")
+            self._dead_letter_bytes += DEAD_LETTER_OVERHEAD + len(key or b"") + len(value or b"")
 
     def _flush(self) -> Generator[None, None, list[UserDelta]]:
         """Flush the state, which is held meanwhile."""
@@ -268,11 +268,13 @@ class Owned:
         return (
             self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users
-            or self._letter_bytes >= MAX_LETTER_BYTES
+            or self._dead_letter_bytes >= MAX_BATCH_DEAD_LETTER_BYTES
             or now - self._began >= self.limits.seconds
         )
 
-    def cut(self, now: float, *, with_checkpoint: bool = False) -> Generator[None, None, Cut]:
+    def make_commit(
+        self, now: float, *, with_checkpoint: bool = False
+    ) -> Generator[None, None, PendingCommit]:
         """Flush, and make the commit of everything applied since the last one.
 
         The state is held between the steps, and after them where there is a checkpoint to `save`.
@@ -288,12 +290,12 @@ class Owned:
         saving = (yield from self._checkpoint(now)) if due else (None, None, list)
         self.held = due
         began = self._began or now
-        cut = Cut(
+        pending = PendingCommit(
             self.number,
             start,
             self.next_offset,
             users,
-            self._letters,
+            self._dead_letters,
             saving[0],
             self._tally(now - began),
             last_record=self._mark_last(),
@@ -302,34 +304,34 @@ class Owned:
             outcomes=saving[2],
         )
         self.committed = self.next_offset
-        self._letters = []
-        self.buried_bytes, self._letter_bytes = self._letter_bytes, 0
+        self._dead_letters = []
+        self.committing_bytes, self._dead_letter_bytes = self._dead_letter_bytes, 0
         self._key_mismatches = 0
         self.lost = 0
         self._events = 0
         self._began = None
-        return cut
+        return pending
 
-    def save(self, cut: Cut) -> Iterator[None]:
-        """Make the checkpoint of a cut, if it has one, a bounded piece at a step."""
-        if cut.pieces is not None:
-            cut.checkpoint = yield from cut.pieces
-            cut.pieces = None
+    def save(self, pending: PendingCommit) -> Iterator[None]:
+        """Make the checkpoint of a pending, if it has one, a bounded piece at a step."""
+        if pending.pieces is not None:
+            pending.checkpoint = yield from pending.pieces
+            pending.pieces = None
             self.held = False
 
     def _mark_last(self) -> RecordMark | None:
-        """Return the mark of the last record applied since the last cut; None where none was."""
+        """Return the mark of the last record applied since the last commit; None where none was."""
         last, self._last = self._last, None
         return None if last is None else mark(*last)
 
-    def published(self, cut: Cut) -> None:
-        """Name the span of a cut in no further checkpoint.
+    def published(self, pending: PendingCommit) -> None:
+        """Name the span of a commit in no further checkpoint.
 
         Until then all name it: a worker may be told to stop before it could publish one, and still
         write another checkpoint. Whoever restores that one publishes both.
         """
-        if cut.span is not None:
-            self._unpublished.remove(cut.span.name)
+        if pending.span is not None:
+            self._unpublished.remove(pending.span.name)
 
     def _checkpoint(
         self, now: float
@@ -359,7 +361,7 @@ class Owned:
             feedback=risen["feedback"],
             overflow=risen["overflow"],
             key_mismatches=self._key_mismatches,
-            dead_letters=len(self._letters),
+            dead_letters=len(self._dead_letters),
             lost=self.lost,
             batch_seconds=seconds,
         )
@@ -397,9 +399,9 @@ class Owned:
         )
 
 
-def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
+def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[str]) -> None:
     """Count a batch that is committed."""
-    tally = cut.tally
+    tally = pending.tally
     for event, count in tally.counters["accepted"].items():
         counters.events.add(event, count)
     for reason, count in tally.counters["rejected"].items():
@@ -412,10 +414,10 @@ def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
         counters.overflow.add(bound, count)
     for segment, (added, taken) in tally.changes.impressions.items():
         counters.impressions.add(segment, added)
-        counters.impressions_taken_back.add(segment, taken)
+        counters.impressions_retracted.add(segment, taken)
     for (segment, index), (added, taken) in tally.changes.positives.items():
         counters.positives.add((segment, kinds[index]), added)
-        counters.positives_taken_back.add((segment, kinds[index]), taken)
+        counters.positives_retracted.add((segment, kinds[index]), taken)
     counters.duplicates += tally.counters["duplicates"]
     counters.ignored += tally.counters["ignored"]
     counters.key_mismatches += tally.key_mismatches
@@ -423,7 +425,7 @@ def settle(cut: Cut, counters: ProcessCounters, kinds: Sequence[str]) -> None:
     counters.dead_letters_refused += tally.dead_letters_refused
     counters.events_lost += tally.lost
     counters.commits += 1
-    counters.checkpoints += cut.checkpoint is not None
+    counters.checkpoints += pending.checkpoint is not None
     counters.batch_seconds.observe(tally.batch_seconds)
 
 
@@ -447,7 +449,7 @@ def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _stretch(records: Records, start: int, end: int | None = None) -> Records:
+def _slice(records: Records, start: int, end: int | None = None) -> Records:
     """Some of `records`, up to index `end`; reading goes on after them."""
     size = len(records.offsets)
     end = size if end is None else min(end, size)

@@ -19,8 +19,8 @@ from streameval.base.retry import persist
 from streameval.core.checkpoint import attachments_of
 from streameval.core.outcome import Outcome, Span
 from streameval.store.redis_store import Stored
-from streameval.worker.assigned_partition import Cut, Owned
-from streameval.worker.ports import Keeper
+from streameval.worker.assigned_partition import AssignedPartition, PendingCommit
+from streameval.worker.ports import StateStore
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -66,10 +66,10 @@ def open_files(settings: Settings) -> Files | None:
     )
 
 
-class Outbox:
+class OutcomeWriter:
     """The outcome files of a worker; `files` None: it writes none."""
 
-    def __init__(self, files: Files | None, store: Keeper) -> None:
+    def __init__(self, files: Files | None, store: StateStore) -> None:
         self._files, self._store = files, store
 
     @property
@@ -82,49 +82,49 @@ class Outbox:
         if self._files is not None:
             await asyncio.to_thread(self._files.check)
 
-    async def write(self, cut: Cut) -> None:
+    async def write(self, pending: PendingCommit) -> None:
         """Before the commit: the rows, whole and not visible."""
-        if self._files is not None and cut.span is not None:
-            files, span = self._files, cut.span
-            await self._run(lambda: files.write(span, cut.outcomes()))
+        if self._files is not None and pending.span is not None:
+            files, span = self._files, pending.span
+            await self._run(lambda: files.write(span, pending.outcomes()))
 
-    async def publish(self, cut: Cut) -> None:
+    async def publish(self, pending: PendingCommit) -> None:
         """After the commit: visible, if the pointer still names the span.
 
         It does not where this worker slept since: then the partition's next owner has published
         it, or the store lost data and the slates are written again.
         """
-        if self._files is None or cut.span is None:
+        if self._files is None or pending.span is None:
             return
-        header = await persist(lambda: self._store.header(cut.partition))
-        if header is not None and cut.span.name in attachments_of(header):
-            await self._show(self._files, cut.partition, cut.span.name)
+        header = await persist(lambda: self._store.header(pending.partition))
+        if header is not None and pending.span.name in attachments_of(header):
+            await self._show(self._files, pending.partition, pending.span.name)
         else:
-            await self.discard(cut)
+            await self.discard(pending)
 
-    async def discard(self, cut: Cut) -> None:
+    async def discard(self, pending: PendingCommit) -> None:
         """The commit was refused: its rows are another worker's to write."""
-        if self._files is not None and cut.span is not None:
+        if self._files is not None and pending.span is not None:
             with contextlib.suppress(UnreachableError):  # `clean` finds it one day
-                await asyncio.to_thread(self._files.discard, cut.span.name)
+                await asyncio.to_thread(self._files.discard, pending.span.name)
 
-    async def settle(self, owned: Owned, stored: Stored) -> None:
+    async def settle(self, partition: AssignedPartition, stored: Stored) -> None:
         """Bring the files to where a partition just restored from `stored` begins."""
         if self._files is None:
             return
-        beyond, since = owned.next_offset, None
+        beyond, since = partition.next_offset, None
         if stored.header is not None and stored.checkpoint_offset is not None:
             beyond = stored.checkpoint_offset
             for name in attachments_of(stored.header):
-                await self._show(self._files, owned.number, name)
-            if owned.state.watermark is not None:
-                since = owned.state.watermark - owned.state.definition.horizon
-        removed = await self._clean(self._files, owned.number, beyond, since)
+                await self._show(self._files, partition.number, name)
+            if partition.state.watermark is not None:
+                since = partition.state.watermark - partition.state.definition.horizon
+        removed = await self._clean(self._files, partition.number, beyond, since)
         if removed:
             log.warning(
                 "partition %d: %d outcome files lay beyond the checkpoint at %d, because Redis"
                 " lost data; they are removed, and their slates written again",
-                owned.number,
+                partition.number,
                 removed,
                 beyond,
             )

@@ -1,4 +1,4 @@
-"""What `ingest` needs of a log and of a store: Kafka and Redis, or the models that tests use."""
+"""What `worker_loop` needs of a log and of a store: Kafka and Redis, or the models of the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streameval.store.lease import Lease
 from streameval.store.redis_store import Applied, Commit, Facts, Fenced, Stored
 
 
-class Log(Protocol):
+class EventLog(Protocol):
     """The topic, as one member of the consumer group sees it. Offsets count records."""
 
     cluster_id: str
@@ -52,7 +52,7 @@ class Log(Protocol):
     def unreadable(self, partition: int) -> str | None:
         """The batch that `partition` waits before because it cannot be read, and why."""
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> int:
+    async def write_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> int:
         """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
@@ -65,7 +65,7 @@ class Log(Protocol):
         """Leave the group and close, within `deadline` seconds."""
 
 
-class Keeper(Protocol):
+class StateStore(Protocol):
     """The store of counters, offsets and checkpoints."""
 
     async def facts(self) -> Facts:

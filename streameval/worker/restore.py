@@ -25,9 +25,9 @@ from streameval.core.fingerprint import described, fingerprint, refuse_other_des
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
 from streameval.store.redis_store import Stored
-from streameval.worker.assigned_partition import Limits, Owned
-from streameval.worker.outcome_writer import Outbox
-from streameval.worker.ports import Keeper, Log
+from streameval.worker.assigned_partition import AssignedPartition, Limits
+from streameval.worker.outcome_writer import OutcomeWriter
+from streameval.worker.ports import EventLog, StateStore
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -39,16 +39,16 @@ _START_OVER: Final = (
 )
 
 
-class Takeover:
+class PartitionRestorer:
     """How partitions come to a worker; `cluster_id` and `topic_id` are those of its log."""
 
     def __init__(
         self,
         settings: Settings,
         limits: Limits,
-        reader: Log,
-        store: Keeper,
-        outbox: Outbox,
+        event_log: EventLog,
+        store: StateStore,
+        outcome_writer: OutcomeWriter,
         *,
         reset_windows: bool,
     ) -> None:
@@ -57,7 +57,12 @@ class Takeover:
         self.described = json.dumps(described(self.definition), sort_keys=True)
         self.cluster_id = self.topic_id = ""
         self._start_from = settings.start_from
-        self._limits, self._reader, self._store, self._outbox = limits, reader, store, outbox
+        self._limits, self._event_log, self._store, self._outcome_writer = (
+            limits,
+            event_log,
+            store,
+            outcome_writer,
+        )
         self._reset = reset_windows
         # What is stored, what it unpacks to and the state are in memory together: of one partition.
         self._restoring = asyncio.Lock()
@@ -78,7 +83,7 @@ class Takeover:
                 if stored.header is not None:
                     await asyncio.to_thread(refuse_header, stored.header, self.definition)
 
-    async def open(self, number: int, parked: Owned | None) -> Owned:
+    async def open(self, number: int, parked: AssignedPartition | None) -> AssignedPartition:
         """The partition `number`, ready to read on from `next_offset`.
 
         `parked` is its state from before, if there is one. Waits for servers that are away; raises
@@ -94,13 +99,13 @@ class Takeover:
                 if standing.offset == parked.committed and held:
                     return parked
             async with self._restoring:
-                owned = await self._open_stored(number, standing, first, end)
-            if owned is not None:
-                return owned
+                partition = await self._open_stored(number, standing, first, end)
+            if partition is not None:
+                return partition
 
     async def _open_stored(
         self, number: int, standing: Stored, first: int, end: int | None
-    ) -> Owned | None:
+    ) -> AssignedPartition | None:
         """Restore what is stored; None where another worker went on since the log was compared."""
         try:
             stored = await persist(lambda: self._store.load(number))
@@ -114,9 +119,9 @@ class Takeover:
         except UnusableStateError as error:
             stored = await self._start_anew(number, error)
             state = await self._restored(stored)
-        owned = self._opened(number, state, stored, first, end)
-        await self._outbox.settle(owned, stored)
-        return owned
+        partition = self._opened(number, state, stored, first, end)
+        await self._outcome_writer.settle(partition, stored)
+        return partition
 
     async def _start_anew(self, number: int, why: UnusableStateError) -> Stored:
         """Where that is wanted, forget windows that cannot be used; raises `why` where it is not.
@@ -134,13 +139,13 @@ class Takeover:
         """The state as of the checkpoint; raises `UnusableStateError`."""
         self._refuse_another_definition(stored)
         if stored.header is None:
-            return Partition(self.definition, journal=True, keep_outcomes=self._outbox.on)
+            return Partition(self.definition, journal=True, keep_outcomes=self._outcome_writer.on)
         return await asyncio.to_thread(
             restore,
             self.definition,
             stored.header,
             stored.chunks,
-            keep_outcomes=self._outbox.on,
+            keep_outcomes=self._outcome_writer.on,
         )
 
     def _refuse_another_definition(self, stored: Stored) -> None:
@@ -150,7 +155,7 @@ class Takeover:
 
     def _opened(
         self, number: int, state: Partition, stored: Stored, first: int, end: int | None
-    ) -> Owned:
+    ) -> AssignedPartition:
         committed, lost = stored.offset, 0
         if committed is None:
             at = first if self._start_from == "earliest" or end is None else end
@@ -178,7 +183,7 @@ class Takeover:
         idle = 0.0
         if stored.committed_at is not None:
             idle = max(0.0, time.time() - stored.committed_at / 1000)
-        return Owned(
+        return AssignedPartition(
             number,
             self._limits,
             state,
@@ -198,7 +203,7 @@ class Takeover:
         All of it is asked anew where a part was not answered: meanwhile the log may have lost its
         beginning, or its end. Raises `RefusedError` and `UnreachableError`.
         """
-        first, end = await self._reader.bounds(number)
+        first, end = await self._event_log.bounds(number)
         self.refuse_another_log()
         self._refuse_another_log_than(number, stored, end)
         await self._refuse_a_log_set_back(number, stored.last_record, first)
@@ -207,7 +212,7 @@ class Takeover:
     def refuse_another_log(self) -> None:
         """Refuse a log that is not the one this worker began to read."""
         for what in ("cluster", "topic"):
-            ours = getattr(self._reader, f"{what}_id")
+            ours = getattr(self._event_log, f"{what}_id")
             before = getattr(self, f"{what}_id") or ours
             setattr(self, f"{what}_id", before)
             if ours and before != ours:  # "" where the broker does not say
@@ -246,7 +251,7 @@ class Takeover:
         if last is None or last.offset < first:
             return
         async with self._comparing:
-            found = await self._reader.mark_at(number, last.offset)
+            found = await self._event_log.mark_at(number, last.offset)
         if found is not None and found != last:
             raise RefusedError(
                 f"the record at offset {last.offset} of partition {number} is not the one that was"

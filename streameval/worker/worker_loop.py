@@ -4,23 +4,24 @@ The steps of one batch of one partition (numbers stand in the code):
 
 1. *read* what the log has (`_turn`); a partition whose store is behind is paused, so memory is
    bounded and the group's membership is kept up.
-2. *decode and apply*, a slice at a time (`Owned.work`).
-3. *cut*: flush, and make the commit; every `checkpoint_interval` with a checkpoint (`Owned.cut`,
-   `Owned.save`). Both are made in steps while nothing is applied to this partition, so that
-   heartbeats and pages have their turn whatever the log holds.
-4. *bury* what was rejected in the dead-letter topic, acknowledged; with a checkpoint, write the
+2. *decode and apply*, a slice at a time (`AssignedPartition.work`).
+3. *make the commit*: flush, and every `checkpoint_interval` make a checkpoint
+   (`AssignedPartition.make_commit`, `AssignedPartition.save`). Both are made in steps while
+   nothing is applied to this partition, so that heartbeats and pages have their turn
+   whatever the log holds.
+4. *write* what was rejected to the dead-letter topic, acknowledged; with a checkpoint, also the
    outcome files of the slates that it gives up, not visible yet.
 5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
    the stored offset is still the one the batch began at. The next batch is applied meanwhile.
 6. *publish* the outcome files that the checkpoint names, and count the batch in the process'
    counters.
-7. tell Kafka's group the offset, for tools; nothing depends on it.
+7. tell Kafka's group the offset, for tools that show lag; nothing depends on it.
 
 A death between any two steps: before 5 the batch is read again (dead letters may repeat, with the
 same source offset), after 5 it is not. A refused commit (5) means another owner went on, or Redis
 lost its data: the partition's state is dropped and restored from what is stored.
 
-How a partition comes to a worker stands in `takeover`.
+How a partition comes to a worker stands in `restore`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.base.retry import answer_within, persist
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
-from streameval.kafka.consumer import open_reader
-from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, Store
+from streameval.kafka.consumer import open_event_log
+from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, RedisStateStore
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
-from streameval.worker.assigned_partition import Cut, Limits, Owned, settle
-from streameval.worker.outcome_writer import Files, Outbox, open_files
-from streameval.worker.ports import Keeper, Log
-from streameval.worker.restore import Takeover
+from streameval.worker.assigned_partition import AssignedPartition, Limits, PendingCommit, settle
+from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
+from streameval.worker.ports import EventLog, StateStore
+from streameval.worker.restore import PartitionRestorer
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -57,12 +58,12 @@ MOST_DEATHS: Final = 2
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1
 # Slices applied of one partition before the others get their turn, which a batch that is due ends:
-# it is cut while what it touched is still in the processor's caches.
+# its commit is made while what it touched is still in the processor's caches.
 TURN_SLICES: Final = 32
 # Slices applied before commits and pages get their turn: about 10 ms.
 STRIDE_SLICES: Final = 4
-# A flush and a cut may hold the loop for so long before heartbeats and pages get their turn: what
-# a full batch of ordinary events takes. Whatever takes longer goes on in stretches.
+# Making a commit may hold the loop for so long before heartbeats and pages get their turn. A full
+# batch of ordinary events takes as long; a longer flush goes on in stretches.
 AT_ONCE_SECONDS: Final = 0.05
 STRETCH_SECONDS: Final = 0.01
 PROBE_SECONDS: Final = 2.0
@@ -77,24 +78,24 @@ TICK_SHARE: Final = 0.05
 
 
 class Ingest:
-    """The loop around one `Log` and one `Keeper`; `IngestLike` says how the frame uses it."""
+    """The loop around an `EventLog` and a `StateStore`; `IngestLike` says how the frame uses it."""
 
     def __init__(
         self,
         settings: Settings,
-        reader: Log,
-        store: Keeper,
+        event_log: EventLog,
+        store: StateStore,
         *,
         outcomes: Files | None = None,
         reset_windows: bool = False,
     ) -> None:
         self.settings = settings
         self.definition = settings.definition()
-        self.reader = reader
+        self.event_log = event_log
         self.store = store
-        self.outbox = Outbox(outcomes, store)
+        self.outcome_writer = OutcomeWriter(outcomes, store)
         self.counters = ProcessCounters(self.definition)
-        self.owned: dict[int, Owned] = {}
+        self.partitions: dict[int, AssignedPartition] = {}
         self._limits = Limits(
             events=settings.batch_events,
             users=settings.batch_users,
@@ -103,11 +104,16 @@ class Ingest:
             max_clock_skew=self.definition.max_clock_skew,
         )
         self._most_bytes = settings.read_memory // WAITING_SHARE
-        self._takeover = Takeover(
-            settings, self._limits, reader, store, self.outbox, reset_windows=reset_windows
+        self._restorer = PartitionRestorer(
+            settings,
+            self._limits,
+            event_log,
+            store,
+            self.outcome_writer,
+            reset_windows=reset_windows,
         )
         self._assigned: set[int] = set()
-        self._parked: dict[int, Owned] = {}
+        self._parked: dict[int, AssignedPartition] = {}
         self._paused: set[int] = set()
         self._commits: dict[int, asyncio.Task[None]] = {}
         self._large: dict[int, int] = {}  # by partition, the offset beyond its large batch
@@ -131,7 +137,7 @@ class Ingest:
     async def run(self) -> None:
         """Work until stopped; raises the `StreamevalError` that ends the worker."""
         try:
-            await self.outbox.check()
+            await self.outcome_writer.check()
             await self._wait_for_store()
             if not self._stopping.is_set():
                 self._reason = "waiting for Kafka"
@@ -150,8 +156,8 @@ class Ingest:
 
     async def _join(self) -> None:
         """Join the group, unless what is stored would be refused: others need not rebalance."""
-        await self._takeover.check_stored(await self.reader.connect())
-        await self.reader.start(self)
+        await self._restorer.check_stored(await self.event_log.connect())
+        await self.event_log.start(self)
 
     async def _wait_for_store(self) -> None:
         self._reason = "waiting for Redis"
@@ -182,157 +188,166 @@ class Ingest:
     async def _turn(self) -> None:
         """One round: read, apply, commit what is due."""
         waiting = sum(
-            owned.waiting for number, owned in self.owned.items() if number not in self._paused
+            partition.waiting
+            for number, partition in self.partitions.items()
+            if number not in self._paused
         )
         # 1. read, unless the last read was more than one round applies: memory is bounded
         room = not waiting or self._waiting_bytes() < self._most_bytes
         if waiting < POLL_RECORDS and room:
-            for records in await self.reader.poll(0.0 if waiting else POLL_SECONDS, POLL_RECORDS):
-                owned = self.owned.get(records.partition)
-                if owned is not None:
-                    owned.take(records)
-        for owned in list(self.owned.values()):
-            await self._work(owned)
+            for records in await self.event_log.poll(
+                0.0 if waiting else POLL_SECONDS, POLL_RECORDS
+            ):
+                partition = self.partitions.get(records.partition)
+                if partition is not None:
+                    partition.take(records)
+        for partition in list(self.partitions.values()):
+            await self._work(partition)
         if self._large:
             self._forget_batches(
                 [
                     number
                     for number, end in self._large.items()
-                    if number in self.owned and (self.owned[number].stored or 0) >= end
+                    if number in self.partitions and (self.partitions[number].stored or 0) >= end
                 ]
             )
 
     def _waiting_bytes(self) -> int:
-        return sum(owned.waiting_bytes for owned in self.owned.values())
+        return sum(partition.waiting_bytes for partition in self.partitions.values())
 
-    async def _work(self, owned: Owned) -> None:
+    async def _work(self, partition: AssignedPartition) -> None:
         blocked = False
         for number in range(1, TURN_SLICES + 1):
-            if not owned.backlog or self.owned.get(owned.number) is not owned:
+            if not partition.backlog or self.partitions.get(partition.number) is not partition:
                 break
-            waits = owned.due(time.monotonic()) and not self._begin_commit(owned)
-            if waits or owned.held:
+            waits = partition.due(time.monotonic()) and not self._begin_commit(partition)
+            if waits or partition.held:
                 blocked = True
                 break
             began = time.monotonic()
-            for _ in owned.work(began):  # 2. decode and apply
+            for _ in partition.work(began):  # 2. decode and apply
                 await asyncio.sleep(0)
             now = time.monotonic()
-            if owned.due(now):
+            if partition.due(now):
                 break
             if number % STRIDE_SLICES == 0 or now - began > STRETCH_SECONDS:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
-        if self.owned.get(owned.number) is not owned:
+        if self.partitions.get(partition.number) is not partition:
             return
-        if owned.due(time.monotonic()):
-            self._begin_commit(owned)
-        self._regulate(owned, blocked)
+        if partition.due(time.monotonic()):
+            self._begin_commit(partition)
+        self._regulate(partition, blocked)
 
-    def _regulate(self, owned: Owned, blocked: bool) -> None:
+    def _regulate(self, partition: AssignedPartition, blocked: bool) -> None:
         """Pause a partition that waits for the store, resume it when its backlog is gone."""
-        number = owned.number
+        number = partition.number
         if blocked and number not in self._paused:
             self._paused.add(number)
-            self.reader.pause(number)
+            self.event_log.pause(number)
             if self._waiting_bytes() >= self._most_bytes:
                 # Partitions that do not wait go on; what this one has is read again.
-                owned.drop_backlog()
-                self.reader.seek(number, owned.next_offset)
+                partition.drop_backlog()
+                self.event_log.seek(number, partition.next_offset)
         elif number in self._paused and number not in self._commits:
             self._paused.discard(number)
-            self.reader.resume(number)
+            self.event_log.resume(number)
 
     # ------------------------------------------------------------------ commits
 
-    def _begin_commit(self, owned: Owned, *, with_checkpoint: bool = False) -> bool:
-        """Cut the batch and commit it in the background; False while another is under way."""
-        if owned.number in self._commits:
+    def _begin_commit(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
+        """Make the commit and send it in the background; False while another is under way."""
+        if partition.number in self._commits:
             return False
-        steps = owned.cut(time.monotonic(), with_checkpoint=with_checkpoint)  # 3. cut
+        steps = partition.make_commit(
+            time.monotonic(), with_checkpoint=with_checkpoint
+        )  # 3. make the commit
         # Nearly always it is made at once, and the next batch is applied while it is committed.
-        cut = _stretch(steps, AT_ONCE_SECONDS)
-        task = asyncio.create_task(self._commit(owned, steps, cut))
-        self._commits[owned.number] = task
+        pending = _advance(steps, AT_ONCE_SECONDS)
+        task = asyncio.create_task(self._commit(partition, steps, pending))
+        self._commits[partition.number] = task
         return True
 
     async def _commit(
-        self, owned: Owned, steps: Generator[None, None, Cut], cut: Cut | None
+        self,
+        partition: AssignedPartition,
+        steps: Generator[None, None, PendingCommit],
+        pending: PendingCommit | None,
     ) -> None:
         try:
-            while cut is None:
+            while pending is None:
                 await asyncio.sleep(0)
-                if self.owned.get(owned.number) is not owned:
-                    return  # it was let go before it was cut: whoever has it now reads it again
-                cut = _stretch(steps, STRETCH_SECONDS)
+                if self.partitions.get(partition.number) is not partition:
+                    return  # it was let go before it was pending: whoever has it now reads it again
+                pending = _advance(steps, STRETCH_SECONDS)
             began = time.monotonic()
-            for _ in owned.save(cut):
+            for _ in partition.save(pending):
                 await asyncio.sleep(0)
-            if cut.checkpoint is not None:
+            if pending.checkpoint is not None:
                 self.counters.checkpoint_seconds.observe(time.monotonic() - began)
-            if cut.letters:
-                refused = await self.reader.bury(cut.letters)  # 4. bury, write
-                cut.tally.dead_letters -= refused
-                cut.tally.dead_letters_refused = refused
-            await self.outbox.write(cut)
+            if pending.dead_letters:
+                refused = await self.event_log.write_dead_letters(pending.dead_letters)  # 4. write
+                pending.tally.dead_letters -= refused
+                pending.tally.dead_letters_refused = refused
+            await self.outcome_writer.write(pending)
             began = time.monotonic()
-            answer = await self.store.commit(self._written(cut))  # 5. commit
+            answer = await self.store.commit(self._written(pending))  # 5. commit
             self.counters.commit_seconds.observe(time.monotonic() - began)
             if isinstance(answer, Fenced):
-                self._drop(owned, answer.offset)
-                await self.outbox.discard(cut)
+                self._drop(partition, answer.offset)
+                await self.outcome_writer.discard(pending)
                 return
-            owned.stored = cut.end
-            await self.outbox.publish(cut)  # 6. publish, count
-            owned.published(cut)
-            settle(cut, self.counters, self.definition.kinds)
-            if cut.checkpoint is not None:
-                owned.checkpointed_at = time.monotonic()
-                owned.checkpoint_bytes = cut.checkpoint.size
+            partition.stored = pending.end
+            await self.outcome_writer.publish(pending)  # 6. publish, count
+            partition.published(pending)
+            settle(pending, self.counters, self.definition.kinds)
+            if pending.checkpoint is not None:
+                partition.checkpointed_at = time.monotonic()
+                partition.checkpoint_bytes = pending.checkpoint.size
         except StreamevalError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task
             self._fail(error)
         finally:
-            owned.buried_bytes = 0
-            self._commits.pop(owned.number, None)
+            partition.committing_bytes = 0
+            self._commits.pop(partition.number, None)
 
-    def _written(self, cut: Cut) -> Commit:
-        saved = cut.checkpoint
+    def _written(self, pending: PendingCommit) -> Commit:
+        saved = pending.checkpoint
         return Commit(
-            partition=cut.partition,
-            start=cut.start,
-            end=cut.end,
-            users=cut.users,
-            cluster_id=self._takeover.cluster_id,
-            topic_id=self._takeover.topic_id,
-            fingerprint=self._takeover.fingerprint,
-            definition=self._takeover.described,
+            partition=pending.partition,
+            start=pending.start,
+            end=pending.end,
+            users=pending.users,
+            cluster_id=self._restorer.cluster_id,
+            topic_id=self._restorer.topic_id,
+            fingerprint=self._restorer.fingerprint,
+            definition=self._restorer.described,
             now=int(time.time() * 1000),
             checkpoint=None
             if saved is None
-            else CheckpointWrite(saved.header, saved.chunks, saved.keep, cut.since),
-            last_record=cut.last_record,
+            else CheckpointWrite(saved.header, saved.chunks, saved.keep, pending.since),
+            last_record=pending.last_record,
         )
 
-    def _drop(self, owned: Owned, stored: int | None) -> None:
+    def _drop(self, partition: AssignedPartition, stored: int | None) -> None:
         """Another owner moved on, or the store lost data: start again from what is stored."""
         self.counters.fences += 1
         log.warning(
             "partition %d: fenced at offset %s, Redis is at %s: another worker (or a second"
             " deployment named %s) went on, or Redis lost data; reading again from what is stored",
-            owned.number,
-            owned.committed,
+            partition.number,
+            partition.committed,
             stored,
             self.settings.group,
         )
-        if self._parked.get(owned.number) is owned:
+        if self._parked.get(partition.number) is partition:
             # Its last commit is not stored, so nobody may go on with it.
-            del self._parked[owned.number]
-        if self.owned.get(owned.number) is owned:
-            del self.owned[owned.number]
-            if owned.number in self._assigned:
-                self._begin_restore(owned.number, 0.0 if stored is None else FENCE_SECONDS)
+            del self._parked[partition.number]
+        if self.partitions.get(partition.number) is partition:
+            del self.partitions[partition.number]
+            if partition.number in self._assigned:
+                self._begin_restore(partition.number, 0.0 if stored is None else FENCE_SECONDS)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -384,7 +399,9 @@ class Ingest:
             self._assigned.add(number)
             self._begin_restore(number, 0.0)
         # What went to another worker is gone for good.
-        self._parked = {n: owned for n, owned in self._parked.items() if n in self._assigned}
+        self._parked = {
+            n: partition for n, partition in self._parked.items() if n in self._assigned
+        }
         if partitions:
             log.info("assigned partitions %s", ", ".join(map(str, sorted(partitions))))
         self._reason = ""
@@ -397,25 +414,27 @@ class Ingest:
             if restoring is not None:
                 restoring.cancel()
         self._forget_batches(partitions)
-        going = [self.owned[number] for number in partitions if number in self.owned]
+        going = [self.partitions[number] for number in partitions if number in self.partitions]
         await self._finish(going, REVOKE_SECONDS)
-        for owned in going:
-            whole = not (owned.uncommitted or owned.held)
-            if self.owned.pop(owned.number, None) is owned and whole:
-                self._parked[owned.number] = owned
-            self._paused.discard(owned.number)
+        for partition in going:
+            whole = not (partition.uncommitted or partition.held)
+            if self.partitions.pop(partition.number, None) is partition and whole:
+                self._parked[partition.number] = partition
+            self._paused.discard(partition.number)
 
-    async def _finish(self, going: Sequence[Owned], seconds: float) -> None:
+    async def _finish(self, going: Sequence[AssignedPartition], seconds: float) -> None:
         """Commit all that is applied of `going`, with a checkpoint, if the time suffices."""
         end = time.monotonic() + seconds
-        for owned in going:
-            owned.drop_backlog()
+        for partition in going:
+            partition.drop_backlog()
         while time.monotonic() < end:
-            for owned in going:
-                if self.owned.get(owned.number) is owned and owned.unsaved:
-                    self._begin_commit(owned, with_checkpoint=True)
+            for partition in going:
+                if self.partitions.get(partition.number) is partition and partition.unsaved:
+                    self._begin_commit(partition, with_checkpoint=True)
             running = {
-                self._commits[owned.number] for owned in going if owned.number in self._commits
+                self._commits[partition.number]
+                for partition in going
+                if partition.number in self._commits
             }
             if not running or self._failure is not None:
                 return
@@ -424,8 +443,8 @@ class Ingest:
     def _begin_restore(self, number: int, delay: float) -> None:
         if self._stopping.is_set():
             return
-        self.reader.pause(number)
-        self.owned.pop(number, None)
+        self.event_log.pause(number)
+        self.partitions.pop(number, None)
         self._paused.discard(number)
         before = self._restores.pop(number, None)
         if before is not None:
@@ -435,11 +454,11 @@ class Ingest:
     async def _restore(self, number: int, delay: float) -> None:
         try:
             await asyncio.sleep(delay)
-            owned = await self._takeover.open(number, self._parked.pop(number, None))
+            partition = await self._restorer.open(number, self._parked.pop(number, None))
             if number in self._assigned:
-                self.owned[number] = owned
-                self.reader.seek(number, owned.next_offset)
-                self.reader.resume(number)
+                self.partitions[number] = partition
+                self.event_log.seek(number, partition.next_offset)
+                self.event_log.resume(number)
         except Exception as error:  # noqa: BLE001  whatever ends a restore ends the worker
             self._fail(error)
         else:
@@ -462,10 +481,10 @@ class Ingest:
     async def _probe(self) -> None:
         """Ask both servers every few seconds whether they are there."""
         while True:
-            self._broker_up = bool(await answer_within(self.reader.probe(), PROBE_TIMEOUT))
+            self._broker_up = bool(await answer_within(self.event_log.probe(), PROBE_TIMEOUT))
             if self._broker_up:
                 try:
-                    self._takeover.refuse_another_log()
+                    self._restorer.refuse_another_log()
                 except RefusedError as error:
                     self._fail(error)
             facts = await answer_within(self.store.facts(), PROBE_TIMEOUT)
@@ -475,24 +494,27 @@ class Ingest:
                 self._unfit = (
                     f"Redis evicts keys (maxmemory-policy {facts.policy})" if evicts else ""
                 )
-            for owned in list(self.owned.values()) if self._store_up else ():
-                await self._check_offset(owned)
+            for partition in list(self.partitions.values()) if self._store_up else ():
+                await self._check_offset(partition)
             await asyncio.sleep(PROBE_SECONDS)
 
-    async def _check_offset(self, owned: Owned) -> None:
+    async def _check_offset(self, partition: AssignedPartition) -> None:
         """Notice a store that lost or rolled back its data, also while no events come."""
-        before = owned.stored
-        if before is None or owned.number in self._commits:
+        before = partition.stored
+        if before is None or partition.number in self._commits:
             return
 
         async def look() -> tuple[int | None]:
-            return (await self.store.offset(owned.number),)
+            return (await self.store.offset(partition.number),)
 
         answer = await answer_within(look(), PROBE_TIMEOUT)
-        if answer is None or answer[0] == before or owned.stored != before:
+        if answer is None or answer[0] == before or partition.stored != before:
             return
-        if owned.number not in self._commits and self.owned.get(owned.number) is owned:
-            self._drop(owned, answer[0])
+        if (
+            partition.number not in self._commits
+            and self.partitions.get(partition.number) is partition
+        ):
+            self._drop(partition, answer[0])
 
     async def _tell_group(self) -> None:
         """Tell Kafka's group the committed offsets, for tools that show lag."""
@@ -501,12 +523,14 @@ class Ingest:
             await asyncio.sleep(GROUP_COMMIT_SECONDS)
             offsets = self._committed()
             if offsets and offsets != told:
-                await self.reader.commit(offsets)  # 7. tell the group
+                await self.event_log.commit(offsets)  # 7. tell the group
                 told = offsets
 
     def _committed(self) -> dict[int, int]:
         return {
-            number: owned.stored for number, owned in self.owned.items() if owned.stored is not None
+            number: partition.stored
+            for number, partition in self.partitions.items()
+            if partition.stored is not None
         }
 
     # -------------------------------------------------------------------- figures
@@ -518,24 +542,26 @@ class Ingest:
             return
         sums: Sums = {}
         present: set[Segment] = set()
-        for owned in list(self.owned.values()):
-            if not owned.restoring:
-                found = owned.state.sums(self._reading_time(owned, began))
+        for partition in list(self.partitions.values()):
+            if not partition.restoring:
+                found = partition.state.sums(self._reading_time(partition, began))
                 present.update(*found.values())
                 sums = merge((sums, found), self._shown)
                 await asyncio.sleep(0)
-        if not self._restores and not any(owned.restoring for owned in self.owned.values()):
+        if not self._restores and not any(
+            partition.restoring for partition in self.partitions.values()
+        ):
             self._shown.keep(present)
             self.counters.keep(present)
         self._figures = figures(self.definition, sums)
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
-    def _reading_time(self, owned: Owned, now: float) -> int | None:
+    def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:
         """T of a partition that is caught up and idle: the watermark and the time since."""
-        watermark = owned.state.watermark
-        idle = now - owned.idle_since
-        lag = self.reader.lag(owned.number, owned.next_offset)
-        if watermark is None or owned.backlog or lag != 0 or not self._broker_up or idle < 1:
+        watermark = partition.state.watermark
+        idle = now - partition.idle_since
+        lag = self.event_log.lag(partition.number, partition.next_offset)
+        if watermark is None or partition.backlog or lag != 0 or not self._broker_up or idle < 1:
             return None
         return watermark + int(idle * 1000)
 
@@ -543,14 +569,14 @@ class Ingest:
         """What the pages and `/metrics` show."""
         now = time.monotonic()
         partitions = [
-            owned.status(now, self.reader.lag(number, _counted_to(owned)))
-            for number, owned in sorted(self.owned.items())
+            partition.status(now, self.event_log.lag(number, _counted_to(partition)))
+            for number, partition in sorted(self.partitions.items())
         ]
         for partition in partitions:
-            partition.unreadable = self.reader.unreadable(partition.partition) or ""
+            partition.unreadable = self.event_log.unreadable(partition.partition) or ""
         partitions += [
             PartitionStatus(number, restoring=True)
-            for number in sorted(self._assigned - self.owned.keys())
+            for number in sorted(self._assigned - self.partitions.keys())
         ]
         return ServiceStatus(
             version=__version__,
@@ -562,10 +588,10 @@ class Ingest:
             store_up=self._store_up,
             broker_up=self._broker_up,
             ready=self._joined and not (self._reason or self._unfit),
-            reason=("" if self._joined else self.reader.trouble) or self._reason or self._unfit,
-            kafka_trouble=self.reader.trouble,
+            reason=("" if self._joined else self.event_log.trouble) or self._reason or self._unfit,
+            kafka_trouble=self.event_log.trouble,
             partitions=partitions,
-            topic_partitions=self.reader.partitions,
+            topic_partitions=self.event_log.partitions,
             figures=self._figures,
         )
 
@@ -577,8 +603,10 @@ class Ingest:
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
-        await self._finish(list(self.owned.values()), max(0.5, deadline - time.monotonic() - 3))
-        left_over = any(each.uncommitted or each.under_way for each in self.owned.values())
+        await self._finish(
+            list(self.partitions.values()), max(0.5, deadline - time.monotonic() - 3)
+        )
+        left_over = any(each.uncommitted or each.under_way for each in self.partitions.values())
         flushed = self._failure is None and not left_over
         for task in list(self._commits.values()):
             task.cancel()
@@ -587,9 +615,9 @@ class Ingest:
             await asyncio.gather(*(answer_within(note, 1.0) for note in notes))
         offsets = self._committed()
         if self._joined and offsets:
-            await answer_within(self.reader.commit(offsets), 1.0)
+            await answer_within(self.event_log.commit(offsets), 1.0)
         left = max(0.2, (deadline - time.monotonic()) / 2)
-        await answer_within(self.reader.close(left), left)
+        await answer_within(self.event_log.close(left), left)
         await answer_within(self.store.close(left), left)
         return flushed
 
@@ -597,7 +625,7 @@ class Ingest:
 def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
     """The service that the settings describe, on Kafka and Redis; nothing is connected yet."""
     definition = settings.definition()
-    store = Store(
+    store = RedisStateStore(
         settings.redis_url,
         settings.group,
         settings.topic,
@@ -606,26 +634,26 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
     )
     return Ingest(
         settings,
-        open_reader(settings),
+        open_event_log(settings),
         store,
         outcomes=open_files(settings),
         reset_windows=reset_windows,
     )
 
 
-def _counted_to(owned: Owned) -> int:
+def _counted_to(partition: AssignedPartition) -> int:
     """The offset up to which events are in the store's counters."""
-    return owned.next_offset if owned.stored is None else owned.stored
+    return partition.next_offset if partition.stored is None else partition.stored
 
 
-def _stretch(steps: Generator[None, None, Cut], seconds: float) -> Cut | None:
-    """Take steps of a cut for so long, at least one; answers it if it is made."""
+def _advance(steps: Generator[None, None, PendingCommit], seconds: float) -> PendingCommit | None:
+    """Take steps of making a commit for so long, at least one; returns it if it is made."""
     end = time.monotonic() + seconds
     try:
         next(steps)
         while time.monotonic() < end:
             next(steps)
     except StopIteration as made:
-        cut: Cut = made.value
-        return cut
+        pending: PendingCommit = made.value
+        return pending
     return None

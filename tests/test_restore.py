@@ -17,10 +17,10 @@ from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
-from streameval.store.redis_store import CheckpointWrite, Commit, Store
+from streameval.store.redis_store import CheckpointWrite, Commit, RedisStateStore
 from streameval.worker.assigned_partition import Limits
-from streameval.worker.outcome_writer import Outbox
-from streameval.worker.restore import Takeover
+from streameval.worker.outcome_writer import OutcomeWriter
+from streameval.worker.restore import PartitionRestorer
 
 pytestmark = pytest.mark.servers
 
@@ -50,9 +50,9 @@ def delete(client, key):
 
 @contextlib.asynccontextmanager
 async def stored(topic, definition, log=Log):
-    """A store with one checkpoint at offset 50, and takeovers of it, with and without a reset."""
+    """A store with one checkpoint at offset 50, and restorers of it, with and without a reset."""
     url = servers.shared_redis().url
-    store = Store(url, "g", topic, definition.kinds)
+    store = RedisStateStore(url, "g", topic, definition.kinds)
     state = Partition(definition, journal=True)
     state.apply([ImpressionEvent(TS, "u", "i", "r")])
     users = state.flush()
@@ -62,30 +62,32 @@ async def stored(topic, definition, log=Log):
     last = mark(49, TS, b"u", b"v")
     await store.commit(Commit(0, None, 50, users, *identity, TS, written, last))
     try:
-        yield store, functools.partial(takeover, store, log)
+        yield store, functools.partial(restorer, store, log)
     finally:
         await store.close()
 
 
-def takeover(store, log, definition, *, reset=False):
+def restorer(store, log, definition, *, reset=False):
     settings = SimpleNamespace(definition=lambda: definition, start_from="earliest")
     limits = Limits(1, 1, 1.0, 1.0, 1)
-    return Takeover(settings, limits, log(), store, Outbox(None, store), reset_windows=reset)
+    return PartitionRestorer(
+        settings, limits, log(), store, OutcomeWriter(None, store), reset_windows=reset
+    )
 
 
 @pytest.mark.parametrize("how", [delete, spoil])
 def test_windows_whose_chunk_is_gone_or_spoiled_start_anew_only_where_that_is_wanted(how):
     async def scenario():
-        topic, definition = servers.unique("takeover"), Definition()
+        topic, definition = servers.unique("restore"), Definition()
         async with stored(topic, definition) as (store, of):
             with contextlib.closing(redis.Redis.from_url(servers.shared_redis().url)) as client:
                 for key in client.scan_iter(f"streameval:{{g:{topic}:0}}:chunk:*"):
                     how(client, key)
             with pytest.raises(UnusableStateError, match=r"chunk .* is (missing|damaged)"):
                 await of(definition).open(0, None)
-            owned = await of(definition, reset=True).open(0, None)
-            assert (owned.committed, owned.next_offset) == (50, 50)
-            assert owned.state.watermark is None
+            partition = await of(definition, reset=True).open(0, None)
+            assert (partition.committed, partition.next_offset) == (50, 50)
+            assert partition.state.watermark is None
             assert (await store.user("u", 1)).impressions == 1
 
     asyncio.run(scenario())
@@ -95,7 +97,7 @@ def test_partitions_are_loaded_and_restored_one_at_a_time():
     """What is stored of one, unpacked, may take as much memory as the state."""
 
     async def scenario():
-        topic, definition = servers.unique("takeover"), Definition()
+        topic, definition = servers.unique("restore"), Definition()
         async with stored(topic, definition) as (store, of):
             under_way = []
             load = store.load
@@ -127,7 +129,7 @@ def test_a_partition_that_no_broker_serves_holds_up_no_other():
             return await super().bounds(number)
 
     async def scenario():
-        topic, definition = servers.unique("takeover"), Definition()
+        topic, definition = servers.unique("restore"), Definition()
         async with stored(topic, definition, Leaderless) as (_, of):
             opening = of(definition)
             waiting = asyncio.create_task(opening.open(0, None))
@@ -154,7 +156,7 @@ def test_a_log_that_changes_before_its_last_record_is_compared_is_asked_anew(lat
             raise UnreachableError("the offset is out of range")
 
     async def scenario():
-        async with stored(servers.unique("takeover"), Definition(), Changing) as (_, of):
+        async with stored(servers.unique("restore"), Definition(), Changing) as (_, of):
             opening = asyncio.wait_for(of(Definition()).open(0, None), 5)
             if later[0]:
                 assert (await opening).lost == 10
@@ -169,7 +171,7 @@ def test_what_another_worker_stores_before_a_turn_comes_is_compared_again():
     """Its last record may be another one than the log holds by now."""
 
     async def scenario():
-        topic, definition = servers.unique("takeover"), Definition()
+        topic, definition = servers.unique("restore"), Definition()
         async with stored(topic, definition) as (store, of):
             opening, load = of(definition), store.load
 
@@ -190,16 +192,18 @@ def test_what_another_worker_stores_before_a_turn_comes_is_compared_again():
 
 def test_windows_that_a_missing_right_hides_are_kept_also_where_a_reset_is_allowed():
     async def scenario():
-        topic, definition = servers.unique("takeover"), Definition()
+        topic, definition = servers.unique("restore"), Definition()
         async with stored(topic, definition) as (store, _):
             url = servers.shared_redis().url
             with contextlib.closing(redis.Redis.from_url(url)) as client:
                 client.acl_setuser(
                     topic, enabled=True, passwords=["+p"], commands=["+@all", "-get"], keys=["*"]
                 )
-            limited = Store(url.replace("//", f"//{topic}:p@"), "g", topic, definition.kinds)
+            limited = RedisStateStore(
+                url.replace("//", f"//{topic}:p@"), "g", topic, definition.kinds
+            )
             with pytest.raises(RefusedError, match="extend the rights"):
-                await takeover(limited, Log, definition, reset=True).open(0, None)
+                await restorer(limited, Log, definition, reset=True).open(0, None)
             await limited.close()
             assert (await store.load(0)).header is not None
 
@@ -209,9 +213,9 @@ def test_windows_that_a_missing_right_hides_are_kept_also_where_a_reset_is_allow
 def test_windows_that_can_be_used_are_kept_also_where_a_reset_is_allowed():
     async def scenario():
         definition = Definition()
-        async with stored(servers.unique("takeover"), definition) as (_, of):
-            owned = await of(definition, reset=True).open(0, None)
-            assert owned.state.watermark == TS
+        async with stored(servers.unique("restore"), definition) as (_, of):
+            partition = await of(definition, reset=True).open(0, None)
+            assert partition.state.watermark == TS
 
     asyncio.run(scenario())
 
@@ -219,7 +223,7 @@ def test_windows_that_can_be_used_are_kept_also_where_a_reset_is_allowed():
 def test_windows_of_another_definition_start_anew_once():
     async def scenario():
         other = Definition(ks=(3,))
-        async with stored(servers.unique("takeover"), Definition()) as (store, of):
+        async with stored(servers.unique("restore"), Definition()) as (store, of):
             with pytest.raises(RefusedError, match="another configuration"):
                 await of(other).open(0, None)
             assert (await of(other, reset=True).open(0, None)).state.watermark is None
@@ -237,7 +241,7 @@ def test_nothing_is_reset_of_another_log():
         topic_id = "another"
 
     async def scenario():
-        async with stored(servers.unique("takeover"), Definition(), Another) as (store, of):
+        async with stored(servers.unique("restore"), Definition(), Another) as (store, of):
             with pytest.raises(RefusedError, match="another Kafka topic"):
                 await of(Definition(ks=(3,)), reset=True).open(0, None)
             assert (await store.load(0)).header is not None
@@ -258,18 +262,18 @@ def marked(found, first_offset=0):
     return Marked
 
 
-def test_a_log_with_another_record_where_the_last_one_was_is_refused_at_each_takeover():
+def test_a_log_with_another_record_where_the_last_one_was_is_refused_at_each_restore():
     """Also where the state is still there from before, because the partition only went and came."""
 
     async def scenario():
-        async with stored(servers.unique("takeover"), Definition(), marked(1)) as (_, of):
+        async with stored(servers.unique("restore"), Definition(), marked(1)) as (_, of):
             with pytest.raises(RefusedError, match=r"the record at offset 49 .* was set back"):
                 await of(Definition()).open(0, None)
-        async with stored(servers.unique("takeover"), Definition()) as (store, of):
+        async with stored(servers.unique("restore"), Definition()) as (store, of):
             parked = await of(Definition()).open(0, None)
             assert await of(Definition()).open(0, parked) is parked
             with pytest.raises(RefusedError, match=r"the record at offset 49 .* was set back"):
-                await takeover(store, marked(1), Definition()).open(0, parked)
+                await restorer(store, marked(1), Definition()).open(0, parked)
 
     asyncio.run(scenario())
 
@@ -277,7 +281,7 @@ def test_a_log_with_another_record_where_the_last_one_was_is_refused_at_each_tak
 @pytest.mark.parametrize("log", [marked(None), marked(1, first_offset=50)])
 def test_a_last_record_that_compaction_or_retention_took_is_not_compared(log):
     async def scenario():
-        async with stored(servers.unique("takeover"), Definition(), log) as (_, of):
+        async with stored(servers.unique("restore"), Definition(), log) as (_, of):
             assert (await of(Definition()).open(0, None)).committed == 50
 
     asyncio.run(scenario())
@@ -291,10 +295,10 @@ def test_what_redis_alone_refuses_is_refused_before_there_is_an_assignment():
 
     async def scenario():
         other = Definition(ks=(3,))
-        async with stored(servers.unique("takeover"), Definition(), Another) as (_, of):
+        async with stored(servers.unique("restore"), Definition(), Another) as (_, of):
             with pytest.raises(RefusedError, match="another Kafka topic"):
                 await of(Definition()).check_stored(2)
-        async with stored(servers.unique("takeover"), Definition()) as (_, of):
+        async with stored(servers.unique("restore"), Definition()) as (_, of):
             await of(Definition()).check_stored(2)
             await of(other, reset=True).check_stored(2)
             with pytest.raises(RefusedError, match="another configuration"):

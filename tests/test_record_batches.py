@@ -19,7 +19,7 @@ from streameval.core.events import TooLarge
 from streameval.core.record_mark import mark
 from streameval.kafka import unpacking
 from streameval.kafka.fetch_by_id import _mark_in
-from streameval.kafka.record_batches import Fetched, _ColumnRecords, _KeptRecords
+from streameval.kafka.record_batches import Fetched, _KeptRecords, _ListedRecords
 from streameval.kafka.unpacking import RECORDS, Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0
@@ -86,7 +86,7 @@ def plain(raw, aborted, start, *, check_crcs=False, place=PLACE):
 
 def read(fetched, fetch, *, turn=lambda: None):
     """The columns of a fetch; what waits for room is given it, after `turn`."""
-    ours = _ColumnRecords(fetched, plain(*fetch))
+    ours = _ListedRecords(fetched, plain(*fetch))
     memory = fetched.memory
     while True:
         for columns in ours:
@@ -118,7 +118,7 @@ SCRATCH = st.sampled_from([1 << 20, 120, 0])
 
 @settings(max_examples=200)
 @given(fetches(), st.integers(1, 5), SCRATCH, st.sampled_from([8_000, 3, 0]))
-def test_columns_are_the_records_of_aiokafka_with_the_same_next_offset(
+def test_record_lists_are_the_records_of_aiokafka_with_the_same_next_offset(
     fetch, unit, scratch, at_once
 ):
     """Also where batches are cut, held, or large."""
@@ -199,7 +199,7 @@ def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
     bad[-1] ^= 1
     fetched = Fetched(Memory())
     fetched.unit = unit
-    records = _ColumnRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
+    records = _ListedRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
     assert [offset for columns in records for offset in columns.offsets] == [0, 1]
     assert records.next_fetch_offset == 2, "the next fetch begins with it"
     assert (
@@ -211,7 +211,7 @@ def test_nothing_of_a_batch_that_breaks_in_the_middle_is_handed_out():
     bad = bytearray(batch(2, [0, 1, 2], codec=NONE))
     struct.pack_into(">i", bad, RECORD_COUNT, 5)
     fetched = Fetched(Memory())
-    records = _ColumnRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
+    records = _ListedRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
     assert [offset for columns in records for offset in columns.offsets] == [0, 1]
     assert "offsets 2 to 4" in fetched.unreadable[TopicPartition("topic", 0)]
 
@@ -226,11 +226,11 @@ def test_batches_of_the_format_before_this_one_are_read(packed):
     if packed:
         struct.pack_into(">q", raw, 0, 4)
     fetched = Fetched(Memory())
-    records = _ColumnRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    records = _ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
     assert [offset for columns in records for offset in columns.offsets] == [2, 3, 4]
     assert records.next_fetch_offset == 5
     raw[-1] ^= 1
-    damaged = _ColumnRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    damaged = _ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
     whole = [offset for columns in damaged for offset in columns.offsets]
     assert whole == ([] if packed else [2, 3])  # unpacked, each record is a batch of its own
     assert fetched.unreadable
@@ -277,8 +277,8 @@ def test_large_batches_of_several_partitions_take_turns_and_small_ones_go_on():
     memory = fetched.memory
     raw = one(bytes(300), 4) + batch(3, [0, 1])
     places = [TopicPartition("topic", number) for number in range(3)]
-    readers = [_ColumnRecords(fetched, plain(raw, [], 2, place=place)) for place in places[:2]]
-    small = _ColumnRecords(fetched, plain(batch(0, [0, 1]), [], 0, place=places[2]))
+    readers = [_ListedRecords(fetched, plain(raw, [], 2, place=place)) for place in places[:2]]
+    small = _ListedRecords(fetched, plain(batch(0, [0, 1]), [], 0, place=places[2]))
     assert [list(each) for each in readers] == [[], []]
     assert memory.asked == (places[0], 2, 2), "the first that came"
     assert len(list(small)) == 2
