@@ -552,10 +552,13 @@ class World:
         busy = any(worker.ingest._commits for worker in self.workers)
         all_read = self.offsets() == self.ends()
         # Whoever took over may still read again what lies between the checkpoint and the offset.
+        # Or the end was stored by a commit from before the takeover, of this worker or another:
+        # the owner has then applied the same records, not flushed them, and is fenced next.
         states = {
             number: one.next_offset
             for worker in self.workers
             for number, one in worker.ingest.partitions.items()
+            if not (one.restoring or one.uncommitted)
         }
         return (
             not busy
