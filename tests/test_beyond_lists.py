@@ -5,25 +5,26 @@ import math
 import numpy as np
 import pytest
 
-from streameval.core.metrics import CATALOGUE, UNCUT
-from streameval.core.metrics.beyond_accuracy import Reach, Shown, coverage, unit_vector
+from streameval.core.metrics import METRICS, UNCUT
+from streameval.core.metrics.beyond_accuracy import ItemLists, Reach, coverage, unit_vector
 from streameval.core.metrics.daily_positive_rate import Reads
-from streameval.core.metrics.rating_errors import Ratings
+from streameval.core.metrics.rating_errors import SCALE, Ratings
 from streameval.core.metrics.retrieval import Results, SampledRanks
 
-METRICS = {entry.name: entry for entry in CATALOGUE}
+BY_NAME = {entry.name: entry for entry in METRICS}
 
 
-def units(name, data, k=UNCUT):
+def units(name, data, k=UNCUT, **values):
     """What each unit has of a figure: (x, y) of each."""
-    x, y = METRICS[name].score(data, k)
+    x, y = BY_NAME[name].score(data, k, **values)
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 def figure(name, data, k=UNCUT):
-    x, y = METRICS[name].score(data, k)
+    metric = BY_NAME[name].with_values({SCALE: (1.0, 5.0)})
+    x, y = metric.score(data, k)
     mean = x.sum() / y.sum()
-    return math.sqrt(mean) if METRICS[name].root else mean
+    return math.sqrt(mean) if BY_NAME[name].root else mean
 
 
 # --- Errors. User 0 rates items 0, 1 (errors -1, 3), user 1 item 0 (error 2).
@@ -33,7 +34,6 @@ RATINGS = Ratings(
     actual=np.array([4.0, 1.0, 3.0]),
     predicted=np.array([3.0, 4.0, 5.0]),
     lines=np.array([1, 2, 3]),
-    scale=(1.0, 5.0),
 )
 
 
@@ -59,7 +59,7 @@ def test_errors_over_pairs_and_users_differ(name, value):
 )
 def test_errors_over_items_by_hand(name, value):
     """Item 0 has errors -1 and 2, item 1 has 3."""
-    metric = METRICS[name]
+    metric = BY_NAME[name]
     totals = np.array([5.0, 9.0] if metric.squared else [3.0, 3.0])
     assert metric.of_items(totals, np.array([2.0, 1.0])).mean() == pytest.approx(value)
     assert math.isnan(metric.of_items(np.zeros(1), np.zeros(1))[0])
@@ -81,19 +81,16 @@ def test_threshold_metrics_by_hand():
         actual=np.array([4.0, 2.0, 5.0, 4.0, 5.0]),
         predicted=np.array([5.0, 4.0, 3.6, 3.0, 3.5]),
         lines=np.arange(5),
-        threshold=3.5,
     )
-    assert units("precision_threshold", ratings, 2) == [(1 / 2, 1), (0, 1)]
-    assert units("recall_threshold", ratings, 2) == [(1 / 3, 1), (0, 1)]
-    assert units("f1_threshold", ratings, 2) == [(2 / 5, 1), (0, 1)]
+    assert units("precision_threshold", ratings, 2, threshold=3.5) == [(1 / 2, 1), (0, 1)]
+    assert units("recall_threshold", ratings, 2, threshold=3.5) == [(1 / 3, 1), (0, 1)]
+    assert units("f1_threshold", ratings, 2, threshold=3.5) == [(2 / 5, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(("lines", "precision"), [((1, 2), 1.0), ((2, 1), 0.0)])
 def test_of_equal_predictions_the_earlier_line_is_recommended(lines, precision):
-    ratings = Ratings(
-        np.array([0]), np.array([5.0, 1.0]), np.array([4.0, 4.0]), np.array(lines), threshold=3.0
-    )
-    assert units("precision_threshold", ratings, 1) == [(precision, 1)]
+    ratings = Ratings(np.array([0]), np.array([5.0, 1.0]), np.array([4.0, 4.0]), np.array(lines))
+    assert units("precision_threshold", ratings, 1, threshold=3.0) == [(precision, 1)]
 
 
 # --- What lists are made of. Features: a = {x}, b = {x, y}, c = {y}.
@@ -105,7 +102,7 @@ HALF = 1 - 1 / math.sqrt(2)
 
 
 def shown(*lists, **known):
-    return Shown(lists, [range(1, len(items) + 1) for items in lists], **known)
+    return ItemLists(lists, [range(1, len(items) + 1) for items in lists], **known)
 
 
 def test_novelty_and_diversity_by_hand():

@@ -15,16 +15,16 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_RANK
-from streameval.core.metrics import CATALOGUE, UNCUT, Lists, MeanMetric, Metric, curve, nano
+from streameval.core.metrics import METRICS, UNCUT, Lists, MeanMetric, Metric, curve, nano
 from streameval.core.metrics.curve import LEVELS, interpolated
 from streameval.core.metrics.f1_mean import harmonic_mean
-from streameval.core.metrics.half_life import half_life_utility
+from streameval.core.metrics.half_life import HALF_LIFE, METRIC, NEUTRAL
 
-METRICS = {
+BY_NAME = {
     entry.name: entry
-    for entry in CATALOGUE
+    for entry in METRICS
     # The k of a level of recall is no rank: it has its own cases.
-    if isinstance(entry, Metric) and entry.cut != "recall"
+    if isinstance(entry, Metric) and entry.cutoff != "recall"
 }
 KS = (1, 3, 5, 10)
 
@@ -54,15 +54,15 @@ def lists_of(*cases):
 
 
 def score(name, ranked, gains, k=UNCUT, scores=None):
-    return METRICS[name].score(lists_of((ranked, gains, scores)), k)[0]
+    return BY_NAME[name].score(lists_of((ranked, gains, scores)), k)[0]
 
 
 # --- The catalogue
 
 
 def test_names_are_unique_and_every_row_says_what_it_means():
-    assert len({entry.name for entry in CATALOGUE}) == len(CATALOGUE)
-    for entry in CATALOGUE:
+    assert len({entry.name for entry in METRICS}) == len(METRICS)
+    for entry in METRICS:
         for said in (entry.formula, entry.source, entry.convention, entry.undefined):
             assert said and "\n" not in said and not said.endswith("."), entry.name
 
@@ -109,7 +109,7 @@ PUBLISHED_OF_A = {
 
 
 def test_case_a_has_the_value_of_each_convention():
-    assert CASES_OF_A.keys() == METRICS.keys()
+    assert CASES_OF_A.keys() == BY_NAME.keys()
     for name, value in CASES_OF_A.items():
         assert score(name, *CASE_A, 5) == pytest.approx(value, abs=1e-12), name
     for name, value in PUBLISHED_OF_A.items():
@@ -133,25 +133,29 @@ def test_f1_of_the_means_is_not_the_mean_of_f1():
     """
     cases = [(["a"], {"a": 1, "b": 1}, None), (["x"], {"a": 1}, None), (["a"], {"a": 1}, None)]
     lists = lists_of(*cases)
-    entry = next(entry for entry in CATALOGUE if isinstance(entry, MeanMetric))
+    entry = next(entry for entry in METRICS if isinstance(entry, MeanMetric))
     means = [part.score(lists, 1).mean() for part in entry.parts]
     assert means == pytest.approx([2 / 3, 1 / 2])
     assert entry.combine(*means) == pytest.approx(4 / 7)
-    assert METRICS["f1_user"].score(lists, 1).mean() == pytest.approx(5 / 9)
+    assert BY_NAME["f1_user"].score(lists, 1).mean() == pytest.approx(5 / 9)
     assert harmonic_mean(0.0, 0.0) == 0.0
+
+
+def utility(half_life, neutral):
+    return METRIC.with_values({HALF_LIFE: half_life, NEUTRAL: neutral})
 
 
 def test_half_life_halves_the_worth_at_its_rank():
     """Half-life 2, neutral 1, ratings 5, 1, 3 at ranks 1 to 3: 4/1 + 0/2 + 2/4 = 4.5."""
     lists = lists_of((["a", "b", "c"], {"a": 5, "b": 1, "c": 3}, None))
-    assert half_life_utility(2.0, 1.0).score(lists, UNCUT)[0] == 4.5
-    assert half_life_utility(2.0, 1.0).score(lists, 2)[0] == 4.0
+    assert utility(2.0, 1.0).score(lists, UNCUT)[0] == 4.5
+    assert utility(2.0, 1.0).score(lists, 2)[0] == 4.0
 
 
 @pytest.mark.parametrize(("half_life", "neutral"), [(1.0, 0.0), (5.0, -1.0)])
 def test_half_life_refuses_parameters_without_a_meaning(half_life, neutral):
-    with pytest.raises(InputError, match="half-life is above 1"):
-        half_life_utility(half_life, neutral)
+    with pytest.raises(InputError, match=r"give a number (above 1|not below 0)"):
+        utility(half_life, neutral)
 
 
 def test_auc_is_undefined_where_a_class_is_missing():
@@ -161,7 +165,7 @@ def test_auc_is_undefined_where_a_class_is_missing():
 
 
 def test_a_list_without_relevant_items_scores_0_and_is_kept():
-    for name in METRICS.keys() - {"auc"}:
+    for name in BY_NAME.keys() - {"auc"}:
         assert score(name, ["a", "b"], {"a": 0}, 5) == 0, name
         assert score(name, [], {}, 5) == 0, name
 
@@ -179,14 +183,14 @@ def test_interpolated_precision_by_hand():
 
 def test_ranks_beyond_those_of_a_stream_are_scored_too():
     lists = Lists.of([((MAX_RANK + 5,), (1.0,))])
-    assert METRICS["dcg"].score(lists, UNCUT)[0] == 1 / math.log2(MAX_RANK + 6)
-    assert METRICS["mrr"].score(lists, UNCUT)[0] == 1 / (MAX_RANK + 5)
+    assert BY_NAME["dcg"].score(lists, UNCUT)[0] == 1 / math.log2(MAX_RANK + 6)
+    assert BY_NAME["mrr"].score(lists, UNCUT)[0] == 1 / (MAX_RANK + 5)
 
 
 def test_a_score_too_large_for_an_exact_sum_is_refused():
     lists = Lists.of([((1,), (90.0,))])
     with pytest.raises(InputError, match="gains or errors are too large"):
-        nano(METRICS["dcg_exp"].score(lists, 10))
+        nano(BY_NAME["dcg_exp"].score(lists, 10))
 
 
 # --- Properties
@@ -205,7 +209,7 @@ def cases(draw):
 @given(st.lists(cases(), min_size=1, max_size=12), st.sampled_from([1, 5, 10, 30]))
 def test_a_list_has_the_same_bits_in_any_batch(batch, k):
     together = lists_of(*batch)
-    for name, metric in METRICS.items():
+    for name, metric in BY_NAME.items():
         alone = np.concatenate([metric.score(lists_of(case), k) for case in batch])
         assert metric.score(together, k).tobytes() == alone.tobytes(), name
     alone = np.concatenate([interpolated(lists_of(case)) for case in batch])
@@ -239,8 +243,8 @@ def test_trec_eval_gives_the_same_scores(batch):
     found = pytrec_eval.RelevanceEvaluator(qrels, names | {"iprec_at_recall"}).evaluate(run)
     lists = lists_of(*batch)
     curve = interpolated(lists)
-    ours = {f"{a}_{k}": METRICS[b].score(lists, k) for a, b in theirs.items() for k in KS}
-    ours |= {a: METRICS[b].score(lists, UNCUT) for a, b in whole.items()}
+    ours = {f"{a}_{k}": BY_NAME[b].score(lists, k) for a, b in theirs.items() for k in KS}
+    ours |= {a: BY_NAME[b].score(lists, UNCUT) for a, b in whole.items()}
     for number in range(len(batch)):
         for place, level in enumerate(LEVELS):
             # Its copy is version 9, which rounds level · R in another way.
@@ -266,7 +270,7 @@ def test_ir_measures_gives_the_same_means(batch):
     found = ir_measures.calc_aggregate(list(asked), qrels, run)
     lists = lists_of(*batch)
     for measure, (ours, k) in asked.items():
-        mean = METRICS[ours].score(lists, k).mean()
+        mean = BY_NAME[ours].score(lists, k).mean()
         assert mean == pytest.approx(found[measure], abs=1e-9), measure
 
 
@@ -302,7 +306,7 @@ def test_200_lists_have_the_values_of_six_tools_in_every_convention():
             name, _, k = figure.partition("@")
             cut = int(k or UNCUT)
             if (name, cut) not in cache:
-                cache[name, cut] = METRICS[CONVENTIONS[name]].score(lists, cut)
+                cache[name, cut] = BY_NAME[CONVENTIONS[name]].score(lists, cut)
             for tool, value in by_tool.items():
                 # gdeval prints five decimals.
                 rounded = name == "ndcg_exp" and tool == "ir_measures"
@@ -318,6 +322,6 @@ def test_200_lists_have_the_values_of_six_tools_in_every_convention():
 def test_the_documentation_has_every_row():
     page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
     suffix = {"required": "@k", "optional": "[@k]", "none": "", "recall": "@0.3"}
-    for entry in CATALOGUE:
+    for entry in (row.with_values({}) for row in METRICS):
         said = (entry.formula, entry.convention, entry.undefined, entry.source)
-        assert f"| `{entry.name}{suffix[entry.cut]}` | {' | '.join(said)} |" in page
+        assert f"| `{entry.name}{suffix[entry.cutoff]}` | {' | '.join(said)} |" in page

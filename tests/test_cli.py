@@ -15,7 +15,7 @@ import servers
 from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
-from streameval.cli.app import _print_json
+from streameval.cli import common
 from streameval.core.events import REASONS
 from streameval.kafka.admin import create_topics
 from streameval.store.redis_store import Commit, RedisStateStore
@@ -116,7 +116,7 @@ def test_help_loads_neither_servers_clients_nor_numpy():
 def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     """pyarrow imports it with its datasets: most of a second, for tables that nobody makes."""
     pytest.importorskip("pandas")
-    code = "import sys, streameval.cli.evaluate; print('pandas' in sys.modules)"
+    code = "import sys, streameval.evaluate.input_kinds; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 
@@ -140,7 +140,7 @@ def test_a_full_disk_is_one_line(arguments):
 
 def test_nothing_of_a_document_is_printed_where_a_figure_of_it_is_not_finite(capsys):
     with pytest.raises(InputError, match="not a finite number"):
-        _print_json({"figures": {"good": 1.0, "bad": float("nan")}})
+        common.print_json({"figures": {"good": 1.0, "bad": float("nan")}})
     assert capsys.readouterr().out == ""
 
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_answered_is_said_in_one_sentence(tmp_path: Path) -> None
     bad = tmp_path / "bad"
     bad.write_text("1 Q0 d1 1 2.0\n")
     assert "nosuch@5" in refused(file, "--metrics", "nosuch@5")
-    assert "needs a cut" in refused(file, "--metrics", "precision")
+    assert "needs a cutoff" in refused(file, "--metrics", "precision")
     assert "go together" in refused("--run", str(bad))
     assert "bad:1: 6 fields" in refused("--run", str(bad), "--qrels", str(bad))
     assert "not an outcome file" in refused(slates)

@@ -57,7 +57,10 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (*LISTS, "--metrics", "interpolated_precison@5"),
             "did you mean interpolated_precision@0.3?",
         ),
-        ((*LISTS, "--metrics", "map_blog@1000001"), "a cut is a whole number from 1 to 1,000,000,"),
+        (
+            (*LISTS, "--metrics", "map_blog@1000001"),
+            "a cutoff is a whole number from 1 to 1,000",
+        ),
         ((*LISTS, "--metrics", "zzz"), "zzz: no such figure: a name of the catalogue"),
         ((*LISTS, "--report", "r.html", "--checks", "bad.json"), "--checks bad.json: not the res"),
         ((*LISTS, "--report", "r.html", "--checks", "other.json"), "--checks other.json: not the"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from sklearn.metrics import (
 )
 from sklearn.metrics.pairwise import cosine_similarity
 
-from streameval.core.metrics import CATALOGUE
+from streameval.cli import evaluate as evaluating_command
+from streameval.core.metrics import METRICS, Lists, Scores
+from streameval.core.metrics.inputs import Number
 from streameval.core.outcome import Outcome
 from streameval.evaluate import item_means, units
-from streameval.evaluate.input_kinds import SORTS
+from streameval.evaluate.input_kinds import INPUT_KINDS
 from streameval.evaluate.readers import ranked_tables
+from streameval.evaluate.sums import BY_NAME
 from streameval.files.outcome_files import table
 from streameval.stats.intervals import student
 
@@ -342,7 +346,7 @@ def test_what_lists_are_made_of_by_hand(kind: str, tmp_path: Path) -> None:
         slates_as(kind, tmp_path),
         *("--features", written(tmp_path / "f.csv", FEATURES)),
         *("--train", written(tmp_path / "t.csv", train)),
-        *("--catalogue", written(tmp_path / "c.csv", [{"item": item} for item in "abcd"])),
+        *("--items", written(tmp_path / "c.csv", [{"item": item} for item in "abcd"])),
         *("--metrics", ",".join(names), "--per-list"),
     )
     half = 1 - 1 / math.sqrt(2)
@@ -399,7 +403,7 @@ def test_scikit_learns_cosines_give_the_same_diversity(tmp_path: Path) -> None:
 def test_an_item_outside_the_catalogue_is_named(tmp_path: Path) -> None:
     catalogue = written(tmp_path / "c.csv", [{"item": "a"}, {"item": "b"}])
     said = refused(
-        slates_as("slates", tmp_path), "--metrics", "catalogue_coverage", "--catalogue", catalogue
+        slates_as("slates", tmp_path), "--metrics", "catalogue_coverage", "--items", catalogue
     )
     assert "c is shown but not in it" in said
 
@@ -429,7 +433,7 @@ def test_coverage_by_neighbours_is_that_of_sets(tmp_path: Path) -> None:
         written(tmp_path / "r.csv", [{"user": u, "item": i} for u in users for i in rated[u]]),
         "--neighbours",
         written(tmp_path / "n.csv", [{"user": u, "neighbor": v} for u in near for v in near[u]]),
-        "--catalogue",
+        "--items",
         written(tmp_path / "c.csv", [{"item": item} for item in catalogue]),
         "--per-list",
     )
@@ -644,7 +648,7 @@ def test_equal_scores_are_counted_whatever_lists_are_looked_at_for(
     file = written(tmp_path / "s.csv", rows)
     needs = {
         "diversity": ["--features", written(tmp_path / "f.csv", FEATURES)],
-        "catalogue_coverage": ["--catalogue", file],
+        "catalogue_coverage": ["--items", file],
         "index_recall@2": ["--exact", file],
     }
     found = run(file, "--metrics", figure, *needs[figure])
@@ -683,7 +687,7 @@ def test_the_parameters_of_half_life_are_options(tmp_path: Path) -> None:
         *("--labels", written(tmp_path / "l.csv", labels), "--metrics", "half_life"),
     ]
     assert values(run(*files, "--half-life", "2", "--neutral", "1")) == {"half_life": 4.5}
-    assert "half-life is above 1" in refused(*files, "--half-life", "1")
+    assert "--half-life 1.0: give a number above 1" in refused(*files, "--half-life", "1")
 
 
 # --- The catalogue, and what is refused
@@ -702,10 +706,37 @@ def test_the_catalogue_has_every_name_and_says_what_each_takes() -> None:
     )
     others = "index_recall sampled_hit_rate sampled_ndcg positive_rate neighbour_coverage"
     assert {*ranked.split(), *rated.split(), *others.split()} <= set(rows)
-    assert {entry.sort for entry in CATALOGUE} == set(SORTS)
+    assert {entry.input_kind for entry in METRICS} == set(INPUT_KINDS)
     assert rows["rmse"]["input"].startswith("--ratings")
-    assert "; --features, what items are like" in rows["diversity"]["input"]
+    assert "; --features, features of items" in rows["diversity"]["input"]
     assert "precision_threshold@k" in invoke("--list")
+
+
+def test_a_metrics_own_parameter_needs_nothing_but_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of a new metric is enough for its option, its bounds, its note and its value."""
+    share = Number(name="top_share", meaning="the share of k", above=0, note="Share {:g}.")
+
+    def score(lists: Lists, k: int, top_share: float) -> Scores:
+        return lists.hits(round(k * top_share)).astype(float)
+
+    row = replace(BY_NAME["hit_rate"], name="top_hits", parameters=(share,), score=score)
+    monkeypatch.setattr("streameval.evaluate.input_kinds.METRICS", (*METRICS, row))
+    monkeypatch.setitem(BY_NAME, "top_hits", row)
+    evaluating_command._command.cache_clear()
+    try:
+        slates = slates_as("slates", tmp_path)
+        labels = written(tmp_path / "l.csv", [{"list": "l1", "item": "b"}])
+        asked = (slates, "--labels", labels, "--metrics", "top_hits@2")
+        assert "The share of k; above 0." in invoke("--help")
+        found = run(*asked, "--top-share", "0.5")
+        assert found["notes"]["top_share"] == 0.5
+        assert found["figures"].keys() == {"top_hits@2"}
+        assert "--top-share -1.0: give a number above 0" in refused(*asked, "--top-share", "-1")
+        assert refused(*asked) == "top_hits@2: needs --top-share, the share of k"
+    finally:
+        evaluating_command._command.cache_clear()
 
 
 def test_a_figure_of_lists_and_one_of_ratings_stand_side_by_side(tmp_path: Path) -> None:
@@ -732,16 +763,16 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "predicted twice": ["--ratings", rated, "--predictions", twice],
         "rating: nan is no finite number": ["--ratings", broken],
         "nrmse: needs --scale": ["--ratings", rated, "--metrics", "nrmse"],
-        "lowest rating is below": ["--ratings", rated, "--scale", "5:1"],
+        "lower number first": ["--ratings", rated, "--scale", "5:1"],
         "such as 1:5": ["--ratings", rated, "--scale", "5"],
         "f1_threshold@5: needs --threshold": ["--ratings", rated, "--metrics", "f1_threshold@5"],
-        "recall_threshold: needs a cut": ["--ratings", rated, "--metrics", "recall_threshold"],
-        "rmse has no cut": ["--ratings", rated, "--metrics", "rmse@5"],
+        "recall_threshold: needs a cutoff": ["--ratings", rated, "--metrics", "recall_threshold"],
+        "rmse has no cutoff": ["--ratings", rated, "--metrics", "rmse@5"],
         "needs a level of recall": [slates, "--metrics", "interpolated_precision@0.35"],
-        "a cut is a whole number": [slates, "--metrics", "ndcg@0.5"],
+        "a cutoff is a whole number": [slates, "--metrics", "ndcg@0.5"],
         "diversity: needs --features": [slates, "--metrics", "diversity"],
-        "--train, who has what": [slates, "--metrics", "novelty_self_information"],
-        "needs --catalogue": [slates, "--metrics", "catalogue_coverage@5"],
+        "--train, who has which item": [slates, "--metrics", "novelty_self_information"],
+        "needs --items": [slates, "--metrics", "catalogue_coverage@5"],
         "index_recall@5: needs an index's results": [slates, "--metrics", "index_recall@5"],
         "sampled_ndcg@5: needs --sampled": [slates, "--metrics", "sampled_ndcg@5"],
         "positive_rate: needs --events": ["--metrics", "positive_rate"],

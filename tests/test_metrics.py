@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streameval.base.limits import MAX_MEMOISED_ROWS, NANO, SCORE_SLICE
 from streameval.core.metrics import (
-    CATALOGUE,
+    METRICS,
     RANKING,
     RATES,
     Lists,
@@ -113,7 +113,7 @@ def test_the_catalogue_has_its_order_and_one_sentence_each():
         *("precision", "recall", "ndcg", "map", "mrr", "hit_rate")
     ]
     assert [rate.name for rate in RATES] == ["positive_rate", "positives_per_impression"]
-    for row in CATALOGUE:
+    for row in METRICS:
         assert row.formula and row.source
         assert "\n" not in row.formula and not row.formula.endswith(".")
 

@@ -192,7 +192,7 @@ def test_a_uri_that_cannot_be_is_said_without_its_keys():
     ],
 )
 def test_messages_show_a_place_without_keys_and_options(name, seen):
-    assert locations.shown(name) == seen
+    assert locations.redacted(name) == seen
 
 
 # --- readers --------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def as_read(batches):
     found, tied, scored = {}, 0, 0
     for batch in batches:
         ends = np.cumsum(batch.relevant)
-        flat = list(zip(batch.ranks, batch.gains, batch.places, strict=True))
+        flat = list(zip(batch.ranks, batch.gains, batch.score_ranks, strict=True))
         tied, scored = tied + batch.tied[0], scored + batch.tied[1]
         for row, name in enumerate(batch.ids):
             assert name not in found, "a list comes once"

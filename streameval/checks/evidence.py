@@ -26,7 +26,7 @@ import pyarrow as pa
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.definition import Definition
 from streameval.core.events import Event
-from streameval.files.locations import is_uri, on_disk, reaching, shown
+from streameval.files.locations import is_uri, on_disk, reaching, redacted
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
 from streameval.files.tables import connected
@@ -245,7 +245,9 @@ def gather(
         what = "a snapshot, or a folder of outcome files (dt=…)"
         others = outcome_files(str(reference), "reference", what)
         if not others.files:
-            raise InputError(f"{shown(str(reference))} holds neither a snapshot nor outcome files")
+            raise InputError(
+                f"{redacted(str(reference))} holds neither a snapshot nor outcome files"
+            )
     later = None if snapshot is None else read_snapshot(snapshot)
     recording: Recorded = no_recording
     if later is not None and recorded is not None:

@@ -12,18 +12,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError
-
-if TYPE_CHECKING:
-    from streameval.config.load import Settings
+from streameval.cli.common import Config, Json, print_json, settings_of
+from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -38,29 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
-]
-Tables = list[str] | None
-
-
-def _panel(name: str) -> Callable[..., Any]:
-    """Options under a heading of their own, by what they say and what stands for their value."""
-
-    def option(said: str, value: str | None = None) -> Any:
-        return typer.Option(help=said, metavar=value, rich_help_panel=name)
-
-    return option
-
-
-_lists = _panel("Ranked lists")
-_rated = _panel("Ratings and predictions")
-_known = _panel("What is known of items and users")
-_other = _panel("Other inputs")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def main() -> None:
@@ -103,21 +78,6 @@ def _failed(message: str, code: int) -> int:
 def _usage_message(error: typer.TyperException) -> str:
     message = getattr(error, "format_message", error.__str__)()
     return str(message).rstrip(".")
-
-
-def _settings(config: Path | None) -> Settings:
-    from streameval.config.load import load
-
-    return load(config)
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    # All of it before any is written: half a document is worse than none.
-    try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-    except ValueError as error:
-        raise InputError("a figure is not a finite number: look for one in the input") from error
-    sys.stdout.write(f"{text}\n")
 
 
 def _version(wanted: bool) -> None:
@@ -176,7 +136,7 @@ def worker(
     ] = False,
 ) -> None:
     """Run the service: Kafka in, counters in Redis, figures on /metrics."""
-    settings = _settings(config)
+    settings = settings_of(config)
     from streameval.worker.app import run_worker
 
     raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
@@ -210,7 +170,7 @@ def replay(
     first lines that are rejected are named on standard error, with the reason.
     """
     reading_time = _instant(at) if at is not None else None
-    definition = _settings(config).definition()
+    definition = settings_of(config).definition()
     from streameval.base.terminal import progress_bar
     from streameval.cli.rejected_lines import rejected_lines
     from streameval.cli.tables import print_figures
@@ -221,7 +181,7 @@ def replay(
             definition, files, advance, at=reading_time, with_users=users, on_rejected=found.add
         )
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         print_figures(document)
     for line in found.report():
@@ -235,126 +195,17 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
 
     Reads Redis while workers go on, and changes nothing there. Prints the new folder.
     """
-    settings = _settings(config)
+    settings = settings_of(config)
     from streameval.files.snapshots import manifest_of, take
 
     folder = asyncio.run(take(settings))
     if as_json:
-        _print_json({"snapshot": str(folder), **manifest_of(folder)})
+        print_json({"snapshot": str(folder), **manifest_of(folder)})
     else:
         typer.echo(folder)
 
 
-@app.command(
-    epilog="Examples: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
-    " · streameval evaluate --ratings test.csv --predictions model.csv --metrics rmse,mae_user"
-)
-def evaluate(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Outcome files, their folder or URI, slates (with --labels), an index's results"
-            " (with --exact)."
-        ),
-    ] = None,
-    metrics: Annotated[
-        str,
-        typer.Option(metavar="LIST", help="Such as ndcg@10,map@5. Default: what fits the files."),
-    ] = "",
-    by: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Also for each value of these: variant,surface.")
-    ] = "",
-    ci: Annotated[
-        bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
-    ] = False,
-    labels: Annotated[Tables, _lists("What was relevant: list, item, gain.")] = None,
-    run: Annotated[str | None, _lists("A TREC run; goes with --qrels.")] = None,
-    qrels: Annotated[str | None, _lists("TREC's relevance judgements.")] = None,
-    ties: Annotated[
-        str | None,
-        _lists(
-            "At equal scores: trec_eval's order (default of a run) or the file's.", "trec|input"
-        ),
-    ] = None,
-    complete: Annotated[
-        bool, _lists("Lists that only the labels or qrels know count 0, or are left out.")
-    ] = True,
-    half_life: Annotated[float, _lists("The rank that counts half in half_life; above 1.")] = 5.0,
-    neutral: Annotated[
-        float, _lists("The gain that is worth nothing in half_life; not below 0.")
-    ] = 0.0,
-    ratings: Annotated[Tables, _rated("Ratings: user, item, rating[, prediction].")] = None,
-    predictions: Annotated[
-        Tables, _rated("Predictions of their own: user, item, prediction.")
-    ] = None,
-    threshold: Annotated[
-        float | None, _rated("The rating from which on an item is relevant.")
-    ] = None,
-    scale: Annotated[str | None, _rated("The range of ratings, such as 1:5.", "LOW:HIGH")] = None,
-    train: Annotated[Tables, _known("Who has what: user, item.")] = None,
-    features: Annotated[Tables, _known("What items are like: item, feature[, value].")] = None,
-    catalogue: Annotated[Tables, _known("The items there are: item.")] = None,
-    neighbours: Annotated[Tables, _known("Whose neighbour is who: user, neighbour.")] = None,
-    exact: Annotated[Tables, _other("What an exact index answers: list, item, rank.")] = None,
-    sampled: Annotated[
-        Tables, _other("A positive among sampled negatives: list, item, score, positive.")
-    ] = None,
-    events: Annotated[Tables, _other("Event files, for the daily positive rate.")] = None,
-    config: Config = None,
-    per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page of figures and charts (HTML) here.")
-    ] = None,
-    checks: Annotated[
-        Path | None, typer.Option(help="Results of `check --json`, to show in the report.")
-    ] = None,
-    listing: Annotated[
-        bool, typer.Option("--list", help="Print the figures there are, and end.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Compute figures of files: ranked lists, ratings, indexes, what lists are made of.
-
-    docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
-    """
-    from streameval.cli import evaluate as evaluating
-    from streameval.evaluate import request
-
-    evaluating.run(
-        evaluating.Request(
-            given=request.Given(
-                definition=lambda: _settings(config).definition(),
-                files=files or (),
-                labels=labels or (),
-                run=run,
-                qrels=qrels,
-                ties=evaluating.ties_of(ties),
-                complete=complete,
-                half_life=half_life,
-                neutral=neutral,
-                ratings=ratings or (),
-                predictions=predictions or (),
-                threshold=threshold,
-                scale=evaluating.scale_of(scale) if scale is not None else None,
-                train=train or (),
-                features=features or (),
-                catalogue=catalogue or (),
-                neighbours=neighbours or (),
-                exact=exact or (),
-                sampled=sampled or (),
-                events=events or (),
-                by=[name.strip() for name in by.split(",") if name.strip()],
-                per_list=per_list,
-            ),
-            metrics=[name for name in metrics.split(",") if name.strip()],
-            intervals=ci,
-            report=report,
-            checks=checks,
-            catalogue=listing,
-            as_json=as_json,
-        ),
-        _print_json,
-    )
+app.command(cls=EvaluateCommand, epilog=EPILOG)(evaluate)
 
 
 @app.command(epilog="Example: streameval check --config streameval.yaml --spec checks.yaml")
@@ -405,7 +256,7 @@ def check(
     if schema:
         typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
         return
-    settings = _settings(config)
+    settings = settings_of(config)
     from streameval.checks import run
     from streameval.cli import check
     from streameval.cli.tables import print_results
@@ -422,7 +273,7 @@ def check(
     )
     found = list(results) if as_json else print_results(results)
     if as_json:
-        _print_json(run.document(found, now))
+        print_json(run.document(found, now))
     raise typer.Exit(int(run.failed(found)))
 
 
@@ -433,13 +284,13 @@ def user(
     as_json: Json = False,
 ) -> None:
     """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
-    settings = _settings(config)
+    settings = settings_of(config)
     from streameval.cli.lookup import user_counters
     from streameval.cli.tables import print_counters
 
     counters = asyncio.run(user_counters(settings, user_id))
     if as_json:
-        _print_json(counters)
+        print_json(counters)
     else:
         print_counters(counters)
 
@@ -456,7 +307,7 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 
     findings = asyncio.run(examine(config))
     if as_json:
-        _print_json({"findings": [finding._asdict() for finding in findings]})
+        print_json({"findings": [finding._asdict() for finding in findings]})
     else:
         print_findings(findings)
     raise typer.Exit(exit_code(findings))
@@ -470,7 +321,7 @@ def rules(
     ] = False,
 ) -> None:
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
-    settings = _settings(config)
+    settings = settings_of(config)
     from streameval.cli import dashboard as grafana
     from streameval.cli import rules as prometheus
 

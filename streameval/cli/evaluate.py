@@ -1,96 +1,202 @@
-"""`streameval evaluate` from what was asked to what is printed or written."""
+"""`streameval evaluate`: options from what metrics declare, and the way from request to output."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand
 
 from streameval.base.errors import InputError
-from streameval.core.metrics import CATALOGUE
-from streameval.evaluate.input_kinds import answer, asked_for, inputs_of, list_source
-from streameval.evaluate.readers.ranked_tables import Ties
-from streameval.evaluate.request import Given
-from streameval.files.locations import require_name, size
+from streameval.cli.common import Config, Json, print_json, settings_of
+
+if TYPE_CHECKING:
+    from streameval.core.metrics.inputs import Input
+    from streameval.evaluate.request import Given
+
+EPILOG: Final = (
+    "Examples: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
+    " · streameval evaluate --ratings test.csv --predictions model.csv --metrics rmse,mae_user"
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was given, and the options that say what to do with it, as the help explains them."""
+class EvaluateCommand(TyperCommand):
+    """The command; its options are built when it is used, since metrics import numpy."""
 
-    given: Given
-    metrics: Sequence[str]
-    intervals: bool
-    report: Path | None
-    checks: Path | None
-    catalogue: bool
-    as_json: bool
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of `_evaluate`, and --help."""
+        return [*_command().params, *super().get_params(ctx)]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run `_evaluate`."""
+        callback = _command().callback
+        assert callback is not None, "a command is made of a function"
+        return ctx.invoke(callback, **ctx.params)
 
 
-def run(request: Request, print_json: Callable[[Mapping[str, Any]], None]) -> None:
-    """Do what was asked. Raises `InputError`."""
-    from streameval.evaluate.report.terminal import catalogue_rows, print_answer, print_catalogue
+def evaluate() -> None:
+    """Compute figures of files: ranked lists, ratings, indexes, contents of lists.
 
-    if request.catalogue:
-        rows = catalogue_rows(CATALOGUE, inputs_of)
-        if request.as_json:
-            print_json({"catalogue": rows})
-        else:
-            print_catalogue(rows)
+    docs/evaluate.md says which figure takes which file; tables are Parquet, CSV, TSV or JSON Lines.
+    """
+
+
+def _evaluate(  # the help of the command is that of `evaluate`
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Outcome files, their folder or URI, slates (with --labels), an index's results"
+            " (with --exact)."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Such as ndcg@10,map@5. Default: those that fit the files."
+        ),
+    ] = "",
+    by: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Also for each value of these: variant,surface.")
+    ] = "",
+    ci: Annotated[
+        bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
+    ] = False,
+    config: Config = None,
+    per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page of figures and charts (HTML) here.")
+    ] = None,
+    checks: Annotated[
+        Path | None, typer.Option(help="Results of `check --json`, to show in the report.")
+    ] = None,
+    list_metrics: Annotated[
+        bool, typer.Option("--list", help="Print all metrics, and end.")
+    ] = False,
+    as_json: Json = False,
+    **inputs: Any,
+) -> None:
+    if list_metrics:
+        _list_metrics(as_json=as_json)
         return
-    if request.checks is not None and request.report is None:
+    if checks is not None and report is None:
         raise InputError("--checks: results are shown in a report: give --report too")
     from streameval.base.terminal import progress_bar
+    from streameval.evaluate import input_kinds
+    from streameval.evaluate.report.terminal import print_answer
+    from streameval.files.locations import size
 
-    given = request.given
-    _require_finite(given)
-    for file in given.all_files():
-        require_name(file)
-    for option, name in (("run", given.run), ("qrels", given.qrels)):
-        if name is not None and Path(name).is_dir():
-            raise InputError(f"--{option} {name}: is a folder: give the file")
+    given = _given(config, files or (), _names(by), inputs, per_list=per_list)
+    names = _names(metrics)
     with progress_bar(given.all_files(), size) as advance:
-        found = answer(given, request.metrics, advance)
-    if request.report is not None:
+        found = input_kinds.answer(given, names, advance)
+    if report is not None:
         from streameval.evaluate.report.page import write_report
 
-        ranked = any(asked.entry.sort == "lists" for asked in asked_for(given, request.metrics))
-        source = list_source(given) if ranked else None
-        write_report(request.report, found, given.all_files(), source, request.checks)
-    if request.as_json:
+        asked = input_kinds.asked_for(given, names)
+        ranked = any(figure.entry.input_kind == "lists" for figure in asked)
+        source = input_kinds.list_source(given) if ranked else None
+        write_report(report, found, given.all_files(), source, checks)
+    if as_json:
         print_json(found.document())
     else:
-        print_answer(found, with_intervals=request.intervals)
+        print_answer(found, with_intervals=ci)
 
 
-def _require_finite(given: Given) -> None:
-    """Raise `InputError` for a parameter that is NaN or infinite."""
-    for option in ("half_life", "neutral", "threshold"):
-        value = getattr(given, option)
-        if value is not None and not math.isfinite(value):
-            raise InputError(f"--{option.replace('_', '-')} {value}: give a finite number")
+@cache
+def _command() -> TyperCommand:
+    """Build the command from `_evaluate` and the inputs that metrics and input kinds declare."""
+    from streameval.evaluate.input_kinds import declared
+
+    signature = inspect.signature(_evaluate, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    added = [_parameter(one, heading) for one, heading in declared().items()]
+    parameters = [*own, *(one.replace(kind=one.KEYWORD_ONLY) for one in added)]
+
+    def call(**options: Any) -> None:
+        _evaluate(**options)
+
+    function: Any = call
+    function.__signature__ = signature.replace(parameters=parameters)
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand), "an app of one function is a command"
+    return command
 
 
-def ties_of(text: str | None) -> Ties | None:
-    """Read the rule for equal scores. Raises `InputError`."""
-    if text is not None and text not in get_args(Ties):
-        raise InputError(f"--ties {text}: {' or '.join(get_args(Ties))}")
-    return cast("Ties | None", text)
+def _parameter(one: Input, heading: str) -> inspect.Parameter:
+    """Return the parameter of `_evaluate` for an input."""
+    from streameval.core.metrics.inputs import Flag, Number, Table
+
+    default, metavar = None, None
+    if isinstance(one, Table):
+        kind: Any = str | None if one.single else list[str] | None
+    else:
+        default, metavar = one.default, one.metavar
+        kind = bool if isinstance(one, Flag) else float if isinstance(one, Number) else str
+        kind = kind if default is not None else kind | None
+    option = typer.Option(help=one.help, metavar=metavar, rich_help_panel=heading)
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
+    )
 
 
-def scale_of(text: str) -> tuple[float, float]:
-    """Read `1:5`, the lowest and the highest rating. Raises `InputError`."""
-    lowest, _, highest = text.partition(":")
-    try:
-        scale = float(lowest), float(highest)
-    except ValueError as error:
-        raise InputError(
-            f"--scale {text}: the lowest and the highest rating, such as 1:5"
-        ) from error
-    if not all(map(math.isfinite, scale)):
-        raise InputError(f"--scale {text}: give finite numbers, such as 1:5")
-    if not scale[0] < scale[1]:
-        raise InputError(f"--scale {text}: the lowest rating is below the highest")
-    return scale
+def _given(
+    config: Path | None,
+    files: Sequence[str],
+    by: Sequence[str],
+    inputs: Mapping[str, Any],
+    *,
+    per_list: bool,
+) -> Given:
+    """Return the inputs by what they are, once they are found sound. Raises `InputError`."""
+    from streameval.core.metrics.inputs import Table
+    from streameval.evaluate.input_kinds import declared
+    from streameval.evaluate.request import FILES, Given
+    from streameval.files.locations import require_name
+
+    tables, values = {FILES: files}, {}
+    for one in declared():
+        value = inputs[one.name]
+        if not isinstance(one, Table):
+            values[one] = None if value is None else one.read(value)
+        elif not one.single:
+            tables[one] = value or ()
+        elif value is not None:
+            tables[one] = [value]
+            if Path(value).is_dir():
+                raise InputError(f"{one.option} {value}: is a folder: give the file")
+    given = Given(
+        definition=lambda: settings_of(config).definition(),
+        tables=tables,
+        values=values,
+        by=by,
+        per_list=per_list,
+    )
+    for file in given.all_files():
+        require_name(file)
+    return given
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _list_metrics(*, as_json: bool) -> None:
+    from streameval.core.metrics import METRICS
+    from streameval.evaluate.input_kinds import inputs_of
+    from streameval.evaluate.report.terminal import metric_rows, print_metrics
+
+    rows = metric_rows(METRICS, inputs_of)
+    if as_json:
+        print_json({"catalogue": rows})
+    else:
+        print_metrics(rows)

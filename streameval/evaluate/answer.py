@@ -94,7 +94,9 @@ def merged(names: Sequence[str], answers: Sequence[Answer]) -> Answer:
             for segment in segments
         },
         lists=None if answers[0].lists is None else lists,
-        entries=list(dict.fromkeys(entry for answer in answers for entry in answer.entries)),
+        entries=list(
+            {entry.name: entry for answer in answers for entry in answer.entries}.values()
+        ),
         notes=list({note.key: note for answer in answers for note in answer.notes}.values()),
     )
 

@@ -30,7 +30,7 @@ class Batch:
     """n ranked lists and their relevant items, which lie flat, list after list.
 
     `relevant` (n,): how many relevant items a list has; `ranks` (their sum,): 1-based and rising
-    within a list, then 0 for those the list does not show; `gains` (> 0) and `places` (as
+    within a list, then 0 for those the list does not show; `gains` (> 0) and `score_ranks` (as
     `core.metrics.Lists` has them) alongside. `length` (n,): items shown. `clusters` (n,): the
     cluster of the list's user; `segments` (n,): the index in `names` of its values of `--by`.
     `ids`: the lists' names, where they were asked for. `tied`: how many lists have equal
@@ -40,7 +40,7 @@ class Batch:
     relevant: Ints
     ranks: Ints
     gains: Floats
-    places: Floats
+    score_ranks: Floats
     length: Ints
     clusters: Ints
     segments: Ints
@@ -66,7 +66,7 @@ class Batch:
                     gains=_take(self.gains, flat, there),
                     relevant=relevant,
                     length=self.length[rows],
-                    places=_take(self.places, flat, there),
+                    score_ranks=_take(self.score_ranks, flat, there),
                 ),
             )
 

@@ -1,17 +1,28 @@
-"""What figures are computed from: which files each sort needs, and who computes it.
+"""Input kinds: for each kind of data that metrics take, its files and the function that computes.
 
-The one table that knows all sorts of `core.metrics.entry.Sort`.
+This is the one table that knows all values of `core.metrics.entry.InputKind`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from streameval.base.errors import InputError
-from streameval.core.metrics.entry import Entry, Sort
-from streameval.core.metrics.half_life import half_life_utility
+from streameval.core.metrics import METRICS
+from streameval.core.metrics.entry import Entry, InputKind
+from streameval.core.metrics.inputs import (
+    HEADINGS,
+    ITEMS,
+    KNOWN,
+    LISTS,
+    OTHER,
+    RATED,
+    TRAIN,
+    Input,
+    Table,
+)
 from streameval.evaluate.answer import Answer, merged
 from streameval.evaluate.batches import Advance
 from streameval.evaluate.item_means import item_figures
@@ -21,111 +32,140 @@ from streameval.evaluate.readers.neighbour_tables import neighbour_figures
 from streameval.evaluate.readers.ranked_tables import tie_notes
 from streameval.evaluate.readers.rating_tables import rating_figures
 from streameval.evaluate.readers.retrieval_tables import index_figures, sampled_figures
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import (
+    COMPLETE,
+    EVENTS,
+    EXACT,
+    FILES,
+    LABELS,
+    NEIGHBOURS,
+    PREDICTIONS,
+    QRELS,
+    RATINGS,
+    RUN,
+    SAMPLED,
+    TIES,
+    Given,
+)
 from streameval.evaluate.sources import Source, source
-from streameval.evaluate.sums import DEFAULT, METRICS, Asked, evaluated
-from streameval.files.locations import shown
+from streameval.evaluate.sums import DEFAULT, Asked, evaluated
+from streameval.files.locations import redacted
 from streameval.files.tables import require_disk
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How a sort is computed. `inputs`: what it is computed from, in words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """How figures of an input kind are computed. `inputs` names its files for people.
 
-    `present` tells whether that was given, `uses` which of what was given it reads, by name.
-    `default` is computed where no figure was asked for. `answer` computes figures of the sort.
+    `takes`: every input that it may read. `reads` picks those that it reads of the given ones,
+    where that is not all. `present` tells whether its files were given. `default` names its
+    figures where nobody asked for any. `heading` is that of its metrics' parameters in help.
     """
 
     inputs: str
-    uses: Callable[[Given], Sequence[str]]
+    heading: str
+    takes: Collection[Input]
     present: Callable[[Given], bool]
-    default: Sequence[str]
     answer: Callable[[Given, Sequence[Asked], Advance], Answer]
+    default: Sequence[str] = ()
+    reads: Callable[[Given], Collection[Input]] | None = None
+
+    def read_of(self, given: Given) -> Collection[Input]:
+        """Return the inputs that it reads."""
+        return self.takes if self.reads is None else self.reads(given)
 
 
 def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
-    """Compute the figures `names`, or what fits the files. Raises `InputError`."""
+    """Compute the figures `names`, or those that fit the files. Raises `InputError`."""
     asked = asked_for(given, names)
-    by_sort: dict[Sort, list[Asked]] = {}
+    by_kind: dict[InputKind, list[Asked]] = {}
     for figure in asked:
-        by_sort.setdefault(figure.entry.sort, []).append(figure)
+        by_kind.setdefault(figure.entry.input_kind, []).append(figure)
     _check(given, asked)
-    answers = [SORTS[sort].answer(given, chosen, advance) for sort, chosen in by_sort.items()]
+    answers = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
     return merged([figure.name for figure in asked], answers)
 
 
 def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
-    """The figures of these names, or without any the default of the first sort with files."""
+    """Return the figures of these names, or else the default of the first kind with files."""
     if not names:
-        chosen = [work for work in SORTS.values() if work.default and work.present(given)]
-        if not chosen:
+        fitting = (kind for kind in INPUT_KINDS.values() if kind.default and kind.present(given))
+        chosen = next(fitting, None)
+        if chosen is None:
             _require_companions(given)
-        names = chosen[0].default if chosen else DEFAULT
-    return [Asked.parse(name) for name in names]
+        names = DEFAULT if chosen is None else chosen.default
+    return [Asked.parse(name, given.values) for name in names]
 
 
 def _require_companions(given: Given) -> None:
-    """Raise `InputError` for a file that says nothing without another, naming that."""
-    for option, sort in _COMPANIONS.items():
-        if _has(given, option):
-            raise InputError(f"--{option} alone has no figure: give {SORTS[sort].inputs}")
-    for name, needed in _PARAMETERS.items():
-        for option in needed:
-            if _has(given, option):
-                inputs = inputs_of(METRICS[name])
-                raise InputError(f"--{option} alone has no figure: {name} needs {inputs}")
+    """Raise `InputError` for an input that has no figure without another, and name the other."""
+    for one in given.inputs():
+        alone = f"{one.option} alone has no figure"
+        for entry in METRICS:
+            if one in entry.required():
+                raise InputError(f"{alone}: {entry.name} needs {inputs_of(entry)}")
+        for kind in INPUT_KINDS.values():
+            if one in kind.takes:
+                raise InputError(f"{alone}: give {kind.inputs}")
 
 
 def inputs_of(entry: Entry) -> str:
-    """What a figure is computed from, in words."""
-    more = _PARAMETERS.get(entry.name, {})
-    return SORTS[entry.sort].inputs + "".join(
-        f"; --{option}, {what}" for option, what in more.items()
-    )
+    """Name the inputs of a metric for people."""
+    kind = INPUT_KINDS[entry.input_kind]
+    return "; ".join([kind.inputs, *(one.described for one in entry.required())])
+
+
+def declared() -> dict[Input, str]:
+    """Return every input of any kind and metric with its heading in help, by heading."""
+    found: dict[Input, str] = {}
+    for name, kind in INPUT_KINDS.items():
+        entries = [entry for entry in METRICS if entry.input_kind == name]
+        inputs: list[Input] = [*kind.takes]
+        for entry in entries:
+            inputs += [*entry.needs, *entry.parameters]
+        for one in inputs:
+            if one != FILES:
+                found.setdefault(one, one.heading if isinstance(one, Table) else kind.heading)
+    return dict(sorted(found.items(), key=lambda pair: HEADINGS.index(pair[1])))
 
 
 def _check(given: Given, asked: Sequence[Asked]) -> None:
-    """Refuse a figure whose files are missing, and what was given that no figure uses."""
-    require_disk(given.all_files()[len(given.files) :])
-    used: set[str] = set()
+    """Refuse a figure without its inputs, and an input that no figure reads."""
+    require_disk(given.all_files()[len(given[FILES]) :])
+    present = given.inputs()
+    used: set[Input] = set()
     for figure in asked:
-        name, sort = figure.entry.name, figure.entry.sort
-        # What lists lack is said by their source.
-        if sort != "lists" and not SORTS[sort].present(given):
-            raise InputError(f"{figure.name}: needs {SORTS[sort].inputs}")
-        for option, what in _PARAMETERS.get(name, {}).items():
-            if not _has(given, option):
-                raise InputError(f"{figure.name}: needs --{option}, {what}")
-        used |= {*SORTS[sort].uses(given), *_PARAMETERS.get(name, ()), *_OPTIONAL.get(name, ())}
-    for option in sorted(_OPTIONS - used):
-        if _has(given, option):
-            raise InputError(f"{_shown(given, option)}: no figure that was asked for uses it")
+        entry, kind = figure.entry, INPUT_KINDS[figure.entry.input_kind]
+        # The source of ranked lists says itself which files it lacks.
+        if entry.input_kind != "lists" and not kind.present(given):
+            raise InputError(f"{figure.name}: needs {kind.inputs}")
+        for one in entry.required():
+            if one not in present:
+                raise InputError(f"{figure.name}: needs {one.described}")
+        used |= {*kind.read_of(given), *entry.needs, *entry.parameters}
+    for one in present:
+        if one not in used:
+            raise InputError(f"{_written(given, one)}: no figure that was asked for uses it")
 
 
-def _has(given: Given, option: str) -> bool:
-    """Whether an option was given a value of its own."""
-    value = getattr(given, option)
-    return value not in (None, (), []) and value != _DEFAULTS.get(option)
-
-
-def _shown(given: Given, option: str) -> str:
-    """An option as it was written."""
-    if option == "files":
-        more = len(given.files) - 1
-        return shown(given.files[0]) + (f" and {more} more" if more else "")
-    return "--no-complete" if option == "complete" else f"--{option.replace('_', '-')}"
+def _written(given: Given, one: Input) -> str:
+    """Return an input as people write it."""
+    if one == FILES:
+        first, *others = given[FILES]
+        return redacted(first) + (f" and {len(others)} more" if others else "")
+    return f"--no-{one.name}" if one == COMPLETE else one.option
 
 
 def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = False) -> Source:
-    """The reader of ranked lists with labels. Raises `InputError`."""
+    """Return the reader of ranked lists with labels. Raises `InputError`."""
     return source(
-        given.files,
-        labels=given.labels,
-        run=given.run,
-        qrels=given.qrels,
+        given[FILES],
+        labels=given[LABELS],
+        run=given.file(RUN),
+        qrels=given.file(QRELS),
         by=given.by,
-        ties=given.ties,
-        complete=given.complete,
+        ties=given.value(TIES),
+        complete=given.value(COMPLETE),
         with_ids=with_ids,
         with_scores=with_scores,
     )
@@ -134,117 +174,94 @@ def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = Fal
 def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     with_scores = any(figure.by_score for figure in asked)
     chosen = list_source(given, with_ids=given.per_list, with_scores=with_scores)
-    utility = half_life_utility(given.half_life, given.neutral)
-    asked = [
-        replace(figure, entry=utility) if figure.entry.name == utility.name else figure
-        for figure in asked
-    ]
     found = evaluated(chosen.read(advance), asked, given.by, per_list=given.per_list)
     return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes)
 
 
-def _read_by_lists(given: Given) -> Sequence[str]:
-    if given.labels or given.run or given.qrels:
-        return "files", "labels", "run", "qrels", "ties", "complete"
-    return ("files",)
+def _lists_present(given: Given) -> bool:
+    return bool((given[FILES] and not given[EXACT]) or given[RUN] or given[QRELS])
 
 
-_LISTS = "outcome files, slates with --labels, or --run and --qrels"
-_SHOWN = "outcome files or slates"
-_RATINGS = "--ratings with a column prediction, or with --predictions"
+def _read_of_lists(given: Given) -> Collection[Input]:
+    in_tables = given[LABELS] or given[RUN] or given[QRELS]
+    return (FILES, LABELS, RUN, QRELS, TIES, COMPLETE) if in_tables else (FILES,)
 
-SORTS: Final[dict[Sort, Work]] = {
-    "lists": Work(
-        _LISTS,
-        _read_by_lists,
-        lambda given: bool((given.files and not given.exact) or given.run or given.qrels),
-        DEFAULT,
-        _list_figures,
+
+_ITEM_LISTS: Final = "outcome files or slates"
+_PREDICTED: Final = "--ratings with a column prediction, or with --predictions"
+
+INPUT_KINDS: Final[dict[InputKind, Computation]] = {
+    "lists": Computation(
+        inputs="outcome files, slates with --labels, or --run and --qrels",
+        heading=LISTS,
+        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE),
+        reads=_read_of_lists,
+        present=_lists_present,
+        default=DEFAULT,
+        answer=_list_figures,
     ),
-    "neighbours": Work(
-        "--neighbours (user, neighbour), and --train or --ratings (user, item)",
-        lambda given: ("neighbours", "train" if given.train else "ratings", "catalogue"),
-        lambda given: bool(given.neighbours and (given.train or given.ratings)),
-        ("neighbour_coverage",),
-        neighbour_figures,
+    "neighbours": Computation(
+        inputs="--neighbours (user, neighbour), and --train or --ratings (user, item)",
+        heading=KNOWN,
+        takes=(NEIGHBOURS, TRAIN, RATINGS, ITEMS),
+        reads=lambda given: (NEIGHBOURS, TRAIN if given[TRAIN] else RATINGS, ITEMS),
+        present=lambda given: bool(given[NEIGHBOURS] and (given[TRAIN] or given[RATINGS])),
+        default=("neighbour_coverage",),
+        answer=neighbour_figures,
     ),
-    "ratings": Work(
-        _RATINGS,
-        lambda _: ("ratings", "predictions"),
-        lambda given: bool(given.ratings),
-        ("rmse", "mae"),
-        rating_figures,
+    "ratings": Computation(
+        inputs=_PREDICTED,
+        heading=RATED,
+        takes=(RATINGS, PREDICTIONS),
+        present=lambda given: bool(given[RATINGS]),
+        default=("rmse", "mae"),
+        answer=rating_figures,
     ),
-    "rated_items": Work(
-        _RATINGS,
-        lambda _: ("ratings", "predictions"),
-        lambda given: bool(given.ratings),
-        (),
-        item_figures,
+    "rated_items": Computation(
+        inputs=_PREDICTED,
+        heading=RATED,
+        takes=(RATINGS, PREDICTIONS),
+        present=lambda given: bool(given[RATINGS]),
+        answer=item_figures,
     ),
-    "items": Work(
-        _SHOWN,
-        lambda _: ("files", "ties"),
-        lambda given: bool(given.files),
-        (),
-        item_list_figures,
+    "items": Computation(
+        inputs=_ITEM_LISTS,
+        heading=LISTS,
+        takes=(FILES, TIES),
+        present=lambda given: bool(given[FILES]),
+        answer=item_list_figures,
     ),
-    "coverage": Work(
-        _SHOWN,
-        lambda _: ("files", "ties"),
-        lambda given: bool(given.files),
-        (),
-        coverage_figures,
+    "coverage": Computation(
+        inputs=_ITEM_LISTS,
+        heading=LISTS,
+        takes=(FILES, TIES),
+        present=lambda given: bool(given[FILES]),
+        answer=coverage_figures,
     ),
-    "index": Work(
-        "an index's results, and --exact (list, item, rank or score)",
-        lambda _: ("files", "exact", "ties"),
-        lambda given: bool(given.files and given.exact),
-        ("index_recall@10",),
-        index_figures,
+    "index": Computation(
+        inputs="an index's results, and --exact (list, item, rank or score)",
+        heading=OTHER,
+        takes=(FILES, EXACT, TIES),
+        present=lambda given: bool(given[FILES] and given[EXACT]),
+        default=("index_recall@10",),
+        answer=index_figures,
     ),
-    "sampled": Work(
-        "--sampled (list, item, score, positive)",
-        lambda _: ("sampled",),
-        lambda given: bool(given.sampled),
-        ("sampled_hit_rate@10", "sampled_ndcg@10"),
-        sampled_figures,
+    "sampled": Computation(
+        inputs="--sampled (list, item, score, positive)",
+        heading=OTHER,
+        takes=(SAMPLED,),
+        present=lambda given: bool(given[SAMPLED]),
+        default=("sampled_hit_rate@10", "sampled_ndcg@10"),
+        answer=sampled_figures,
     ),
-    "reads": Work(
-        "--events, or outcome files",
-        lambda given: ("events",) if given.events else ("files",),
-        lambda given: bool(given.events or given.files),
-        ("positive_rate",),
-        read_figures,
+    "reads": Computation(
+        inputs="--events, or outcome files",
+        heading=OTHER,
+        takes=(EVENTS, FILES),
+        reads=lambda given: (EVENTS,) if given[EVENTS] else (FILES,),
+        present=lambda given: bool(given[EVENTS] or given[FILES]),
+        default=("positive_rate",),
+        answer=read_figures,
     ),
 }
-"""Each sort, in the order in which defaults are looked for."""
-
-_SIMILARITY: Final = {"features": "what items are like (item, feature or category[, value])"}
-_THRESHOLD: Final = {"threshold": "the rating from which on an item is relevant"}
-_SCALE: Final = {"scale": "the lowest and the highest rating there can be, such as 1:5"}
-_PARAMETERS: Final[dict[str, dict[str, str]]] = {
-    "novelty": _SIMILARITY,
-    "diversity": _SIMILARITY,
-    "novelty_self_information": {"train": "who has what (user, item)"},
-    "catalogue_coverage": {"catalogue": "the items there are (item)"},
-    "precision_threshold": _THRESHOLD,
-    "recall_threshold": _THRESHOLD,
-    "f1_threshold": _THRESHOLD,
-    "nrmse": _SCALE,
-    "nmae": _SCALE,
-}
-"""Options that some figures of a sort need, and what they say."""
-
-_OPTIONAL: Final = {"half_life": ("half_life", "neutral")}
-"""Options that some figures read where they are given."""
-
-_COMPANIONS: Final[dict[str, Sort]] = {
-    "neighbours": "neighbours",
-    "predictions": "ratings",
-    "exact": "index",
-}
-"""Files that say nothing without others, and whose figures those belong to."""
-
-_DEFAULTS: Final = {field.name: field.default for field in fields(Given)}
-_OPTIONS: Final = _DEFAULTS.keys() - {"definition", "by", "per_list"}
+"""Each input kind, in the order in which defaults are looked for."""

@@ -19,7 +19,7 @@ from streameval.core.metrics.rating_errors import ItemMetric
 from streameval.evaluate.answer import Answer, Figure, Figures, Segment
 from streameval.evaluate.batches import Advance
 from streameval.evaluate.readers.rating_tables import load_pairs
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import PREDICTIONS, RATINGS, Given
 from streameval.evaluate.sums import Asked, bounded, check_segments
 from streameval.evaluate.units import dimensions, grouped
 from streameval.files.tables import connected
@@ -32,14 +32,14 @@ _ITEMS: Final = 1_024
 def item_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Errors that are means over items. Raises `InputError`."""
     sums: dict[Segment, list[Means]] = {}
-    with connected(*given.ratings, *given.predictions) as connection:
+    with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
         notes = load_pairs(connection, given, advance)
         for name, squares, distances, counts in _items(connection, given.by):
             if name not in sums:
                 check_segments(len(sums) + 1, given.by)
                 sums[name] = [Means() for _ in asked]
             for means, figure in zip(sums[name], asked, strict=True):
-                assert isinstance(figure.entry, ItemMetric), "the sort of the entry says so"
+                assert isinstance(figure.entry, ItemMetric), "the input kind of the entry says so"
                 total = squares if figure.entry.squared else distances
                 means.add_items(figure.entry, total, counts)
     totals = [Means() for _ in asked]
@@ -111,9 +111,9 @@ def _items(connection: Any, by: Sequence[str]) -> Iterator[tuple[Segment, Scores
     Sums are integers, since threads add in any order.
     """
     columns = dimensions(by).removeprefix(", ")
-    place = f"{columns}, item" if by else "item"
+    keys = f"{columns}, item" if by else "item"
     query = f"""
-        SELECT {place}, md5_number_lower(user) % {CLUSTERS},
+        SELECT {keys}, md5_number_lower(user) % {CLUSTERS},
             sum(round((prediction - rating) ** 2 * {NANO})::HUGEINT),
             sum(round(abs(prediction - rating) * {NANO})::HUGEINT), count(*)
         FROM pairs GROUP BY ALL ORDER BY ALL
@@ -135,9 +135,9 @@ def _sums(
     rows: Sequence[tuple[Any, ...]], spans: Sequence[tuple[int, int]]
 ) -> tuple[Scores, Scores, Scores]:
     found = np.zeros((3, len(spans), CLUSTERS))
-    for place, (start, end) in enumerate(spans):
+    for number, (start, end) in enumerate(spans):
         for *_, cluster, squares, distances, count in rows[start:end]:
-            found[:, place, cluster] = squares, distances, count
+            found[:, number, cluster] = squares, distances, count
     return found[0], found[1], found[2]
 
 

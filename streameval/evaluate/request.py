@@ -1,51 +1,111 @@
-"""What `evaluate` was given: files by their role, and the parameters of figures."""
+"""The inputs that `evaluate` was given: files by their role, and parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from streameval.core.definition import Definition
-from streameval.core.metrics.half_life import HALF_LIFE
-from streameval.evaluate.readers.ranked_tables import Ties
+from streameval.core.metrics.inputs import (
+    KNOWN,
+    LISTS,
+    OTHER,
+    RATED,
+    Choice,
+    Flag,
+    Input,
+    Parameter,
+    Table,
+)
+
+FILES: Final = Table(
+    name="files",
+    heading="",
+    meaning="outcome files, their folder or URI, slates (with --labels), or an index's results"
+    " (with --exact)",
+)
+LABELS: Final = Table(
+    name="labels", heading=LISTS, meaning="relevant items of lists", columns="list, item, gain"
+)
+RUN: Final = Table(name="run", heading=LISTS, meaning="a TREC run, with --qrels", single=True)
+QRELS: Final = Table(
+    name="qrels", heading=LISTS, meaning="TREC's relevance judgements", single=True
+)
+RATINGS: Final = Table(
+    name="ratings", heading=RATED, meaning="ratings", columns="user, item, rating[, prediction]"
+)
+PREDICTIONS: Final = Table(
+    name="predictions",
+    heading=RATED,
+    meaning="predictions in a table of their own",
+    columns="user, item, prediction",
+)
+NEIGHBOURS: Final = Table(
+    name="neighbours", heading=KNOWN, meaning="neighbours of users", columns="user, neighbour"
+)
+EXACT: Final = Table(
+    name="exact",
+    heading=OTHER,
+    meaning="results of an exact index",
+    columns="list, item, rank or score",
+)
+SAMPLED: Final = Table(
+    name="sampled",
+    heading=OTHER,
+    meaning="a positive among sampled negatives",
+    columns="list, item, score, positive",
+)
+EVENTS: Final = Table(
+    name="events", heading=OTHER, meaning="event files, for the daily positive rate"
+)
+
+TIES: Final = Choice(
+    name="ties",
+    meaning="the order of equal scores: trec_eval's (default of a run) or the file's",
+    words=("trec", "input"),
+)
+COMPLETE: Final = Flag(
+    name="complete",
+    meaning="lists that only the labels or qrels know count 0, or are left out",
+    default=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Files and parameters; each is the option of this name, and empty where it was not given.
+    """Files and parameters. `definition` reads the configuration, which says what is a positive.
 
-    `files` are outcome files, slates, or an index's approximate results (with `exact`).
-    `definition` reads the configuration, which says what feedback is a positive.
+    `tables` holds files by role: `FILES` are outcome files, slates, or an index's approximate
+    results (with `EXACT`). `values` holds the parameters that were given.
     """
 
     definition: Callable[[], Definition]
-    files: Sequence[str] = ()
-    labels: Sequence[str] = ()
-    run: str | None = None
-    qrels: str | None = None
-    ties: Ties | None = None
-    complete: bool = True
-    half_life: float = HALF_LIFE
-    neutral: float = 0.0
-    ratings: Sequence[str] = ()
-    predictions: Sequence[str] = ()
-    threshold: float | None = None
-    scale: tuple[float, float] | None = None
-    train: Sequence[str] = ()
-    features: Sequence[str] = ()
-    catalogue: Sequence[str] = ()
-    neighbours: Sequence[str] = ()
-    exact: Sequence[str] = ()
-    sampled: Sequence[str] = ()
-    events: Sequence[str] = ()
+    tables: Mapping[Table, Sequence[str]] = field(default_factory=dict)
+    values: Mapping[Parameter, Any] = field(default_factory=dict)
     by: Sequence[str] = ()
     per_list: bool = False
 
+    def __getitem__(self, table: Table) -> Sequence[str]:
+        return self.tables.get(table, ())
+
+    def file(self, table: Table) -> str | None:
+        """Return the file of a table that has one file."""
+        return next(iter(self[table]), None)
+
+    def value(self, parameter: Parameter) -> Any:
+        """Return the value of a parameter, or its default."""
+        return self.values.get(parameter, parameter.default)
+
+    def inputs(self) -> list[Input]:
+        """List the inputs that were given. A value that equals the default counts as not given."""
+        values = self.values.items()
+        return [
+            *(table for table, files in self.tables.items() if files),
+            *(one for one, value in values if value is not None and value != one.default),
+        ]
+
     def all_files(self) -> list[str]:
-        """Every file that was given, the outcome files and slates first."""
-        trec = [name for name in (self.run, self.qrels) if name is not None]
-        tables = (
-            *(self.labels, trec, self.exact, self.sampled, self.ratings, self.predictions),
-            *(self.train, self.features, self.catalogue, self.neighbours, self.events),
-        )
-        return [*self.files, *(name for table in tables for name in table)]
+        """List every file that was given, `FILES` first."""
+        others = [files for table, files in self.tables.items() if table != FILES]
+        return [*self[FILES], *(name for files in others for name in files)]

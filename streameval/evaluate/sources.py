@@ -10,7 +10,7 @@ from streameval.evaluate.answer import Note
 from streameval.evaluate.batches import Advance, Batch
 from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, read_outcomes
 from streameval.evaluate.readers.ranked_tables import Tables, Ties, read_tables
-from streameval.files.locations import is_uri, shown
+from streameval.files.locations import is_uri, redacted
 from streameval.files.tables import require_disk
 
 
@@ -64,7 +64,7 @@ def source(
     for file in [file for file in files if not is_uri(file)] or files[:1]:
         if not is_outcome_file(file):
             raise InputError(
-                f"{shown(file)}: not an outcome file; slates of another shape need --labels,"
+                f"{redacted(file)}: not an outcome file; slates of another shape need --labels,"
                 " a TREC run --run and --qrels"
             )
 
@@ -75,12 +75,12 @@ def source(
 
 
 def _of_tables(tables: Tables) -> Source:
-    require_disk([*tables.shown, *tables.labels])
-    shown, labels = files_of(tables.shown), files_of(tables.labels)
-    tables = replace(tables, shown=shown, labels=labels)
+    require_disk([*tables.slates, *tables.labels])
+    slates, labels = files_of(tables.slates), files_of(tables.labels)
+    tables = replace(tables, slates=slates, labels=labels)
     notes: list[Note] = []
     return Source(
-        [*shown, *labels],
+        [*slates, *labels],
         lambda advance: read_tables(tables, advance, notes),
         outcomes=False,
         ties=tables.ties,

@@ -72,7 +72,7 @@ def evaluate(
             raise InputError(f"by {name}: rows can be split by {', '.join(usable)}")
     types = {**needed, **dict.fromkeys(by, "string")}
     chosen = dataframe.selectExpr(
-        *(f"CAST({_quoted(name)} AS {sort}) AS {_quoted(name)}" for name, sort in types.items())
+        *(f"CAST({_quoted(name)} AS {kind}) AS {_quoted(name)}" for name, kind in types.items())
     )
     scan = partial(_scan, metrics=tuple(metrics), by=tuple(by))
     shape = (CLUSTERS, len(evaluation.columns))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -20,8 +20,9 @@ import numpy as np
 from streameval.base.arrays import Floats, Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
-from streameval.core.metrics import CATALOGUE, RANKING, Entry, Metric, UnitMetric
+from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
+from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
 from streameval.evaluate.answer import Answer, Figure, Figures, Note, Segment, counted
 from streameval.stats import exact_sums
@@ -37,15 +38,15 @@ from streameval.stats.intervals import (
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 """What is computed of ranked lists where nothing is asked for: the stream's metrics."""
 
-_NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cut>[0-9.]+))?")
-_PLACE: Final = re.compile("[1-9][0-9]{0,6}")
+_NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cutoff>[0-9.]+))?")
+_RANK: Final = re.compile("[1-9][0-9]{0,6}")
 _LEVEL: Final = re.compile(r"0(\.[0-9])?|1(\.0)?")
 
-METRICS: Final = {entry.name: entry for entry in CATALOGUE}
-"""The rows of the catalogue by name."""
+BY_NAME: Final = {entry.name: entry for entry in METRICS}
+"""The metrics by name."""
 
 LIST_METRICS: Final = {
-    entry.name: entry for entry in CATALOGUE if isinstance(entry, Metric | MeanMetric)
+    entry.name: entry for entry in METRICS if isinstance(entry, Metric | MeanMetric)
 }
 """Those that are computed from ranked lists with labels."""
 
@@ -87,16 +88,17 @@ class Asked:
     k: int
 
     @classmethod
-    def parse(cls, name: str) -> Asked:
-        """Read a name. Raises `InputError` where the catalogue has no such figure."""
+    def parse(cls, name: str, values: Mapping[Parameter, Any] | None = None) -> Asked:
+        """Read a name; its metric takes its parameters from `values`. Raises `InputError`."""
         name = name.strip()
         found = _NAME.fullmatch(name)
-        entry = METRICS.get(found["metric"]) if found else None
+        entry = BY_NAME.get(found["metric"]) if found else None
         if found is None or entry is None:
             raise InputError(
                 f"{name}: no such figure{_meant(name)} (streameval evaluate --list has all)"
             )
-        return cls(name, entry, _cut(name, entry, found["cut"]))
+        k = _cutoff(name, entry, found["cutoff"])
+        return cls(name, entry.with_values(values or {}), k)
 
     def columns(self) -> list[Column]:
         """What units are scored by: itself, or the parts of a figure that is made of means."""
@@ -106,7 +108,7 @@ class Asked:
     @property
     def by_score(self) -> bool:
         """Whether it goes by the scores that were logged, and not by the order shown."""
-        return self.entry.name == "auc"
+        return isinstance(self.entry, Metric) and self.entry.by_score
 
     @property
     def own(self) -> bool:
@@ -117,36 +119,36 @@ class Asked:
 
 
 def _meant(name: str) -> str:
-    """The figure that a misspelt name is closest to, with its cut."""
-    metric, at, cut = name.lower().partition("@")
-    close = difflib.get_close_matches(metric, METRICS, n=1)
+    """The figure that a misspelt name is closest to, with its cutoff."""
+    metric, at, cutoff = name.lower().partition("@")
+    close = difflib.get_close_matches(metric, BY_NAME, n=1)
     if not close:
-        return ": a name of the catalogue, with a cut where it has one, such as ndcg@10"
-    takes = METRICS[close[0]].cut
-    sound, usual = (_LEVEL, "0.3") if takes == "recall" else (_PLACE, "10")
+        return ": a name of the catalogue, with a cutoff where it has one, such as ndcg@10"
+    takes = BY_NAME[close[0]].cutoff
+    sound, usual = (_LEVEL, "0.3") if takes == "recall" else (_RANK, "10")
     if takes == "none" or (takes == "optional" and not at):
         return f"; did you mean {close[0]}?"
-    return f"; did you mean {close[0]}@{cut if sound.fullmatch(cut) else usual}?"
+    return f"; did you mean {close[0]}@{cutoff if sound.fullmatch(cutoff) else usual}?"
 
 
-def _cut(name: str, entry: Entry, cut: str | None) -> int:
+def _cutoff(name: str, entry: Entry, cutoff: str | None) -> int:
     """The k of a name, in tenths where it is a level of recall."""
-    if entry.cut == "recall":
-        if cut is None or not _LEVEL.fullmatch(cut):
+    if entry.cutoff == "recall":
+        if cutoff is None or not _LEVEL.fullmatch(cutoff):
             raise InputError(f"{name}: needs a level of recall in tenths, such as {entry.name}@0.3")
-        return round(float(cut) * 10)
-    if cut is None:
-        if entry.cut == "required":
-            raise InputError(f"{name}: needs a cut, such as {entry.name}@10")
+        return round(float(cutoff) * 10)
+    if cutoff is None:
+        if entry.cutoff == "required":
+            raise InputError(f"{name}: needs a cutoff, such as {entry.name}@10")
         return UNCUT
-    if entry.cut == "none":
-        raise InputError(f"{name}: {entry.name} has no cut")
-    if not _PLACE.fullmatch(cut) or int(cut) > MAX_EVALUATED_RANK:
+    if entry.cutoff == "none":
+        raise InputError(f"{name}: {entry.name} has no cutoff")
+    if not _RANK.fullmatch(cutoff) or int(cutoff) > MAX_EVALUATED_RANK:
         raise InputError(
-            f"{name}: a cut is a whole number from 1 to {MAX_EVALUATED_RANK:,}, such as"
+            f"{name}: a cutoff is a whole number from 1 to {MAX_EVALUATED_RANK:,}, such as"
             f" {entry.name}@10"
         )
-    return int(cut)
+    return int(cutoff)
 
 
 @dataclass(slots=True)
@@ -224,7 +226,7 @@ class Evaluation:
     def _add_lists(self, batch: Units, x: Floats, y: Ints) -> None:
         assert batch.ids is not None, "lists are told apart by their names"
         # A figure made of means, or over pairs, has no score for a list.
-        shown = [
+        figures = [
             (asked.name, self.columns[asked.entry, asked.k]) for asked in self.asked if asked.own
         ]
         for name, above, below in zip(batch.ids, x.tolist(), y.tolist(), strict=True):
@@ -232,7 +234,7 @@ class Evaluation:
                 raise InputError(f"{name}: two lists of this name, so --per-list cannot show both")
             self.lists[name] = {
                 figure: above[column] / below[column] if below[column] else None
-                for figure, column in shown
+                for figure, column in figures
             }
 
     def figures(self, segment: Segment | None = None) -> Figures:
@@ -260,8 +262,15 @@ class Evaluation:
             else {},
             lists=self.lists if self.per_list else None,
             entries=[asked.entry for asked in self.asked],
-            notes=[*notes, *self._few_users()],
+            notes=[*notes, *self._parameters(), *self._few_users()],
         )
+
+    def _parameters(self) -> Iterator[Note]:
+        """Return a note for each parameter that has one."""
+        values = dict(pair for asked in self.asked for pair in asked.entry.values)
+        for parameter, value in values.items():
+            if parameter.note:
+                yield Note(parameter.name, value, parameter.sentence(value))
 
     def _few_users(self) -> Iterator[Note]:
         """A note where intervals rest on fewer users than they need, as far as clusters tell."""

@@ -1,7 +1,7 @@
-"""Places of files: a path, or a URI that pyarrow knows (`s3://bucket/prefix?region=eu-west-1`).
+"""Locations of files: a path, or a URI for pyarrow (`s3://bucket/prefix?region=eu-west-1`).
 
-A URI can carry keys and options of its file system. Messages show `shown`, which is the URI without
-them. `file:///…` is the path that it names. Everything here blocks.
+A URI can carry keys and options of its file system. Messages show it `redacted`, without them.
+`file:///…` means the path in it. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # slow to import, and not needed for a path
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A file system, and the path of a file or folder there."""
 
     files: fs.FileSystem
@@ -43,13 +43,13 @@ def is_uri(name: str) -> bool:
     return "://" in name
 
 
-def shown(name: str) -> str:
+def redacted(name: str) -> str:
     """The name for messages: of a URI neither keys nor options."""
     if not is_uri(name):
         return name
     scheme, _, rest = name.partition("://")
-    place, _, _ = rest.partition("?")
-    host, slash, path = place.partition("/")
+    address, _, _ = rest.partition("?")
+    host, slash, path = address.partition("/")
     keys, at, host = host.rpartition("@")
     # abfss://container@account: no key stands there.
     kept = f"{keys}{at}" if scheme in {"abfs", "abfss"} and ":" not in keys else ""
@@ -60,27 +60,29 @@ def joined(name: str, tail: str) -> str:
     """What lies at `tail` below the folder `name`."""
     if not is_uri(name):
         return str(Path(name) / tail)
-    place, question, options = name.partition("?")
-    return f"{place.rstrip('/')}/{quote(tail, safe='/=')}{question}{options}"
+    folder, question, options = name.partition("?")
+    return f"{folder.rstrip('/')}/{quote(tail, safe='/=')}{question}{options}"
 
 
-def opened(name: str) -> Place:
-    """The place of a path or URI. Raises `InputError`, `UnreachableError`."""
+def opened(name: str) -> Location:
+    """The location of a path or URI. Raises `InputError`, `UnreachableError`."""
     from pyarrow import fs
 
     if not is_uri(name):
-        return Place(fs.LocalFileSystem(), str(Path(name).absolute()))
+        return Location(fs.LocalFileSystem(), str(Path(name).absolute()))
     try:
         if urlsplit(name).scheme == "file":
             name = f"file://{quote(unquote(name.removeprefix('file://').partition('?')[0]))}"
         files, path = fs.FileSystem.from_uri(name)
     except ValueError as error:
         raise InputError(
-            f"{shown(name)} is no URI of a file system: {said(error, name)}"
+            f"{redacted(name)} is no URI of a file system: {said(error, name)}"
         ) from error
     except OSError as error:
-        raise UnreachableError(f"{shown(name)} cannot be used now ({said(error, name)})") from error
-    return Place(files, path.rstrip("/"))
+        raise UnreachableError(
+            f"{redacted(name)} cannot be used now ({said(error, name)})"
+        ) from error
+    return Location(files, path.rstrip("/"))
 
 
 def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
@@ -91,28 +93,28 @@ def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[
     return sorted(files.get_file_info(selector), key=lambda info: info.path)
 
 
-def require_bucket(place: Place) -> None:
+def require_bucket(location: Location) -> None:
     """Raise OSError where the bucket is absent, which listings take for an empty one."""
-    if place.has_folders:
+    if location.has_folders:
         return
     from pyarrow import fs
 
-    bucket = place.path.partition("/")[0]
-    if place.files.get_file_info(bucket).type == fs.FileType.NotFound:
+    bucket = location.path.partition("/")[0]
+    if location.files.get_file_info(bucket).type == fs.FileType.NotFound:
         raise FileNotFoundError(f"there is no bucket {bucket}, or these keys may not see it")
 
 
 def read(name: str) -> tuple[Any, int]:
     """A file opened for reading, and its size in bytes. Raises `InputError`, `UnreachableError`."""
-    place = opened(name)
+    location = opened(name)
     try:
-        file = place.files.open_input_file(place.path)
+        file = location.files.open_input_file(location.path)
         return file, file.size()
     except FileNotFoundError as error:
-        raise InputError(f"{shown(name)}: no such file") from error
+        raise InputError(f"{redacted(name)}: no such file") from error
     except OSError as error:
-        wrong = InputError if place.local else UnreachableError
-        raise wrong(f"{shown(name)} cannot be read ({said(error, name)})") from error
+        wrong = InputError if location.local else UnreachableError
+        raise wrong(f"{redacted(name)} cannot be read ({said(error, name)})") from error
 
 
 def on_disk(name: str) -> str:
@@ -123,16 +125,16 @@ def on_disk(name: str) -> str:
 def size(name: str) -> int:
     """Bytes of a file, or of all files below a folder; 0 for what is neither."""
     with reaching(name):
-        place = opened(name)
-        found = place.files.get_file_info(place.path)
-        below = [found] if found.is_file else listed(*place, recursive=True)
+        location = opened(name)
+        found = location.files.get_file_info(location.path)
+        below = [found] if found.is_file else listed(*location, recursive=True)
         return sum(info.size for info in below if info.is_file)
 
 
 def said(error: BaseException, name: str) -> str:
     """What an error says, in one line without the keys that its URI holds."""
     line = next(iter(str(error).splitlines()), "") or repr(error)
-    return line.partition(" (Request ID: ")[0].replace(name, shown(name))
+    return line.partition(" (Request ID: ")[0].replace(name, redacted(name))
 
 
 def require_name(name: str) -> None:
@@ -153,8 +155,8 @@ def reaching(name: str, subject: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InputError(
-                f"{subject}{shown(name)} is too long for the name of a file"
+                f"{subject}{redacted(name)} is too long for the name of a file"
             ) from error
         raise UnreachableError(
-            f"{subject}{shown(name)} cannot be used now ({said(error, name)})"
+            f"{subject}{redacted(name)} cannot be used now ({said(error, name)})"
         ) from error

@@ -41,7 +41,7 @@ from pyarrow import fs
 
 from streameval.base.errors import RefusedError
 from streameval.core.outcome import Outcome, Span
-from streameval.files.locations import Place, listed, opened, reaching, require_bucket, shown
+from streameval.files.locations import Location, listed, opened, reaching, redacted, require_bucket
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -150,19 +150,19 @@ def dataset(root: str, subject: str = "outcomes") -> Dataset:
     from pyarrow import dataset as datasets
 
     with reaching(root, f"{subject}: "):
-        place = opened(root)
-        names = visible(place)
+        location = opened(root)
+        names = visible(location)
         if not names:
-            require_bucket(place)
+            require_bucket(location)
         return datasets.dataset(
             names,
             SCHEMA.append(pa.field("dt", pa.string())).append(pa.field("hour", pa.string())),
             format="parquet",
-            filesystem=place.files,
+            filesystem=location.files,
             partitioning=datasets.partitioning(
                 pa.schema([("dt", pa.string()), ("hour", pa.string())]), flavor="hive"
             ),
-            partition_base_dir=place.path,
+            partition_base_dir=location.path,
         )
 
 
@@ -173,10 +173,10 @@ def dataset_of(names: Sequence[str]) -> Dataset:
     found: list[tuple[fs.FileSystem, list[str]]] = []
     for name in names:
         with reaching(name):
-            place = opened(name)
-        if not found or found[-1][0] != place.files:
-            found.append((place.files, []))
-        found[-1][1].append(place.path)
+            location = opened(name)
+        if not found or found[-1][0] != location.files:
+            found.append((location.files, []))
+        found[-1][1].append(location.path)
     return datasets.dataset(
         [
             datasets.dataset(paths, SCHEMA, format="parquet", filesystem=files)
@@ -185,14 +185,14 @@ def dataset_of(names: Sequence[str]) -> Dataset:
     )
 
 
-def visible(place: Place) -> list[str]:
-    """The paths of the files below the folder `place` that readers may see, in order."""
-    found = [info for info in listed(*place) if info.type == fs.FileType.Directory]
+def visible(location: Location) -> list[str]:
+    """The paths of the files below the folder `location` that readers may see, in order."""
+    found = [info for info in listed(*location) if info.type == fs.FileType.Directory]
     return sorted(
         info.path
         for day in found
         if day.base_name.startswith("dt=")
-        for info in listed(place.files, day.path, recursive=True)
+        for info in listed(location.files, day.path, recursive=True)
         if info.is_file and info.path.endswith(".parquet")
     )
 
@@ -216,16 +216,16 @@ class OutcomeFolder:
         self._schema = SCHEMA.with_metadata({"streameval": json.dumps(about, sort_keys=True)})
 
     @cached_property
-    def _place(self) -> Place:
+    def _location(self) -> Location:
         return opened(self.root)  # may ask the store for its region
 
     @property
     def _files(self) -> fs.FileSystem:
-        return self._place.files
+        return self._location.files
 
     @property
     def _base(self) -> str:
-        return self._place.path
+        return self._location.path
 
     def check(self) -> None:
         """Make the folder ours; raises `RefusedError` where it is another deployment's."""
@@ -237,7 +237,7 @@ class OutcomeFolder:
                 self._put(marker, json.dumps(self._owner).encode())
         if known is not None and json.loads(known) != self._owner:
             raise RefusedError(
-                f"outcomes: {shown(self.root)} holds the files of another deployment"
+                f"outcomes: {redacted(self.root)} holds the files of another deployment"
                 f" ({known.decode()}): choose another folder"
             )
 
@@ -334,7 +334,7 @@ class OutcomeFolder:
         return reaching(self.root, "outcomes: ")
 
     def _make(self, folder: str) -> None:
-        if self._place.has_folders:
+        if self._location.has_folders:
             self._files.create_dir(folder)
 
     def _move(self, source: str, target: str) -> None:

@@ -29,16 +29,16 @@ SCORE_NAMES: Final = ("score", "prediction")
 GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
 """What a column may be called: the first that a table has counts."""
 
-Sort: TypeAlias = Literal["id", "label", "number", "rank", "time"]
+CellType: TypeAlias = Literal["id", "label", "number", "rank", "time"]
 
-_TYPES: Final[dict[Sort, str]] = {
+_TYPES: Final[dict[CellType, str]] = {
     "id": "VARCHAR",
     "label": "VARCHAR",
     "number": "DOUBLE",
     "rank": "BIGINT",
     "time": "DECIMAL(38, 9)",
 }
-_NEEDED: Final[dict[Sort, str]] = {
+_NEEDED: Final[dict[CellType, str]] = {
     "id": "id, but a float: write ids as text or integers",
     "label": "text",
     "number": "finite number",
@@ -51,7 +51,7 @@ class Column(NamedTuple):
     """A column to read: its name in the files (None: 1 in every row), and what its cells are."""
 
     source: str | None
-    sort: Sort
+    type: CellType
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def connected(*files: str) -> Iterator[Any]:
         ) as connection:
             yield connection
     except duckdb.Error as error:
-        names = ", ".join(map(locations.shown, files))
+        names = ", ".join(map(locations.redacted, files))
         raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,12 +84,12 @@ def load(
 
     Raises `InputError` at a cell that is not what its column needs.
     """
-    types = ", ".join(f"{quoted(name)} {_TYPES[column.sort]}" for name, column in columns.items())
+    types = ", ".join(f"{quoted(name)} {_TYPES[column.type]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
     for table in tables:
         for column in columns.values():
             if column.source is not None:
-                table.require(column.source, is_id=column.sort == "id")
+                table.require(column.source, is_id=column.type == "id")
         lists = columns["list"].source if "list" in columns else None
         chosen = ", ".join(_sql(table, column, lists) for column in columns.values())
         with reading(table.file):
@@ -115,33 +115,35 @@ def require_disk(files: Sequence[str]) -> None:
     for file in files:
         if locations.is_uri(file):
             raise InputError(
-                f"{locations.shown(file)}: only outcome files are read from there: "
+                f"{locations.redacted(file)}: only outcome files are read from there: "
                 "copy it to a disk"
             )
 
 
 def _sql(table: TableFile, column: Column, lists: str | None) -> str:
-    """A column's value as its sort has it; a cell that is none ends the query with an error."""
+    """A column's value as its type has it; a cell that is none ends the query with an error."""
     if column.source is None:
         return "1.0"
     value = table.value(column.source)
     written = f"({value})::VARCHAR"
     number = f"TRY_CAST({value} AS DOUBLE)"
     whose = f" || coalesce(', list ' || {table.value(lists)}, '')" if lists else ""
-    where = f"'{MARK}' || {literal(locations.shown(table.file))} || ': row ' || {table.line}{whose}"
+    where = (
+        f"'{MARK}' || {literal(locations.redacted(table.file))} || ': row ' || {table.line}{whose}"
+    )
     where += f" || {literal(f': column {column.source}: ')}"
-    wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.sort]}')})"
-    if column.sort == "id":
+    wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.type]}')})"
+    if column.type == "id":
         absent = f"error({where} || 'is empty')"
         whole = f"{value} IS NULL OR {written} = ''"
         floats = f" WHEN {table.is_float(column.source)} THEN {wrong}" if table.json else ""
         return f"CASE WHEN {whole} THEN {absent}{floats} ELSE {written} END"
-    if column.sort == "label":
+    if column.type == "label":
         return f"coalesce({written}, '')"
-    if column.sort == "rank":
+    if column.type == "rank":
         bounds = f"BETWEEN 1 AND {MAX_EVALUATED_RANK}"
         sound, taken = f"{number} {bounds} AND {number} = floor({number})", number
-    elif column.sort == "time":
+    elif column.type == "time":
         decimal = f"TRY_CAST({written} AS {_TYPES['time']})"
         taken = f"coalesce({decimal}, epoch_us(TRY_CAST({written} AS TIMESTAMP)))"
         sound = f"{taken} NOTNULL"

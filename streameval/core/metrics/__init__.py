@@ -6,14 +6,14 @@ each of them states, `lists` holds the shapes that ranking metrics share, `score
 a window to the slates of a stream.
 """
 
-from streameval.core.metrics.catalogue import CATALOGUE, RANKING, RATES
+from streameval.core.metrics.catalogue import METRICS, RANKING, RATES
 from streameval.core.metrics.entry import UNCUT, Entry, UnitMetric
-from streameval.core.metrics.lists import Lists, MeanMetric, Metric, Row, Scores, nano
+from streameval.core.metrics.lists import Lists, MeanMetric, Metric, RelevantItems, Scores, nano
 from streameval.core.metrics.rates import Rate
 from streameval.core.metrics.scorer import Scorer, order_ranks
 
 __all__ = [
-    "CATALOGUE",
+    "METRICS",
     "RANKING",
     "RATES",
     "UNCUT",
@@ -22,7 +22,7 @@ __all__ = [
     "MeanMetric",
     "Metric",
     "Rate",
-    "Row",
+    "RelevantItems",
     "Scorer",
     "Scores",
     "UnitMetric",

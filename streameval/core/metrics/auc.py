@@ -17,11 +17,11 @@ from streameval.core.metrics.lists import Lists, Metric, Scores, add_columns
 def score(lists: Lists, k: int) -> Scores:  # noqa: ARG001 (over the whole list)
     """Return the AUC of each list; NaN where one class is missing, or a score."""
     assert lists.length is not None, "auc needs all items of a list"
-    assert lists.places is not None, "auc needs all items of a list"
+    assert lists.score_ranks is not None, "auc needs all items of a list"
     hits = (lists.ranks >= 1).sum(axis=1)
     pairs = hits * (lists.length - hits)
     # Places are multiples of 1/2 far below 2^52: their sums are exact.
-    wrong = add_columns(lists.places) - hits * (hits + 1) / 2
+    wrong = add_columns(lists.score_ranks) - hits * (hits + 1) / 2
     auc = np.full(len(hits), np.nan)
     np.divide(pairs - wrong, pairs, out=auc, where=pairs > 0)
     return auc
@@ -35,6 +35,7 @@ METRIC = Metric(
     convention="over the items of the list; ties count 1/2",
     undefined="left out and counted where all or none of the items are relevant, or one has no "
     "score",
-    cut="none",
+    cutoff="none",
+    by_score=True,
     score=score,
 )

@@ -31,6 +31,6 @@ METRIC = Metric(
     source="trec_eval map_cut",
     convention="divided by all relevant items, also those beyond k or not in the list",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
+from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
 from streameval.core.metrics.lists import ratio
 
 Vector = Mapping[str, float]
@@ -26,7 +27,7 @@ Vector = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ItemLists:
     """The items of n lists in order, with their ranks alongside; what is known of items.
 
     `vectors`: the features of items; `popularity`: the share of users, in (0, 1], who have used
@@ -66,31 +67,31 @@ def _distance(vectors: Sequence[Vector]) -> float:
     return 1.0 - (square - n) / (n * (n - 1))
 
 
-def _distances(shown: Shown, k: int) -> tuple[UnitSums, npt.NDArray[np.int64]]:
+def _distances(lists: ItemLists, k: int) -> tuple[UnitSums, npt.NDArray[np.int64]]:
     """The mean distance of each list, whether it has one, and how many items it has."""
-    tops = shown.top(k)
-    known = [len(top) > 1 and all(item in shown.vectors for item in top) for top in tops]
+    tops = lists.top(k)
+    known = [len(top) > 1 and all(item in lists.vectors for item in top) for top in tops]
     values = [
-        _distance([shown.vectors[item] for item in top]) if there else 0.0
+        _distance([lists.vectors[item] for item in top]) if there else 0.0
         for top, there in zip(tops, known, strict=True)
     ]
     sizes = np.array([len(top) for top in tops], np.int64)
     return (np.array(values, np.float64), np.array(known, np.int64)), sizes
 
 
-def _diversity(shown: Shown, k: int) -> UnitSums:
-    return _distances(shown, k)[0]
+def _diversity(lists: ItemLists, k: int) -> UnitSums:
+    return _distances(lists, k)[0]
 
 
-def _novelty(shown: Shown, k: int) -> UnitSums:
-    (distances, known), sizes = _distances(shown, k)
+def _novelty(lists: ItemLists, k: int) -> UnitSums:
+    (distances, known), sizes = _distances(lists, k)
     return distances * sizes, known * sizes
 
 
-def _self_information(shown: Shown, k: int) -> UnitSums:
+def _self_information(lists: ItemLists, k: int) -> UnitSums:
     values, known = [], []
-    for top in shown.top(k):
-        shares = [shown.popularity.get(item, 0.0) for item in top]
+    for top in lists.top(k):
+        shares = [lists.popularity.get(item, 0.0) for item in top]
         there = bool(shares) and min(shares) > 0
         bits = math.fsum(-math.log2(share) for share in shares) / len(shares) if there else 0.0
         values.append(bits)
@@ -105,54 +106,58 @@ _UNKNOWN = (
 )
 
 DIVERSITY = UnitMetric(
-    sort="items",
+    input_kind="items",
     name="diversity",
     formula="Mean over lists of the mean over ordered pairs of their items at rank <= k of "
     "1 - similarity",
     source="Bobadilla et al. 2013",
     convention=f"{_SIMILARITY}; lists count the same",
     undefined=_UNKNOWN,
-    cut="optional",
+    cutoff="optional",
+    needs=(FEATURES,),
     score=_diversity,
 )
 NOVELTY = UnitMetric(
-    sort="items",
+    input_kind="items",
     name="novelty",
     formula="Mean over the items of all lists at rank <= k of the mean of 1 - similarity to the "
     "other items of the list",
     source="Bobadilla et al. 2013",
     convention=f"{_SIMILARITY}; items count the same, so a longer list counts more",
     undefined=_UNKNOWN,
-    cut="optional",
+    cutoff="optional",
+    needs=(FEATURES,),
     score=_novelty,
 )
 SELF_INFORMATION = UnitMetric(
-    sort="items",
+    input_kind="items",
     name="novelty_self_information",
     formula="Mean over lists of the mean over their items at rank <= k of -log2(popularity)",
     source="recmetrics novelty",
     convention="popularity is the share of users in the training interactions who have the item",
     undefined="left out and counted: an empty list, or one with an item nobody has, whose "
     "surprise is infinite",
-    cut="optional",
+    cutoff="optional",
+    needs=(TRAIN,),
     score=_self_information,
 )
 
 
-def coverage(distinct: int, catalogue: int) -> float | None:
+def coverage(distinct: int, items: int) -> float | None:
     """Return the share of a catalogue that so many of its items are; None of an empty one."""
-    assert distinct <= catalogue, "they are items of the catalogue"
-    return distinct / catalogue if catalogue else None
+    assert distinct <= items, "they are items of the catalogue"
+    return distinct / items if items else None
 
 
 CATALOGUE_COVERAGE = Entry(
-    sort="coverage",
+    input_kind="coverage",
     name="catalogue_coverage",
     formula="Distinct items at rank <= k of all lists divided by the size of the catalogue",
     source="the formula of a widely read blog post",
     convention="the catalogue is given, not observed",
     undefined="refused where an item is shown that the catalogue does not have",
-    cut="optional",
+    cutoff="optional",
+    needs=(ITEMS,),
 )
 
 
@@ -169,14 +174,14 @@ def _neighbour_coverage(reach: Reach, k: int) -> UnitSums:  # noqa: ARG001 (no r
 
 
 NEIGHBOUR_COVERAGE = UnitMetric(
-    sort="neighbours",
+    input_kind="neighbours",
     name="neighbour_coverage",
     formula="Mean over users of the items they have not rated but one of their neighbours has, "
     "divided by the items they have not rated",
     source="Bobadilla et al. 2013, coverage",
     convention="neighbours are given; users count the same",
     undefined="left out and counted: a user who has rated every item",
-    cut="none",
+    cutoff="none",
     score=_neighbour_coverage,
 )
 

@@ -47,7 +47,7 @@ RANKING = (
 RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
 """The rates of feedback of a window."""
 
-CATALOGUE: tuple[Entry, ...] = (
+METRICS: tuple[Entry, ...] = (
     *RANKING,
     recall_capped.METRIC,
     f1_user.METRIC,

@@ -45,6 +45,6 @@ METRIC = Metric(
     convention="a point of the precision-recall curve: levels of recall 0.0, 0.1 to 1.0; a level "
     "is reached with the nearest whole number of relevant items",
     undefined=NO_RELEVANT,
-    cut="recall",
+    cutoff="recall",
     score=score,
 )

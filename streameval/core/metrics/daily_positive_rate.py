@@ -36,23 +36,23 @@ _FORMULA = "of the distinct items they read that are positive, divided by those 
 
 METRICS: tuple[UnitMetric[Reads], ...] = (
     UnitMetric(
-        sort="reads",
+        input_kind="reads",
         name="positive_rate",
         formula=f"Mean over users and days {_FORMULA}",
         source="Gorse's documentation, online evaluation",
         convention="gorse_doc: over all users who read something; days are UTC",
         undefined="left out: a user on a day without a read",
-        cut="none",
+        cutoff="none",
         score=_documented,
     ),
     UnitMetric(
-        sort="reads",
+        input_kind="reads",
         name="positive_rate_gorse_v05",
         formula=f"Mean over users and days with a positive {_FORMULA}",
         source="Gorse's releases 0.5.0 to 0.5.6",
         convention="gorse_v05: only users with a positive among what they read; days are UTC",
         undefined="left out and counted: a user on a day without a positive among the reads",
-        cut="none",
+        cutoff="none",
         score=_release_05,
     ),
 )

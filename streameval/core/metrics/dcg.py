@@ -17,7 +17,7 @@ METRIC = Metric(
     source="Bobadilla et al. 2013; scikit-learn dcg_score",
     convention="linear gains, not divided by an ideal",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
     share=False,
 )

@@ -17,7 +17,7 @@ METRIC = Metric(
     source="Gorse's documentation, where it is called NDCG",
     convention="binary gains, not divided by an ideal",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
     share=False,
 )

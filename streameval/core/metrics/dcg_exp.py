@@ -18,7 +18,7 @@ METRIC = Metric(
     source="ranx dcg_burges",
     convention="exponential gains, not divided by an ideal",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
     share=False,
 )

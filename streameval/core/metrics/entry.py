@@ -1,20 +1,24 @@
-"""What every row of the catalogue says about itself, whatever it is computed from."""
+"""The row of a metric: everything that `evaluate`, help and docs need to know about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Concatenate, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Cut: TypeAlias = Literal["required", "optional", "none", "recall"]
+from streameval.core.metrics.inputs import Input, Parameter, Table
+
+Cutoff: TypeAlias = Literal["required", "optional", "none", "recall"]
 """Whether a name takes `@k`: `precision@10` only, `ndcg@10` or `ndcg`, `auc` only.
 
-`recall`: a level of recall in place of k, `interpolated_precision@0.3`; k is in tenths then."""
+`recall`: the name takes a level of recall instead of k, `interpolated_precision@0.3`. Then k is in
+tenths."""
 
-Sort: TypeAlias = Literal[
+InputKind: TypeAlias = Literal[
     "lists",
     "items",
     "coverage",
@@ -25,7 +29,7 @@ Sort: TypeAlias = Literal[
     "sampled",
     "reads",
 ]
-"""What a metric is computed from; `evaluate.input_kinds` says which files that takes."""
+"""The data that a metric takes; `evaluate.input_kinds` says which files give it."""
 
 UNCUT = 2**31 - 1
 """The k of a metric that is asked for without one: no list is longer."""
@@ -40,27 +44,54 @@ Data = TypeVar("Data")
 class Entry:
     """A row of the catalogue: `formula` is one sentence, `source` says whose convention it is.
 
-    `convention` names what sets the figure apart from others of the same name, `undefined` what
-    becomes of an input that has no value.
+    `convention` names the difference from other figures of the same name, and `undefined` says
+    what happens to an input that has no value. `needs` are tables beside those of the input kind.
+    `score` takes each of `parameters` by name; `convention` may hold their values in braces.
     """
 
-    sort: Sort
+    input_kind: InputKind
     name: str
     formula: str
     source: str
     convention: str
     undefined: str
-    cut: Cut
+    cutoff: Cutoff
+    needs: tuple[Table, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    values: tuple[tuple[Parameter, Any], ...] = ()
+    score: Callable[..., Any] | None = None
+
+    def required(self) -> list[Input]:
+        """List the inputs without which the metric cannot be computed."""
+        return [*self.needs, *(one for one in self.parameters if one.default is None)]
+
+    def with_values(self, values: Mapping[Parameter, Any]) -> Self:
+        """Return the row with its parameters set: to `values`, else to their defaults.
+
+        A parameter that has neither stays open. Raises `InputError` for a value out of bounds.
+        """
+        if not self.parameters:
+            return self
+        assert self.score is not None, "a metric with parameters has a function that takes them"
+        chosen = {one: values.get(one, one.default) for one in self.parameters}
+        known = [(one, one.read(value)) for one, value in chosen.items() if value is not None]
+        by_name = {one.name: value for one, value in known}
+        return replace(
+            self,
+            score=partial(self.score, **by_name),
+            convention=self.convention.format(**by_name),
+            values=tuple(known),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitMetric(Entry, Generic[Data]):
     """A figure Σx/Σy over units (users, lists, queries), or its root where `root` is set.
 
-    `score(data, k)` gives x and y of each unit of `data`. `own`: x/y is what the unit itself has
-    of the figure; else a unit has no score of its own, as with errors that are means over pairs.
+    `score(data, k)` returns x and y of each unit of `data`. With `own` a unit has the score x/y
+    itself. Without it a unit only has a part in the figure, as with means over pairs.
     """
 
-    score: Callable[[Data, int], UnitSums]
+    score: Callable[Concatenate[Data, int, ...], UnitSums]
     root: bool = False
     own: bool = True

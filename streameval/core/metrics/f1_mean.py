@@ -21,7 +21,7 @@ METRIC = MeanMetric(
     source="Bobadilla et al. 2013",
     convention="means over lists first, then the harmonic mean",
     undefined="0 where both means are 0",
-    cut="required",
+    cutoff="required",
     parts=(precision.METRIC, recall.METRIC),
     combine=harmonic_mean,
 )

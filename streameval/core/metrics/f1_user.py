@@ -19,6 +19,6 @@ METRIC = Metric(
     source="ranx f1, RecTools F1Beta",
     convention="harmonic mean within each list",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

@@ -19,6 +19,6 @@ METRIC = Metric(
     source="trec_eval success",
     convention="binary, however many are relevant",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

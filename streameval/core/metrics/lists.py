@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Concatenate, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streameval.base.errors import InputError
 from streameval.base.limits import NANO
-from streameval.core.metrics.entry import Entry, Sort
+from streameval.core.metrics.entry import Entry, InputKind
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 """A score for each list, shape (n,): NaN where undefined, in [0, 1] for those of `RANKING`."""
 
-Row: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
+RelevantItems: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
 """The relevant items of one list: their ranks, rising from 1, and their gains (> 0) alongside.
 
 A relevant item that is not in the list has a gain beyond the last rank."""
@@ -36,20 +36,19 @@ class Lists:
     the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
     items a list has.
 
-    Two more are known where all items of a list are, and only `auc` needs them:
-    `length` (n,): how many items a list shows; `places` (n, m): how many items score as high as
-    the relevant one or higher, a tie counting 1/2 (its place from 1, ties sharing theirs); NaN
-    where an item of the list has no score.
+    Only `auc` needs the other two, and both need all items of a list. `length` (n,): the number of
+    items in a list. `score_ranks` (n, m): the rank of each relevant item by score, from 1; ties
+    share the mean of their ranks. They are NaN where an item of the list has no score.
     """
 
     ranks: npt.NDArray[np.int64]
     gains: npt.NDArray[np.float64]
     relevant: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64] | None = None
-    places: npt.NDArray[np.float64] | None = None
+    score_ranks: npt.NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Lists:
+    def of(cls, rows: Sequence[RelevantItems]) -> Lists:
         """Pad rows to the width of the widest, at least 1."""
         width = max((len(gains) for _, gains in rows), default=0) or 1
         ranks = np.zeros((len(rows), width), dtype=np.int64)
@@ -75,13 +74,15 @@ class Metric(Entry):
     """A ranking metric: `score(lists, k)` returns a score for each list.
 
     The figure is the mean of the scores that are defined. A list without relevant items scores 0
-    unless `undefined` says otherwise. `share`: scores lie in [0, 1].
+    unless `undefined` says otherwise. `share`: scores lie in [0, 1]. `by_score`: it goes by the
+    logged scores and not by the ranks.
     """
 
-    sort: Sort = "lists"
+    input_kind: InputKind = "lists"
     share: bool = True
+    by_score: bool = False
 
-    score: Callable[[Lists, int], Scores]
+    score: Callable[Concatenate[Lists, int, ...], Scores]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class MeanMetric(Entry):
     `combine` is given the means of `parts`, in their order.
     """
 
-    sort: Sort = "lists"
+    input_kind: InputKind = "lists"
 
     parts: tuple[Metric, ...]
     combine: Callable[..., float]

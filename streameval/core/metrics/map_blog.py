@@ -35,6 +35,6 @@ METRIC = Metric(
     source="the formula of a widely read blog post",
     convention="no relevance indicator, divided by k",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

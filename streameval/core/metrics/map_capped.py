@@ -20,6 +20,6 @@ METRIC = Metric(
     source="recommenders map_at_k",
     convention="divided by min(R, k)",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

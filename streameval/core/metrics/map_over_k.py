@@ -18,6 +18,6 @@ METRIC = Metric(
     source="RecTools MAP with divide_by_k",
     convention="divided by k",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

@@ -23,6 +23,6 @@ METRIC = Metric(
     source="trec_eval ndcg_cut",
     convention="linear gains, logarithm to base 2, ideal over all relevant items cut at k",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

@@ -19,6 +19,6 @@ METRIC = Metric(
     source="recommenders ndcg_at_k, Gorse's code",
     convention="binary gains, ideal over min(R, k)",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

@@ -30,6 +30,6 @@ METRIC = Metric(
     source="RecTools NDCG, its default",
     convention="binary gains, ideal over k",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

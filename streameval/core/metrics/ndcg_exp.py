@@ -19,6 +19,6 @@ METRIC = Metric(
     source="Burges et al. 2005; ranx ndcg_burges, gdeval",
     convention="exponential gains, ideal over all relevant items cut at k",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

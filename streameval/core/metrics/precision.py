@@ -20,6 +20,6 @@ METRIC = Metric(
     source="trec_eval P",
     convention="divided by k, also for a list shorter than k",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

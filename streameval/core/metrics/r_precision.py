@@ -18,6 +18,6 @@ METRIC = Metric(
     source="trec_eval Rprec",
     convention="the cut is each list's R",
     undefined=NO_RELEVANT,
-    cut="none",
+    cutoff="none",
     score=score,
 )

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
+from streameval.core.metrics.inputs import Parameter, Range
 from streameval.core.metrics.lists import Scores
+
+SCALE = Range(
+    name="scale",
+    meaning="the lowest and the highest possible rating, such as 1:5",
+    note="Scale {:g} to {:g}.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +36,6 @@ class Ratings:
     actual: Scores
     predicted: Scores
     lines: npt.NDArray[np.int64]
-    threshold: float | None = None
-    scale: tuple[float, float] | None = None
 
     def sizes(self) -> npt.NDArray[np.int64]:
         """How many pairs each user has, shape (n,)."""
@@ -66,11 +71,15 @@ def _over_pairs(
 ) -> Callable[[Ratings, int], UnitSums]:
     """Sums over a user's pairs; `normalised` is the power of the range that divides them."""
 
-    def score(ratings: Ratings, k: int) -> UnitSums:  # noqa: ARG001 (over all pairs)
+    def score(
+        ratings: Ratings,
+        k: int,  # noqa: ARG001 (over all pairs)
+        scale: tuple[float, float] | None = None,
+    ) -> UnitSums:
         sums = _sums(ratings, distance)
         if normalised:
-            assert ratings.scale is not None, "the figure is asked for with its scale"
-            lowest, highest = ratings.scale
+            assert scale is not None, "the figure is asked for with its scale"
+            lowest, highest = scale
             sums = sums / (highest - lowest) ** normalised
         return sums, ratings.sizes()
 
@@ -102,18 +111,20 @@ def _pairs(
     score: Callable[[Ratings, int], UnitSums],
     *,
     root: bool = False,
+    parameters: tuple[Parameter, ...] = (),
 ) -> UnitMetric[Ratings]:
     return UnitMetric(
-        sort="ratings",
+        input_kind="ratings",
         name=name,
         formula=formula,
         source=_SOURCE,
         convention=convention,
         undefined=_NOTHING,
-        cut="none",
+        cutoff="none",
         score=score,
         root=root,
         own=False,
+        parameters=parameters,
     )
 
 
@@ -121,26 +132,26 @@ def _users(
     name: str, formula: str, score: Callable[[Ratings, int], UnitSums]
 ) -> UnitMetric[Ratings]:
     return UnitMetric(
-        sort="ratings",
+        input_kind="ratings",
         name=name,
         formula=formula,
         source=_SOURCE,
         convention="users count the same, however many ratings they have",
         undefined=_NOTHING,
-        cut="none",
+        cutoff="none",
         score=score,
     )
 
 
 def _items(name: str, formula: str, *, squared: bool) -> ItemMetric:
     return ItemMetric(
-        sort="rated_items",
+        input_kind="rated_items",
         name=name,
         formula=formula,
         source=_SOURCE,
         convention="items count the same, however many ratings they have",
         undefined=_NOTHING,
-        cut="none",
+        cutoff="none",
         squared=squared,
     )
 
@@ -177,12 +188,14 @@ METRICS: tuple[Entry, ...] = (
         "over pairs; the scale is given, not observed",
         _over_pairs(np.square, normalised=2),
         root=True,
+        parameters=(SCALE,),
     ),
     _pairs(
         "nmae",
         "MAE divided by the range of the rating scale",
         "over pairs; the scale is given, not observed",
         _over_pairs(np.abs, normalised=1),
+        parameters=(SCALE,),
     ),
 )
 """The rows of the catalogue. Units are users: x is a user's sum, y their pairs, or 1."""

@@ -13,44 +13,51 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.metrics.entry import UnitMetric, UnitSums
+from streameval.core.metrics.inputs import Number
 from streameval.core.metrics.lists import Scores, ratio
 from streameval.core.metrics.rating_errors import Ratings
 
 Counts = npt.NDArray[np.int64]
 
+THRESHOLD = Number(
+    name="threshold",
+    meaning="the rating from which on an item is relevant",
+    note="Threshold {:g}.",
+)
 
-def _counts(ratings: Ratings, k: int) -> tuple[Counts, Counts, Counts]:
+
+def _counts(ratings: Ratings, k: int, threshold: float) -> tuple[Counts, Counts, Counts]:
     """How many pairs of each user are recommended, relevant, and both."""
-    assert ratings.threshold is not None, "the figure is asked for with its threshold"
     sizes = ratings.sizes()
     owner = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((ratings.lines, -ratings.predicted, owner))
-    place = np.arange(len(owner)) - np.repeat(ratings.starts, sizes)
-    recommended = (ratings.predicted[order] > ratings.threshold) & (place < k)
-    relevant = ratings.actual[order] >= ratings.threshold
-    shown, liked, hits = (
-        np.bincount(owner[chosen], minlength=len(sizes)).astype(np.int64)
-        for chosen in (recommended, relevant, recommended & relevant)
+    position = np.arange(len(owner)) - np.repeat(ratings.starts, sizes)
+    recommended = (ratings.predicted[order] > threshold) & (position < k)
+    relevant = ratings.actual[order] >= threshold
+    chosen, liked, hits = (
+        np.bincount(owner[kept], minlength=len(sizes)).astype(np.int64)
+        for kept in (recommended, relevant, recommended & relevant)
     )
-    return shown, liked, hits
+    return chosen, liked, hits
 
 
 def _metric(
     name: str, formula: str, share: Callable[[Counts, Counts, Counts], Scores]
 ) -> UnitMetric[Ratings]:
-    def score(ratings: Ratings, k: int) -> UnitSums:
-        shares = share(*_counts(ratings, k))
+    def score(ratings: Ratings, k: int, threshold: float) -> UnitSums:
+        shares = share(*_counts(ratings, k, threshold))
         return shares, np.ones(len(shares), np.int64)
 
     return UnitMetric(
-        sort="ratings",
+        input_kind="ratings",
         name=name,
         formula=formula,
         source="Surprise's precision_recall_at_k recipe; Bobadilla et al. 2013",
         convention="recommended: of the k highest predictions those above the threshold; "
         "relevant: rated at least the threshold",
         undefined="0 where a denominator is 0, kept and counted",
-        cut="required",
+        cutoff="required",
+        parameters=(THRESHOLD,),
         score=score,
     )
 
@@ -59,17 +66,17 @@ METRICS = (
     _metric(
         "precision_threshold",
         "Mean over users of recommended items that are relevant divided by recommended items",
-        lambda shown, liked, hits: ratio(hits, shown),  # noqa: ARG005
+        lambda chosen, liked, hits: ratio(hits, chosen),  # noqa: ARG005
     ),
     _metric(
         "recall_threshold",
         "Mean over users of recommended items that are relevant divided by relevant items",
-        lambda shown, liked, hits: ratio(hits, liked),  # noqa: ARG005
+        lambda chosen, liked, hits: ratio(hits, liked),  # noqa: ARG005
     ),
     _metric(
         "f1_threshold",
         "Mean over users of the harmonic mean of precision and recall at the threshold",
-        lambda shown, liked, hits: ratio(2 * hits, shown + liked),
+        lambda chosen, liked, hits: ratio(2 * hits, chosen + liked),
     ),
 )
 """The rows of the catalogue; a user is a unit."""

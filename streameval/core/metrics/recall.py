@@ -20,6 +20,6 @@ METRIC = Metric(
     source="trec_eval recall",
     convention="divided by all relevant items, also where there are more than k",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

@@ -23,6 +23,6 @@ METRIC = Metric(
     source="recall with the denominator capped, as Kaggle's and OpenMatch's",
     convention="divided by min(R, k)",
     undefined=NO_RELEVANT,
-    cut="required",
+    cutoff="required",
     score=score,
 )

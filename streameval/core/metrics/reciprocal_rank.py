@@ -23,6 +23,6 @@ METRIC = Metric(
     source="trec_eval recip_rank, with a cut",
     convention="ranks from 1; an item below k does not count",
     undefined=NO_RELEVANT,
-    cut="optional",
+    cutoff="optional",
     score=score,
 )

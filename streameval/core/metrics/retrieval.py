@@ -55,34 +55,34 @@ _SAMPLED = (
 
 METRICS: tuple[Entry, ...] = (
     UnitMetric(
-        sort="index",
+        input_kind="index",
         name="index_recall",
         formula="Mean over queries of the items that are in both the approximate and the exact "
         "top k, divided by k",
         source="Gorse's code",
         convention="divided by k, also where the exact result is shorter",
         undefined="0 for a query without an approximate result, kept and counted",
-        cut="required",
+        cutoff="required",
         score=_index_recall,
     ),
     UnitMetric(
-        sort="sampled",
+        input_kind="sampled",
         name="sampled_hit_rate",
         formula="Share of samples in which the positive ranks <= k",
         source="Gorse's code, HR; He et al. 2017",
         convention=_SAMPLED,
         undefined="a sample without exactly one positive is refused",
-        cut="required",
+        cutoff="required",
         score=_hit_rate,
     ),
     UnitMetric(
-        sort="sampled",
+        input_kind="sampled",
         name="sampled_ndcg",
         formula="Mean over samples of 1 / log2(rank + 1) of a positive that ranks <= k, else 0",
         source="Gorse's code, NDCG; He et al. 2017",
         convention=_SAMPLED,
         undefined="a sample without exactly one positive is refused",
-        cut="required",
+        cutoff="required",
         score=_ndcg,
     ),
 )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streameval.base.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
 from streameval.core.metrics import ndcg, ndcg_exp
 from streameval.core.metrics.catalogue import RANKING
-from streameval.core.metrics.lists import Lists, Row, nano
+from streameval.core.metrics.lists import Lists, RelevantItems, nano
 
 
 class Scorer:
@@ -35,11 +35,11 @@ class Scorer:
             ndcg_exp.METRIC if metric is ndcg.METRIC and ndcg_gain == "exponential" else metric
             for metric in RANKING
         ]
-        self._index: dict[Row, int] = {}
+        self._index: dict[RelevantItems, int] = {}
         self._ranks = 0
         self._scores = np.zeros((MAX_MEMOISED_ROWS, len(self.columns)), dtype=np.int64)
 
-    def score(self, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+    def score(self, rows: Sequence[RelevantItems]) -> npt.NDArray[np.int64]:
         """Return nano-units, shape (rows, columns), each from 0 to NANO."""
         scores = np.empty((len(rows), len(self.columns)), dtype=np.int64)
         for start in range(0, len(rows), SCORE_SLICE):
@@ -52,10 +52,10 @@ class Scorer:
             scores[start : start + SCORE_SLICE] = self._scores[indices]
         return scores
 
-    def _indices(self, rows: Sequence[Row]) -> npt.NDArray[np.intp]:
+    def _indices(self, rows: Sequence[RelevantItems]) -> npt.NDArray[np.intp]:
         return np.fromiter(map(self._index.__getitem__, rows), np.intp, len(rows))
 
-    def _remember(self, rows: Sequence[Row]) -> None:
+    def _remember(self, rows: Sequence[RelevantItems]) -> None:
         """Score the rows that are not in memory."""
         if len(self._index) + len(rows) > MAX_MEMOISED_ROWS or self._ranks > MAX_MEMOISED_RANKS:
             self._index.clear()
@@ -69,7 +69,7 @@ class Scorer:
             self._index[row] = index
             self._ranks += len(row[0])
 
-    def _compute(self, rows: Sequence[Row]) -> npt.NDArray[np.int64]:
+    def _compute(self, rows: Sequence[RelevantItems]) -> npt.NDArray[np.int64]:
         lists = Lists.of(rows)
         scores = [nano(metric.score(lists, k)) for k in self._ks for metric in self._metrics]
         return np.stack(scores, axis=1)

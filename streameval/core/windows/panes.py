@@ -26,7 +26,7 @@ import numpy.typing as npt
 from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Window
-from streameval.core.metrics import Row, Scorer
+from streameval.core.metrics import RelevantItems, Scorer
 
 SmallInts = npt.NDArray[np.int32]
 
@@ -141,7 +141,7 @@ class Rows:
     positives: list[int] = field(default_factory=list)
     score_times: list[int] = field(default_factory=list)
     score_cells: list[int] = field(default_factory=list)
-    rankings: list[Row] = field(default_factory=list)
+    rankings: list[RelevantItems] = field(default_factory=list)
     signs: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class Rows:
         self.positive_kinds.append(kind)
         self.positives.append(count)
 
-    def add_ranking(self, time: int, cell: int, ranking: Row, sign: int) -> None:
+    def add_ranking(self, time: int, cell: int, ranking: RelevantItems, sign: int) -> None:
         """A slate to score, or (-1) to take back."""
         self.score_times.append(time)
         self.score_cells.append(cell)

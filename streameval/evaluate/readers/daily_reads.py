@@ -22,7 +22,7 @@ from streameval.core.replay import STDIN, lines_of
 from streameval.evaluate.answer import Answer, Note, counted
 from streameval.evaluate.batches import ROWS, Advance
 from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, record_batches
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import EVENTS, FILES, Given
 from streameval.evaluate.sums import Asked, evaluated
 from streameval.evaluate.units import UnitBatch, batch_of
 from streameval.files import locations
@@ -58,15 +58,15 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
     for dimension in given.by:
         if dimension != DAY:
             raise InputError(f"--by {dimension}: the daily positive rate is split by {DAY}")
-    with connected(*given.events, *given.files) as connection:
+    with connected(*given[EVENTS], *given[FILES]) as connection:
         connection.execute(_TABLES)
-        if given.events:
-            notes = _load_events(connection, given.events, given.definition(), advance)
+        if given[EVENTS]:
+            notes = _load_events(connection, given[EVENTS], given.definition(), advance)
             connection.execute(_POSITIVE)
         else:
             notes = []
             connection.execute("CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER)")
-            _load_outcomes(connection, files_of(given.files), advance)
+            _load_outcomes(connection, files_of(given[FILES]), advance)
         batches = _users(connection, by_day=bool(given.by), with_ids=given.per_list)
         evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
     return evaluation.answer(*notes)
@@ -81,7 +81,7 @@ def _load_events(
         for lines in lines_of(file):
             events, refused = decode_batch(lines, None, definition.max_clock_skew)
             rejected += len(refused)
-            shown: list[tuple[str, str, int]] = []
+            reads: list[tuple[str, str, int]] = []
             said: list[tuple[str, str, str, int, bool]] = []
             for event in events:
                 if isinstance(event, FeedbackEvent):
@@ -95,8 +95,8 @@ def _load_events(
                         [event.item_id] if isinstance(event, ImpressionEvent) else event.positions
                     )
                     day = event.ts // _DAY_MS
-                    shown += ((event.user_id, item, day) for item in items)
-            _insert(connection, "reads", shown)
+                    reads += ((event.user_id, item, day) for item in items)
+            _insert(connection, "reads", reads)
             _insert(connection, "feedback", said)
         advance(size([file]) if file != STDIN else 0)
     if not rejected:
@@ -127,20 +127,20 @@ def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> N
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
-                f"{locations.shown(file)}: not an outcome file; "
+                f"{locations.redacted(file)}: not an outcome file; "
                 "files of events are given as --events"
             )
     for record in record_batches(files, ["user", "time", "items", "gains"], advance):
         connection.register("part", pa.Table.from_batches([record]))
         connection.execute(f"""
-            CREATE OR REPLACE TEMP TABLE shown AS
+            CREATE OR REPLACE TEMP TABLE of_slates AS
             SELECT user, unnest(items) AS item, (epoch_ms(time) // {_DAY_MS})::INTEGER AS day,
                 unnest(gains) AS gain FROM part
         """)  # noqa: S608  # our own number
         connection.unregister("part")
-        connection.execute("INSERT INTO reads SELECT DISTINCT user, item, day FROM shown")
+        connection.execute("INSERT INTO reads SELECT DISTINCT user, item, day FROM of_slates")
         connection.execute(
-            "INSERT INTO positives SELECT DISTINCT user, item, day FROM shown WHERE gain > 0"
+            "INSERT INTO positives SELECT DISTINCT user, item, day FROM of_slates WHERE gain > 0"
         )
 
 

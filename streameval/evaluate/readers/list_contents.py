@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streameval.base.errors import InputError
-from streameval.core.metrics.beyond_accuracy import Shown, Vector, coverage, unit_vector
+from streameval.core.metrics.beyond_accuracy import ItemLists, Vector, coverage, unit_vector
+from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
 from streameval.evaluate.answer import Answer, Figure, Note, Segment, counted
 from streameval.evaluate.batches import Advance
 from streameval.evaluate.readers.outcomes import (
@@ -21,8 +22,8 @@ from streameval.evaluate.readers.outcomes import (
     is_outcome_file,
     record_batches,
 )
-from streameval.evaluate.readers.ranked_tables import load_shown, ordered, tie_notes
-from streameval.evaluate.request import Given
+from streameval.evaluate.readers.ranked_tables import load_slates, ordered, tie_notes
+from streameval.evaluate.request import FILES, TIES, Given
 from streameval.evaluate.sums import Asked, check_segments, evaluated
 from streameval.evaluate.units import UnitBatch, batch_of, dimensions, grouped
 from streameval.files.tables import (
@@ -44,7 +45,7 @@ FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
 
 
 @dataclass(frozen=True, slots=True)
-class ShownLists:
+class NamedLists:
     """n lists: names, users, values of `--by`; items in order and their ranks alongside.
 
     `tied` as `batches.Batch` has it.
@@ -60,25 +61,25 @@ class ShownLists:
 
 def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Novelty and diversity. Raises `InputError`."""
-    names = {figure.entry.name for figure in asked}
-    vectors = _vectors(given.features) if names & {"novelty", "diversity"} else {}
-    popularity = _popularity(given.train) if "novelty_self_information" in names else {}
+    needed = {table for figure in asked for table in figure.entry.needs}
+    vectors = _vectors(given[FEATURES]) if FEATURES in needed else {}
+    popularity = _popularity(given[TRAIN]) if TRAIN in needed else {}
 
-    def batches() -> Iterator[UnitBatch[Shown]]:
-        for lists in read_shown(given, advance):
-            shown = Shown(lists.items, lists.ranks, vectors, popularity)
-            yield batch_of(shown, lists.users, lists.segments, lists.ids, lists.tied)
+    def batches() -> Iterator[UnitBatch[ItemLists]]:
+        for lists in read_lists(given, advance):
+            items = ItemLists(lists.items, lists.ranks, vectors, popularity)
+            yield batch_of(items, lists.users, lists.segments, lists.ids, lists.tied)
 
     found = evaluated(batches(), asked, given.by, per_list=given.per_list)
-    return found.answer(*tie_notes(found.tied, found.scored, given.ties or "input"))
+    return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
 
 def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Coverage of the catalogue; no formula gives its interval. Raises `InputError`."""
-    catalogue = _catalogue(given.catalogue)
+    known = _items_of(given[ITEMS])
     found: dict[Segment, list[set[str]]] = {}
     tied = scored = 0
-    for lists in read_shown(given, advance):
+    for lists in read_lists(given, advance):
         tied, scored = tied + lists.tied[0], scored + lists.tied[1]
         for segment, items, ranks in zip(lists.segments, lists.items, lists.ranks, strict=True):
             if segment not in found:
@@ -88,12 +89,12 @@ def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> 
                 seen.update(items[: sum(rank <= figure.k for rank in ranks)])
     whole = [set[str]().union(*(seen[n] for seen in found.values())) for n in range(len(asked))]
     for seen in whole:
-        for item in seen - catalogue:
-            raise InputError(f"{', '.join(given.catalogue)}: {item} is shown but not in it")
+        for item in seen - known:
+            raise InputError(f"{', '.join(given[ITEMS])}: {item} is shown but not in it")
 
     def figures(sets: Sequence[set[str]]) -> dict[str, Figure]:
         return {
-            figure.name: Figure(coverage(len(seen), len(catalogue)), None, None, len(catalogue))
+            figure.name: Figure(coverage(len(seen), len(known)), None, None, len(known))
             for figure, seen in zip(asked, sets, strict=True)
         }
 
@@ -104,28 +105,28 @@ def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> 
         lists={} if given.per_list else None,
         entries=[figure.entry for figure in asked],
         notes=[
-            Note("catalogue", len(catalogue), f"Catalogue of {counted(len(catalogue), 'item')}."),
-            *tie_notes(tied, scored, given.ties or "input"),
+            Note("catalogue", len(known), f"Catalogue of {counted(len(known), 'item')}."),
+            *tie_notes(tied, scored, given.value(TIES) or "input"),
         ],
     )
 
 
-def read_shown(given: Given, advance: Advance) -> Iterator[ShownLists]:
+def read_lists(given: Given, advance: Advance) -> Iterator[NamedLists]:
     """The lists of outcome files (slates with a request), or of a table of slates."""
-    files = files_of(given.files)
+    files = files_of(given[FILES])
     if all(is_outcome_file(file) for file in files):
         yield from _of_outcomes(files, given.by, advance)
     else:
         yield from _of_tables(files, given, advance)
 
 
-def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[ShownLists]:
+def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[NamedLists]:
     check_dimensions(by)
     columns = ["request", "user", "items", "ranks", *by]
     for record in record_batches(files, columns, advance):
         known = record.filter(record.column("request").is_valid())
         values = [known.column(name).fill_null("").to_pylist() for name in by]
-        yield ShownLists(
+        yield NamedLists(
             ids=known.column("request").to_pylist(),
             users=known.column("user").to_pylist(),
             segments=list(zip(*values, strict=True)) if by else [()] * len(known),
@@ -134,18 +135,18 @@ def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> I
         )
 
 
-def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator[ShownLists]:
+def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator[NamedLists]:
     with connected(*files) as connection:
-        load_shown(connection, files, given.by, advance)
+        load_slates(connection, files, given.by, advance)
         query = f"""
-            WITH {ordered(given.ties or "input")}
+            WITH {ordered(given.value(TIES) or "input")}
             SELECT list, item, rank, user, by_score, equal{dimensions(given.by)}
             FROM ranked ORDER BY list, rank
         """  # noqa: S608  # names are quoted
         for rows, starts in grouped(connection, query, 1):
             firsts = [rows[start] for start in starts]
             spans = list(zip(starts, [*starts[1:], len(rows)], strict=True))
-            yield ShownLists(
+            yield NamedLists(
                 ids=[row[0] for row in firsts],
                 users=[row[3] for row in firsts],
                 segments=[tuple(value or "" for value in row[6:]) for row in firsts],
@@ -192,7 +193,7 @@ def _popularity(paths: Sequence[str]) -> dict[str, float]:
         return {item: count / users for item, count in rows.fetchall()}
 
 
-def _catalogue(paths: Sequence[str]) -> set[str]:
+def _items_of(paths: Sequence[str]) -> set[str]:
     with connected(*paths) as connection:
         load_items(connection, "catalogue", paths)
         found = connection.execute("SELECT DISTINCT item FROM catalogue").fetchall()

@@ -9,11 +9,12 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
+from streameval.core.metrics.inputs import ITEMS, TRAIN
 from streameval.evaluate.answer import Answer, Note, counted
 from streameval.evaluate.batches import ROWS, Advance
 from streameval.evaluate.readers.list_contents import load_interactions, load_items
 from streameval.evaluate.readers.outcomes import files_of
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import NEIGHBOURS, RATINGS, Given
 from streameval.evaluate.sums import Asked, evaluated
 from streameval.evaluate.units import UnitBatch, batch_of
 from streameval.files.tables import (
@@ -34,20 +35,20 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
     """Coverage over users that have ratings or neighbours. Raises `InputError`."""
     if given.by:
         raise InputError("--by: neighbour_coverage is of all users")
-    rated = given.train or given.ratings
-    with connected(*given.neighbours, *rated) as connection:
+    rated = given[TRAIN] or given[RATINGS]
+    with connected(*given[NEIGHBOURS], *rated) as connection:
         advance(load_interactions(connection, "interactions", rated))
-        count = _items(connection, given.catalogue)
-        _load_neighbours(connection, given.neighbours, advance)
+        count = _items(connection, given[ITEMS])
+        _load_neighbours(connection, given[NEIGHBOURS], advance)
         batches = _users(connection, count)
         evaluation = evaluated(batches, asked, (), per_list=given.per_list)
     return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))
 
 
-def _items(connection: Any, catalogue: Sequence[str]) -> int:
+def _items(connection: Any, items: Sequence[str]) -> int:
     """Make the table `rated` of the catalogue's items; answers how many those are."""
-    if catalogue:
-        load_items(connection, "known", catalogue)
+    if items:
+        load_items(connection, "known", items)
     else:
         connection.execute("CREATE VIEW known AS SELECT item FROM interactions")
     connection.execute(

@@ -61,25 +61,25 @@ def _same(file: str) -> str:
 
 
 def _files_of_uri(uri: str) -> list[str]:
-    if locations.shown(uri).endswith(".parquet"):
+    if locations.redacted(uri).endswith(".parquet"):
         return [uri]
     with locations.reaching(uri):
-        place = locations.opened(uri)
+        location = locations.opened(uri)
         below = [
-            info.path.removeprefix(f"{place.path}/")
-            for info in locations.listed(*place, recursive=True)
+            info.path.removeprefix(f"{location.path}/")
+            for info in locations.listed(*location, recursive=True)
             if info.path.endswith(".parquet") and info.is_file
         ]
         found = [name for name in below if PENDING not in name.split("/")]
         if not found:
-            locations.require_bucket(place)
-            raise InputError(f"{locations.shown(uri)}: no Parquet file below this folder")
+            locations.require_bucket(location)
+            raise InputError(f"{locations.redacted(uri)}: no Parquet file below this folder")
     return [locations.joined(uri, name) for name in found]
 
 
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
-    if not locations.shown(path).lower().endswith(".parquet"):
+    if not locations.redacted(path).lower().endswith(".parquet"):
         return False
     file, _ = _opened(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
@@ -119,8 +119,10 @@ def record_batches(
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
-                raise InputError(f"{locations.shown(path)}: no column {name}: not an outcome file")
-        require_types(locations.shown(path), file.schema_arrow, columns)
+                raise InputError(
+                    f"{locations.redacted(path)}: no column {name}: not an outcome file"
+                )
+        require_types(locations.redacted(path), file.schema_arrow, columns)
         for group in range(file.num_row_groups):
             wanted = [*columns]
             if where_null is not None and where_null not in columns:
@@ -130,7 +132,7 @@ def record_batches(
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
-                require_rows(locations.shown(path), record)
+                require_rows(locations.redacted(path), record)
                 yield record
             advance(size // file.num_row_groups)
 
@@ -155,7 +157,7 @@ def _opened(path: str) -> tuple[Any, int]:
 def _unreadable(path: str, error: Exception) -> StreamevalError:
     """What is wrong with a file, or with the store that it is in."""
     wrong = InputError if isinstance(error, ValueError) or not locations.is_uri(path) else None
-    return (wrong or UnreachableError)(f"{locations.shown(path)}: {locations.said(error, path)}")
+    return (wrong or UnreachableError)(f"{locations.redacted(path)}: {locations.said(error, path)}")
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:
@@ -168,7 +170,7 @@ def _has_null(file: Any, group: int, column: str) -> bool:
 def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch:
     """The slates of an Arrow batch with the columns of outcome files; a null `request` is none.
 
-    Without the column `scores` places are unknown.
+    Without the column `scores` the ranks by score are unknown.
     """
     if "request" in record.schema.names and record.column("request").null_count:
         record = record.filter(record.column("request").is_valid())
@@ -183,7 +185,7 @@ def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch
         relevant=relevant,
         ranks=ranks[where].astype(np.int64),
         gains=gains[where],
-        places=_places(record, starts, len(gains))[where],
+        score_ranks=_score_ranks(record, starts, len(gains))[where],
         length=np.diff(starts),
         clusters=clusters_of(record.column("user")),
         segments=segments,
@@ -192,41 +194,41 @@ def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch
     )
 
 
-def _places(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float64]:
-    """The place of each item by the score that was logged with it, as `core.metrics.Lists`."""
+def _score_ranks(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float64]:
+    """Rank the items of each list by their logged scores, as `core.metrics.Lists` has it."""
     if "scores" not in record.schema.names:
         return np.full(count, np.nan)
     scores = _window(record.column("scores").flatten().fill_null(math.nan), 1, np.float64, count)
     owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((-scores, owner))
-    # Runs of equal scores of a list share the mean of their places.
+    # Runs of equal scores of a list share the mean of their ranks.
     changes = (np.diff(owner[order], prepend=-1) != 0) | (np.diff(scores[order], prepend=0) != 0)
     firsts = np.flatnonzero(changes)
     lasts = np.append(firsts[1:], count) - 1
     run = np.cumsum(changes) - 1
-    places = np.empty(count)
-    places[order] = (firsts + lasts)[run] / 2 + 1 - starts[:-1][owner[order]]
+    score_ranks = np.empty(count)
+    score_ranks[order] = (firsts + lasts)[run] / 2 + 1 - starts[:-1][owner[order]]
     unknown = np.zeros(len(starts) - 1, np.bool_)
     unknown[owner[np.isnan(scores)]] = True
-    places[unknown[owner]] = np.nan
-    return places
+    score_ranks[unknown[owner]] = np.nan
+    return score_ranks
 
 
-def _flat(column: Any, sort: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:
+def _flat(column: Any, kind: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:
     """Where each list starts (n + 1,), and the values of all of them."""
     wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
     starts = _window(column, 1, wide, len(column) + 1).astype(np.int64)
     first, last = int(starts[0]), int(starts[-1])
     values = column.values.slice(first, last - first)
-    return starts - first, _window(values, 1, sort, len(values))
+    return starts - first, _window(values, 1, kind, len(values))
 
 
-def _window(array: Any, buffer: int, sort: type[np.generic], count: int) -> npt.NDArray[Any]:
+def _window(array: Any, buffer: int, kind: type[np.generic], count: int) -> npt.NDArray[Any]:
     raw = array.buffers()[buffer]
     if raw is None:
-        return np.zeros(count, sort)
-    width = np.dtype(sort).itemsize
-    return np.frombuffer(raw, sort, count=count, offset=array.offset * width)
+        return np.zeros(count, kind)
+    width = np.dtype(kind).itemsize
+    return np.frombuffer(raw, kind, count=count, offset=array.offset * width)
 
 
 def clusters_of(users: Any) -> Ints:

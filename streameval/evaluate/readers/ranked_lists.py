@@ -42,7 +42,7 @@ class RankedLists:
     relevant: Ints
     ranks: Ints
     gains: Floats
-    places: Floats
+    score_ranks: Floats
     length: Ints
     equal: Flags
     by_score: Flags
@@ -60,7 +60,7 @@ class RankedLists:
                 relevant=self.relevant[rows],
                 ranks=self.ranks[flat],
                 gains=self.gains[flat],
-                places=self.places[flat],
+                score_ranks=self.score_ranks[flat],
                 length=self.length[rows],
                 clusters=np.array([cluster_of(user) for user in self.users[rows]], np.int64),
                 segments=segments,
@@ -71,31 +71,31 @@ class RankedLists:
 
 
 def ranked_lists(
-    shown: Any, labels: Any, by: Sequence[str], *, last_first: bool, complete: bool
+    slates: Any, labels: Any, by: Sequence[str], *, last_first: bool, complete: bool
 ) -> RankedLists:
-    """Join tables of pyarrow: `shown` (list, item, user, rank, score, compared, line, `by …`).
+    """Join tables of pyarrow: `slates` (list, item, user, rank, score, compared, line, `by …`).
 
     Its order is that of `rank`, then of `compared` (the score as equal scores are told) from the
     highest; at equal ones, with `last_first`, the item that sorts last comes first, and then
     `line` decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are
     lists without items; else they are left out.
     """
-    rows = shown.num_rows
-    lists, names = _numbered(shown["list"], labels["list"])
-    items, item_names = _numbered(shown["item"], labels["item"])
+    rows = slates.num_rows
+    lists, names = _numbered(slates["list"], labels["list"])
+    items, item_names = _numbered(slates["item"], labels["item"])
     # Lists are numbered as they come: those that are shown before all others.
     count = int(lists[:rows].max(initial=-1)) + 1
     whole = len(names) if complete else count
     pairs = lists * len(item_names) + items
-    order = _order(shown, lists[:rows], _sorted_places(item_names, items[:rows], last_first))
+    order = _order(slates, lists[:rows], _sorted_positions(item_names, items[:rows], last_first))
     order, by_pair = _without_repeats(order, pairs[:rows])
     own = lists[order]
     length = np.bincount(own, minlength=whole)
     number = _numbers(own, length)
-    given = _filled(shown["rank"], 0)[order]
+    given = _filled(slates["rank"], 0)[order]
     ranks = _ranks(own, number, given)
-    places, equal = _places(shown, order, own, length)
-    by_score = _there(shown["score"])[order] & (given == 0)
+    score_ranks, equal = _score_ranks(slates, order, own, length)
+    by_score = _there(slates["score"])[order] & (given == 0)
     first = np.empty(count, np.int64)
     first[lists[:rows][::-1]] = np.arange(rows)[::-1]
 
@@ -104,21 +104,21 @@ def ranked_lists(
     judged, gains = judged[kept], gains[kept]
     row, found = _looked_up(judged, pairs[order], by_pair)
     of_list = judged // max(len(item_names), 1)
-    rank, place = np.zeros(len(row), np.int64), np.zeros(len(row))
-    rank[found], place[found] = ranks[row[found]], places[row[found]]
+    rank, score_rank = np.zeros(len(row), np.int64), np.zeros(len(row))
+    rank[found], score_rank[found] = ranks[row[found]], score_ranks[row[found]]
     positive = np.flatnonzero(gains > 0)
     unseen = np.where(found, rank, np.iinfo(np.int64).max)
     positive = positive[np.lexsort((-gains[positive], unseen[positive], of_list[positive]))]
     ids = names.slice(0, whole).to_pylist()
-    users = shown["user"].take(pa.array(first)).to_pylist()
+    users = slates["user"].take(pa.array(first)).to_pylist()
     return RankedLists(
         ids=ids,
         users=[user or own for user, own in zip_longest(users, ids)],
-        values=_values(shown, by, first) + [("",) * len(by)] * (whole - count),
+        values=_values(slates, by, first) + [("",) * len(by)] * (whole - count),
         relevant=np.bincount(of_list[positive], minlength=whole),
         ranks=rank[positive],
         gains=gains[positive],
-        places=place[positive],
+        score_ranks=score_rank[positive],
         length=length,
         equal=_any(own, by_score & equal, whole),
         by_score=_any(own, by_score, whole),
@@ -145,23 +145,23 @@ def _there(column: Any) -> Flags:
     return found
 
 
-def _sorted_places(names: Any, items: Ints, last_first: bool) -> Ints | None:
-    """Each item's place among all from the last on, by the bytes of its id; None if not asked."""
+def _sorted_positions(names: Any, items: Ints, last_first: bool) -> Ints | None:
+    """Number items by the bytes of their ids, the last one first; None if that decides nothing."""
     if not last_first:
         return None
-    places = np.empty(len(names), np.int64)
-    places[pc.sort_indices(names).to_numpy()] = np.arange(len(names))[::-1]
-    return places[items]
+    positions = np.empty(len(names), np.int64)
+    positions[pc.sort_indices(names).to_numpy()] = np.arange(len(names))[::-1]
+    return positions[items]
 
 
-def _order(shown: Any, lists: Ints, items: Ints | None) -> Ints:
+def _order(slates: Any, lists: Ints, items: Ints | None) -> Ints:
     """Return the rows in order, list after list."""
-    keys = lists * _STEP + _filled(shown["rank"], _STEP - 1)
+    keys = lists * _STEP + _filled(slates["rank"], _STEP - 1)
     if (keys[1:] > keys[:-1]).all():
         return np.arange(len(keys))
     # The last of the keys counts first.
-    scores = -_filled(shown["compared"], -np.inf)
-    return np.lexsort((shown["line"], *([] if items is None else [items]), scores, keys))
+    scores = -_filled(slates["compared"], -np.inf)
+    return np.lexsort((slates["line"], *([] if items is None else [items]), scores, keys))
 
 
 def _without_repeats(order: Ints, pairs: Ints) -> tuple[Ints, Ints]:
@@ -189,28 +189,28 @@ def _ranks(own: Ints, number: Ints, given: Ints) -> Ints:
     return number + np.maximum.accumulate(gaps + own * _STEP) - own * _STEP
 
 
-def _places(shown: Any, order: Ints, own: Ints, length: Ints) -> tuple[Floats, Flags]:
-    """Each row's place by score, as `core.metrics.Lists` has it, and whether another is equal.
+def _score_ranks(slates: Any, order: Ints, own: Ints, length: Ints) -> tuple[Floats, Flags]:
+    """Rank each row by score, as `core.metrics.Lists` has it, and say whether another is equal.
 
     NaN in a list where only some have a score; a list in which none has is taken by its order.
     """
     number = _numbers(own, length)
-    known = _there(shown["score"])[order]
+    known = _there(slates["score"])[order]
     if not known.any():
         return number.astype(np.float64), np.zeros(len(own), np.bool_)
-    score = _filled(shown["score"], -np.inf)[order]
+    score = _filled(slates["score"], -np.inf)[order]
     best_first = np.lexsort((-score, own))
     starts, sizes = _runs(own[best_first], score[best_first])
     by_score = np.empty(len(own))
     by_score[best_first] = np.repeat(number[starts] + (sizes - 1) / 2, sizes)
     scores = np.bincount(own[known], minlength=len(length))
-    places = np.where(scores[own] == length[own], by_score, np.nan)
+    score_ranks = np.where(scores[own] == length[own], by_score, np.nan)
     # Rounding keeps the order of scores, so equal ones still lie side by side.
-    compared = _filled(shown["compared"], -np.inf)[order]
+    compared = _filled(slates["compared"], -np.inf)[order]
     _, sizes = _runs(own[best_first], compared[best_first])
     equal = np.empty(len(own), np.bool_)
     equal[best_first] = np.repeat(sizes > 1, sizes)
-    return np.where(scores[own] == 0, number, places), equal
+    return np.where(scores[own] == 0, number, score_ranks), equal
 
 
 def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
@@ -239,10 +239,10 @@ def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> tuple[Ints, Flags]:
     return row, pairs[row] == wanted
 
 
-def _values(shown: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
+def _values(slates: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
     if not by:
         return [()] * len(rows)
-    columns = [shown["by " + name].take(pa.array(rows)).to_pylist() for name in by]
+    columns = [slates["by " + name].take(pa.array(rows)).to_pylist() for name in by]
     return [tuple(value or "" for value in row) for row in zip(*columns, strict=True)]
 
 

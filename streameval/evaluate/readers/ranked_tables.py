@@ -70,7 +70,7 @@ class Tables:
     without labels have nothing relevant.
     """
 
-    shown: Sequence[str]
+    slates: Sequence[str]
     labels: Sequence[str]
     kind: Literal["tables", "trec"]
     by: Sequence[str] = ()
@@ -102,22 +102,22 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     At their end `notes` says where the two have nothing in common.
     """
     labelled = met = False
-    with connected(*tables.shown, *tables.labels) as connection:
+    with connected(*tables.slates, *tables.labels) as connection:
         if tables.kind == "trec":
             _load_trec(connection, tables, advance)
         else:
-            load_shown(connection, tables.shown, tables.by, advance)
+            load_slates(connection, tables.slates, tables.by, advance)
             load_labels(connection, tables.labels, advance)
-        for shown, labels in _portions(connection, tables):
+        for slates, labels in _portions(connection, tables):
             lists = ranked_lists(
-                shown,
+                slates,
                 labels,
                 tables.by,
                 last_first=tables.ties == "trec",
                 complete=tables.complete,
             )
             # The rows are done with before those of the next portion come.
-            del shown, labels
+            del slates, labels
             labelled, met = labelled or lists.labelled, met or lists.met
             yield from lists.batches()
     if not labelled:
@@ -130,19 +130,21 @@ def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:
     """Slates and labels a portion of the lists at a time, each all of a list or nothing."""
     judged = "AND list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
     values = "".join(f", {quoted('by ' + name)}" for name in tables.by)
-    for shown, labels in _cut(connection):
+    for of_slates, of_labels in _portion_conditions(connection):
         # `sql` hands rows over as they are found; `execute` would copy them once more.
         yield (
             connection.sql(
                 f"SELECT list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared,"  # noqa: S608  # names are quoted
-                f" line{values} FROM shown WHERE {shown} {judged}"
+                f" line{values} FROM slates WHERE {of_slates} {judged}"
             ).to_arrow_table(),
-            connection.sql(f"SELECT list, item, gain FROM labels WHERE {labels}").to_arrow_table(),  # noqa: S608  # ours
+            connection.sql(
+                f"SELECT list, item, gain FROM labels WHERE {of_labels}"  # noqa: S608  # ours
+            ).to_arrow_table(),
         )
 
 
-def _cut(connection: Any) -> list[tuple[str, str]]:
-    """Conditions on the rows of `shown` and of `labels`, a pair for each portion.
+def _portion_conditions(connection: Any) -> list[tuple[str, str]]:
+    """Conditions on the rows of `slates` and of `labels`, a pair for each portion.
 
     The rows of a list mostly lie together: portions are then cut by rows, and each row is read once
     (what DuckDB has on disk is read from there each time). Else by the hash of the list.
@@ -157,8 +159,8 @@ def _cut(connection: Any) -> list[tuple[str, str]]:
     if not rows or (hashes[1:] == hashes[:-1]).any():
         where = [f"hash(list) % {portions} = {number}" for number in range(portions)]
         return list(zip(where, where, strict=True))
-    cuts = starts[np.searchsorted(starts, np.arange(1, portions) * rows // portions, "right") - 1]
-    portion_of = np.searchsorted(cuts, starts, "right")[order]
+    bounds = starts[np.searchsorted(starts, np.arange(1, portions) * rows // portions, "right") - 1]
+    portion_of = np.searchsorted(bounds, starts, "right")[order]
 
     def portion(batch: Any) -> Any:
         """Of a list that is not shown by its hash, which spreads them."""
@@ -170,7 +172,7 @@ def _cut(connection: Any) -> list[tuple[str, str]]:
     numbers = pa.chunked_array(map(portion, _hashes(connection, "labels")), pa.int32())
     connection.register("numbers", pa.table({"portion": numbers}))
     connection.execute("CREATE TABLE portions AS SELECT portion FROM numbers")
-    ends = [0, *cuts.tolist(), rows]
+    ends = [0, *bounds.tolist(), rows]
     return [
         (
             f"rowid >= {ends[number]} AND rowid < {ends[number + 1]}",
@@ -184,7 +186,7 @@ def _runs(connection: Any) -> tuple[Any, Any, int]:
     """Of each run of rows of one list: the list's hash and the first row; and the count of rows."""
     hashes, starts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     rows, last = 0, None
-    for batch in _hashes(connection, "shown"):
+    for batch in _hashes(connection, "slates"):
         values = batch.column(0).to_numpy()
         new = np.flatnonzero(np.append(values[0] != last, values[1:] != values[:-1]))
         hashes.append(values[new])
@@ -198,16 +200,16 @@ def _hashes(connection: Any, table: str) -> Any:
     return connection.sql(f"SELECT hash(list) FROM {table}").to_arrow_reader(1 << 20)  # noqa: S608  # ours
 
 
-def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
-    """Read slates into the table `shown`: list, item, rank, score, user, `by …`, line.
+def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
+    """Read slates into the table `slates`: list, item, rank, score, user, `by …`, line.
 
     `user` is null where the files name none: each list is a user of its own.
     """
     tables = opened(connection, files)
     known = columns_of(tables)
     lists = named(files, known, LIST_NAMES)
-    place, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
-    if place is None and score is None:
+    rank_column, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
+    if rank_column is None and score is None:
         raise InputError(
             f"{', '.join(files)}: no column {' or '.join((*RANK_NAMES, *SCORE_NAMES))}: a list"
             " needs an order"
@@ -219,14 +221,14 @@ def load_shown(connection: Any, files: Sequence[str], by: Sequence[str], advance
     }
     if (user := optional(known, USER_NAMES)) is not None:
         columns["user"] = text(user)
-    if place is not None:
-        columns["rank"] = rank(place)
+    if rank_column is not None:
+        columns["rank"] = rank(rank_column)
     if score is not None:
         columns["score"] = number(score)
-    load(connection, "shown", tables, columns)
-    for name, sort in (("user", "VARCHAR"), ("rank", "BIGINT"), ("score", "DOUBLE")):
-        connection.execute(f"ALTER TABLE shown ADD COLUMN IF NOT EXISTS {name} {sort}")
-    check_one_segment(connection, "shown", files, by)
+    load(connection, "slates", tables, columns)
+    for name, kind in (("user", "VARCHAR"), ("rank", "BIGINT"), ("score", "DOUBLE")):
+        connection.execute(f"ALTER TABLE slates ADD COLUMN IF NOT EXISTS {name} {kind}")
+    check_one_segment(connection, "slates", files, by)
     advance(size(files))
 
 
@@ -263,14 +265,14 @@ def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
     if tables.by:
         raise InputError("--by: a TREC run has no segments")
     connection.execute(
-        "CREATE TABLE shown (list VARCHAR, item VARCHAR, score DOUBLE, line BIGINT,"
+        "CREATE TABLE slates (list VARCHAR, item VARCHAR, score DOUBLE, line BIGINT,"
         " rank BIGINT, user VARCHAR)"
     )
     connection.execute("CREATE TABLE labels (list VARCHAR, item VARCHAR, gain DOUBLE, line BIGINT)")
-    for path in tables.shown:
+    for path in tables.slates:
         for part in _trec(path, 6, 4, advance):
             connection.register("part", part)
-            connection.execute("INSERT INTO shown SELECT *, NULL, NULL FROM part")
+            connection.execute("INSERT INTO slates SELECT *, NULL, NULL FROM part")
     for path in tables.labels:
         for part in _trec(path, 4, 3, advance):
             connection.register("part", part)
@@ -321,7 +323,7 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
 
 
 def ordered(ties: Ties) -> str:
-    """The SQL of the table `ranked`, made of `shown`: its items with `rank` and `number`.
+    """The SQL of the table `ranked`, made of `slates`: its items with `rank` and `number`.
 
     A duplicate keeps its best place. `number` counts from 1; with ranks, gaps stay and equal ranks
     move down (`core.metrics.order_ranks`). `by_score`: the score decided the order; `equal`: and
@@ -329,12 +331,12 @@ def ordered(ties: Ties) -> str:
     """
     order = f"rank NULLS LAST, {_ORDER[ties]}"
     return f"""
-        first_shown AS (
-            SELECT * REPLACE (coalesce(user, list) AS user) FROM shown
+        first_rows AS (
+            SELECT * REPLACE (coalesce(user, list) AS user) FROM slates
             QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
         ), numbered AS (
             SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number
-            FROM first_shown
+            FROM first_rows
         ), ranked AS (
             SELECT * EXCLUDE (rank),
                 number + max(greatest(coalesce(rank, 0) - number, 0))

@@ -17,7 +17,7 @@ from streameval.core.metrics.rating_errors import Ratings
 from streameval.evaluate.answer import Answer, Note, counted
 from streameval.evaluate.batches import Advance
 from streameval.evaluate.readers.outcomes import files_of
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import PREDICTIONS, RATINGS, Given
 from streameval.evaluate.sums import Asked, evaluated
 from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions, grouped
 from streameval.files.table_scans import TableFile
@@ -45,12 +45,12 @@ TIME_NAMES: Final = ("timestamp", "ts", "time")
 
 def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Errors over pairs and users, and figures at a threshold. Raises `InputError`."""
-    files = [*given.ratings, *given.predictions]
+    files = [*given[RATINGS], *given[PREDICTIONS]]
     with connected(*files) as connection:
         notes = load_pairs(connection, given, advance)
         batches = _users(connection, given)
         evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
-    return evaluation.answer(*notes, *_parameters(given, asked))
+    return evaluation.answer(*notes)
 
 
 def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
@@ -58,7 +58,7 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
 
     Answers what was left out. Raises `InputError`.
     """
-    ratings, predictions = files_of(given.ratings), files_of(given.predictions)
+    ratings, predictions = files_of(given[RATINGS]), files_of(given[PREDICTIONS])
     tables = opened(connection, ratings)
     known = columns_of(tables)
     here = [name for name in given.by if optional(known, (name,))]
@@ -185,19 +185,5 @@ def _users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:
             actual=np.array(actual, np.float64),
             predicted=np.array(predicted, np.float64),
             lines=np.array(lines, np.int64),
-            threshold=given.threshold,
-            scale=given.scale,
         )
         yield batch_of(data, users, [tuple(row[1:-3]) for row in firsts], users)
-
-
-def _parameters(given: Given, asked: Sequence[Asked]) -> list[Note]:
-    """The threshold and the scale, where a figure uses them."""
-    names = {figure.entry.name for figure in asked}
-    notes = []
-    if given.threshold is not None and any(name.endswith("_threshold") for name in names):
-        notes.append(Note("threshold", given.threshold, f"Threshold {given.threshold:g}."))
-    if given.scale is not None and names & {"nrmse", "nmae"}:
-        lowest, highest = given.scale
-        notes.append(Note("scale", list(given.scale), f"Scale {lowest:g} to {highest:g}."))
-    return notes

@@ -14,11 +14,11 @@ from streameval.evaluate.batches import ROWS, Advance
 from streameval.evaluate.readers.outcomes import files_of
 from streameval.evaluate.readers.ranked_tables import (
     check_one_segment,
-    load_shown,
+    load_slates,
     ordered,
     tie_notes,
 )
-from streameval.evaluate.request import Given
+from streameval.evaluate.request import EXACT, FILES, SAMPLED, TIES, Given
 from streameval.evaluate.sums import Asked, evaluated
 from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions
 from streameval.files.table_scans import quoted
@@ -43,19 +43,19 @@ POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
 def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Recall of an index, over the queries of the exact result. Raises `InputError`."""
     longest = max(figure.k for figure in asked)
-    with connected(*given.files, *given.exact) as connection:
-        for table, paths, by in (("found", given.files, given.by), ("best", given.exact, ())):
-            load_shown(connection, files_of(paths), by, advance)
+    with connected(*given[FILES], *given[EXACT]) as connection:
+        for table, paths, by in (("found", given[FILES], given.by), ("best", given[EXACT], ())):
+            load_slates(connection, files_of(paths), by, advance)
             chosen = dimensions(by)
             connection.execute(f"""
-                CREATE TABLE {table} AS WITH {ordered(given.ties or "input")}
+                CREATE TABLE {table} AS WITH {ordered(given.value(TIES) or "input")}
                 SELECT list, user{chosen}, item, number, by_score, equal
                 FROM ranked WHERE number <= {longest}
             """)  # noqa: S608  # names are quoted
-            connection.execute("DROP TABLE shown")
+            connection.execute("DROP TABLE slates")
         batches = _queries(connection, given.by)
         found = evaluated(batches, asked, given.by, per_list=given.per_list)
-    return found.answer(*tie_notes(found.tied, found.scored, given.ties or "input"))
+    return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
 
 def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]:
@@ -80,8 +80,8 @@ def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]
 
 def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Leave-one-out among sampled negatives. Raises `InputError`."""
-    with connected(*given.sampled) as connection:
-        files = files_of(given.sampled)
+    with connected(*given[SAMPLED]) as connection:
+        files = files_of(given[SAMPLED])
         tables = opened(connection, files)
         known = columns_of(tables)
         lists = named(files, known, LIST_NAMES)
@@ -99,8 +99,8 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
         fewest, most = _check_samples(connection, files)
         batches = _samples(connection, given.by)
         evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
-    shown = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    note = Note("negatives", [fewest, most], f"{shown} sampled negatives for each positive.")
+    count = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    note = Note("negatives", [fewest, most], f"{count} sampled negatives for each positive.")
     return evaluation.answer(note)
 
 

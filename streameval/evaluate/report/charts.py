@@ -9,22 +9,22 @@ from typing import Final
 from streameval.core.metrics import curve
 from streameval.evaluate.answer import Figure
 from streameval.evaluate.report.curves import Curve, Curves
-from streameval.evaluate.report.markup import bounds, numbers, shown, table
+from streameval.evaluate.report.markup import bounds, format_figure, numbers, table
 from streameval.evaluate.report.plots import chart
 from streameval.evaluate.sources import Source
 from streameval.evaluate.sums import evaluate
 
-CUTS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
-"""The cut-offs of the precision-recall curve."""
+CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
+"""The cutoffs of the precision-recall curve."""
 
 SHARE: Final = "share with a positive"
 
 
 def list_charts(source: Source) -> tuple[int, list[str]]:
     """How many lists there are, and the charts of precision over recall."""
-    at_cuts = [f"{name}@{k}" for k in CUTS for name in ("precision", "recall")]
+    at_cutoffs = [f"{name}@{k}" for k in CUTOFFS for name in ("precision", "recall")]
     at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
-    found = evaluate(source.read(lambda _: None), [*at_cuts, *at_levels.values()]).figures()
+    found = evaluate(source.read(lambda _: None), [*at_cutoffs, *at_levels.values()]).figures()
     levels = {level: found[name] for level, name in at_levels.items()}
     return levels[0.0].n, [_precision_recall(found), _interpolated(levels)]
 
@@ -47,7 +47,7 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
         f'<th class="number">{name}</th>' for name in ("recall", "precision", "low", "high")
     )
     rows = [
-        numbers(f"{level:.1f}", shown(figure.value), *bounds(figure))
+        numbers(f"{level:.1f}", format_figure(figure.value), *bounds(figure))
         for level, figure in levels.items()
     ]
     return drawn.replace("</figure>", f"{table(head, rows)}</figure>")
@@ -55,7 +55,7 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
 
 def _precision_recall(found: Mapping[str, Figure]) -> str:
     points: Curve = []
-    for k in CUTS:
+    for k in CUTOFFS:
         precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value
         # Beyond the longest list only the divisor grows.
         if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
@@ -63,9 +63,9 @@ def _precision_recall(found: Mapping[str, Figure]) -> str:
     return _chart(
         "precision-recall",
         "Precision and recall",
-        f"Mean precision against mean recall at the cuts {', '.join(map(str, CUTS))}, from left to"
-        " right, as far as a further one finds anything. Precision divides by the cut also where"
-        " a list is shorter.",
+        f"Mean precision against mean recall at the cutoffs {', '.join(map(str, CUTOFFS))}, from"
+        " left to right, as far as a further one finds anything. Precision divides by the cutoff"
+        " also where a list is shorter.",
         {"": points},
         x="recall",
         y="precision",

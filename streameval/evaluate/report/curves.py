@@ -62,8 +62,8 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
         return Curves(
             step=step,
             time=time,
-            rank=_by_place(connection, "ranks"),
-            position=_by_place(connection, "positions"),
+            rank=_by_position(connection, "ranks"),
+            position=_by_position(connection, "positions"),
             items=items,
             tail=tail,
             tail_positives=tail_positives,
@@ -102,42 +102,42 @@ def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:
     return step, found
 
 
-def _by_place(connection: Any, column: str) -> Curve:
+def _by_position(connection: Any, column: str) -> Curve:
     rows = connection.execute(
         f"""
-        SELECT place, count(*), count(*) FILTER (gain > 0)
-        FROM (SELECT unnest({column}) AS place, unnest(gains) AS gain FROM slates)
-        WHERE place <= {RANKS} GROUP BY place ORDER BY place
+        SELECT position, count(*), count(*) FILTER (gain > 0)
+        FROM (SELECT unnest({column}) AS position, unnest(gains) AS gain FROM slates)
+        WHERE position <= {RANKS} GROUP BY position ORDER BY position
         """  # noqa: S608
     ).fetchall()
-    return [(place, positives / shown) for place, shown, positives in rows]
+    return [(position, positives / impressions) for position, impressions, positives in rows]
 
 
 def _tail(connection: Any) -> tuple[int, Curve, Curve]:
     rows = connection.execute(
         f"""
         WITH items AS (
-            SELECT item, count(*) AS shown, count(*) FILTER (gain > 0) AS positives
+            SELECT item, count(*) AS impressions, count(*) FILTER (gain > 0) AS positives
             FROM (SELECT unnest(items) AS item, unnest(gains) AS gain FROM slates) GROUP BY item
         ), numbered AS (
-            SELECT *, row_number() OVER (ORDER BY shown DESC, item) AS number,
+            SELECT *, row_number() OVER (ORDER BY impressions DESC, item) AS number,
                 count(*) OVER () AS count FROM items
         )
-        SELECT max(number), any_value(count), sum(shown), sum(positives)
+        SELECT max(number), any_value(count), sum(impressions), sum(positives)
         FROM numbered GROUP BY (number * {TAIL} + count - 1) // count ORDER BY 1
         """  # noqa: S608
     ).fetchall()
     if not rows:
         return 0, [], []
-    shown_all, positive_all = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    shown = positives = 0
+    all_impressions, all_positives = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    impressions = positives = 0
     tail, tail_positives = [(0.0, 0.0)], [(0.0, 0.0)]
-    for number, count, shown_here, positives_here in rows:
-        shown += shown_here
+    for number, count, impressions_here, positives_here in rows:
+        impressions += impressions_here
         positives += positives_here
-        tail.append((number / count, shown / shown_all))
-        if positive_all:
-            tail_positives.append((number / count, positives / positive_all))
+        tail.append((number / count, impressions / all_impressions))
+        if all_positives:
+            tail_positives.append((number / count, positives / all_positives))
     return rows[-1][1], tail, tail_positives
 
 

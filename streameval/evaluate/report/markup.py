@@ -23,9 +23,9 @@ def numbers(*cells: str) -> str:
 
 def bounds(figure: Figure) -> tuple[str, str]:
     """What an interval shows."""
-    return shown(figure.low), shown(figure.high)
+    return format_figure(figure.low), format_figure(figure.high)
 
 
-def shown(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
     """A figure to four places."""
     return UNDEFINED if value is None else f"{value:.4f}"

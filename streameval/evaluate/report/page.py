@@ -17,7 +17,7 @@ from streameval.base.errors import InputError
 from streameval.evaluate.answer import Answer, Figure, counted
 from streameval.evaluate.report.charts import list_charts, outcome_charts
 from streameval.evaluate.report.curves import curves
-from streameval.evaluate.report.markup import UNDEFINED, bounds, numbers, shown, table
+from streameval.evaluate.report.markup import UNDEFINED, bounds, format_figure, numbers, table
 from streameval.evaluate.sources import Source
 from streameval.files import locations
 
@@ -52,7 +52,7 @@ def write_report(
 
 
 def _names(files: Sequence[str]) -> str:
-    names = ", ".join(Path(locations.shown(file)).name for file in files[:3])
+    names = ", ".join(Path(locations.redacted(file)).name for file in files[:3])
     return names + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
 
 
@@ -99,7 +99,7 @@ def _notes(answer: Answer) -> str:
 def _rows(segment: Sequence[str], figures: Mapping[str, Figure]) -> list[str]:
     return [
         "".join(f"<td>{escape(cell)}</td>" for cell in (*segment, name))
-        + numbers(shown(figure.value), *bounds(figure), f"{figure.n:,}")
+        + numbers(format_figure(figure.value), *bounds(figure), f"{figure.n:,}")
         for name, figure in figures.items()
     ]
 

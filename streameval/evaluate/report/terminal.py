@@ -45,7 +45,7 @@ def _add(
     table.add_section()
     for name, figure in figures.items():
         bounds = [figure.low, figure.high] if with_intervals else []
-        cells = [_shown(value) for value in (figure.value, *bounds)]
+        cells = [_format(value) for value in (figure.value, *bounds)]
         table.add_row(*segment, name, *cells, f"{figure.n:,}")
 
 
@@ -56,33 +56,31 @@ def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
     for figure in names:
         table.add_column(figure, justify="right", overflow="fold", min_width=len("0.0000"))
     for name in sorted(lists):
-        table.add_row(escape(name), *(_shown(lists[name].get(figure)) for figure in names))
+        table.add_row(escape(name), *(_format(lists[name].get(figure)) for figure in names))
     return table
 
 
-def _shown(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
-def catalogue_rows(
-    metrics: Iterable[Entry], inputs: Callable[[Entry], str]
-) -> list[dict[str, str]]:
+def metric_rows(metrics: Iterable[Entry], inputs: Callable[[Entry], str]) -> list[dict[str, str]]:
     """The rows of the catalogue as `--list --json` prints them; `inputs` says what takes what."""
     return [
         {
             "name": metric.name,
-            "cut": metric.cut,
+            "cut": metric.cutoff,
             "formula": metric.formula,
             "convention": metric.convention,
             "undefined": metric.undefined,
             "source": metric.source,
             "input": inputs(metric),
         }
-        for metric in metrics
+        for metric in (entry.with_values({}) for entry in metrics)
     ]
 
 
-def print_catalogue(rows: Sequence[Mapping[str, str]]) -> None:
+def print_metrics(rows: Sequence[Mapping[str, str]]) -> None:
     """Print each figure's name, formula, convention, source and what it is computed from."""
     console = Console(highlight=False, soft_wrap=True)
     names = {"required": "{0}@k", "optional": "{0}@k or {0}", "none": "{0}", "recall": "{0}@0.3"}

@@ -1,0 +1,38 @@
+"""Options and output that commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streameval.base.errors import InputError
+
+if TYPE_CHECKING:
+    from streameval.config.load import Settings
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def settings_of(config: Path | None) -> Settings:
+    """Load the settings of a configuration file, the environment and the defaults."""
+    from streameval.config.load import load
+
+    return load(config)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a document on one line, or none of it: half a document is worse than none."""
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InputError("a figure is not a finite number: look for one in the input") from error
+    sys.stdout.write(f"{text}\n")

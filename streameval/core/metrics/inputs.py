@@ -1,0 +1,183 @@
+"""Inputs that a metric's row declares beside its data: tables of files, and parameters.
+
+`evaluate` makes an option of each, checks the values, and says in messages and help what the row
+says here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from streameval.base.errors import InputError
+
+LISTS: Final = "Ranked lists"
+RATED: Final = "Ratings and predictions"
+KNOWN: Final = "What is known of items and users"
+OTHER: Final = "Other inputs"
+HEADINGS: Final = (LISTS, RATED, KNOWN, OTHER)
+"""Headings of the options in help, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """An input by its name. `meaning` is a noun phrase for help and messages."""
+
+    name: str
+    meaning: str
+
+    @property
+    def option(self) -> str:
+        """The option as people write it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def described(self) -> str:
+        """The option with its meaning, for messages."""
+        return f"{self.option}, {self.meaning}"
+
+    @property
+    def help(self) -> str:
+        """The sentence for the option's help."""
+        return f"{self.meaning[:1].upper()}{self.meaning[1:]}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(_Option):
+    """Files of one role. `columns` lists their columns. A `single` table is one file."""
+
+    heading: str
+    columns: str = ""
+    single: bool = False
+
+    @property
+    def described(self) -> str:
+        """The option with its meaning and columns, for messages."""
+        return f"{self.option}, {self.meaning} ({self.columns})"
+
+    @property
+    def help(self) -> str:
+        """The sentence for the option's help."""
+        columns = f": {self.columns}" if self.columns else ""
+        return f"{self.meaning[:1].upper()}{self.meaning[1:]}{columns}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter(_Option):
+    """A value that a metric takes beside its cutoff; without a `default` the metric needs it.
+
+    With a `note`, figures come with this sentence, which holds the value.
+    """
+
+    default: Any = None
+    note: str = ""
+
+    @property
+    def metavar(self) -> str | None:
+        """A word for the value in help; None: the name of its type."""
+        return None
+
+    def read(self, value: Any) -> Any:
+        """Return the value as the metric takes it. Raises `InputError`."""
+        return value
+
+    def sentence(self, value: Any) -> str:
+        """Format the note."""
+        return self.note.format(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Parameter):
+    """A finite number, larger than `above` and not smaller than `least`."""
+
+    above: float = -math.inf
+    least: float = -math.inf
+
+    @property
+    def help(self) -> str:
+        """The sentence for the option's help."""
+        # Not `super()`: a class with slots is made anew, and `super()` would mean the old one.
+        return f"{self.meaning[:1].upper()}{self.meaning[1:]}{self._bound('; ')}."
+
+    def _bound(self, before: str) -> str:
+        if self.above > -math.inf:
+            return f"{before}above {self.above:g}"
+        return f"{before}not below {self.least:g}" if self.least > -math.inf else ""
+
+    def read(self, value: Any) -> float:
+        """Return the number. Raises `InputError`."""
+        number = float(value)
+        if not math.isfinite(number):
+            raise InputError(f"{self.option} {value}: give a finite number")
+        if not (number > self.above and number >= self.least):
+            raise InputError(f"{self.option} {value}: give a number {self._bound('')}")
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range(Parameter):
+    """Two finite numbers, the lower one first: `1:5`, or a pair."""
+
+    @property
+    def metavar(self) -> str:
+        """The form of the value."""
+        return "LOW:HIGH"
+
+    def read(self, value: str | Sequence[float]) -> tuple[float, float]:
+        """Return the two numbers. Raises `InputError`."""
+        written = value if isinstance(value, str) else ":".join(map(str, value))
+        low, _, high = written.partition(":")
+        try:
+            found = float(low), float(high)
+        except ValueError as error:
+            raise InputError(f"{self.option} {written}: give {self.meaning}") from error
+        if not all(map(math.isfinite, found)):
+            raise InputError(f"{self.option} {written}: give finite numbers, such as 1:5")
+        if not found[0] < found[1]:
+            raise InputError(f"{self.option} {written}: give the lower number first, such as 1:5")
+        return found
+
+    def sentence(self, value: Any) -> str:
+        """Format the note."""
+        return self.note.format(*value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Parameter):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def metavar(self) -> str:
+        """The words."""
+        return "|".join(self.words)
+
+    def read(self, value: Any) -> Any:
+        """Return the word. Raises `InputError`."""
+        if value is not None and value not in self.words:
+            raise InputError(f"{self.option} {value}: give {' or '.join(self.words)}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Parameter):
+    """Yes or no; `--no-name` says no."""
+
+
+Input: TypeAlias = Table | Parameter
+
+FEATURES: Final = Table(
+    name="features",
+    heading=KNOWN,
+    meaning="features of items",
+    columns="item, feature or category[, value]",
+)
+TRAIN: Final = Table(
+    name="train", heading=KNOWN, meaning="who has which item", columns="user, item"
+)
+ITEMS: Final = Table(
+    name="items", heading=KNOWN, meaning="all items of the catalogue", columns="item"
+)
