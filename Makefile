@@ -60,10 +60,10 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(PIP) install uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate \
-		--extra demo --extra report pyproject.toml --output-file requirements.lock
+		--extra demo --extra evaluate --extra report pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
-		--extra demo --extra report --group dev pyproject.toml --output-file requirements-dev.lock
+		--extra demo --extra evaluate --extra report --group dev pyproject.toml --output-file requirements-dev.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock \
 		--group spark --output-file .ci/requirements-spark.lock

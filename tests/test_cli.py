@@ -121,6 +121,39 @@ def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     assert done.stdout.strip() == "False"
 
 
+WITHOUT_DUCKDB = (
+    "import sys; sys.modules['duckdb'] = sys.modules['matplotlib'] = None\n"
+    "import streameval.worker.app, streameval.cli.app\n"
+    "sys.argv = ['streameval', *sys.argv[1:]]; streameval.cli.app.main()"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("replay", "e.jsonl", "--json"), 0, ""),
+        (("evaluate", "--list", "--json"), 0, ""),
+        (("evaluate", "--ratings", "e.jsonl"), 2, "reading tables needs DuckDB"),
+        (("check", "--schema"), 2, "streameval check needs DuckDB"),
+    ],
+)
+def test_worker_and_replay_run_without_duckdb_and_others_say_what_to_install(
+    tmp_path, arguments, code, message
+):
+    (tmp_path / "e.jsonl").write_bytes(lines(IMPRESSION, CLICK))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DUCKDB, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    said = f"{message}, which is not installed: pip install 'streameval[evaluate]'"
+    assert done.stderr == (f"streameval: {said}\n" if message else "")
+
+
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["schema"], ["rules"], ["evaluate", "--list", "--json"]]
 )

@@ -418,6 +418,17 @@ def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_
     assert done.stdout == "1 1\nset()\n"
 
 
+def test_a_worker_without_duckdb_takes_snapshots_and_says_that_checks_need_it(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    for given, warnings in (({}, 0), ({"outcomes": tmp_path, "checks": sys.executable}, 1)):
+        caplog.clear()
+        SnapshotSchedule(some_settings(None, tmp_path, **given))
+        assert len(caplog.messages) == warnings
+    assert "pip install 'streameval[evaluate]'" in caplog.messages[0]
+
+
 def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, caplog):
     def away(_):
         raise OSError(errno.ESTALE, "Stale file handle")

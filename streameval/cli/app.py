@@ -20,6 +20,7 @@ import typer
 
 from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError
+from streameval.base.extras import require_duckdb
 from streameval.cli.common import Config, Json, print_json, settings_of
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 
@@ -251,6 +252,7 @@ def check(
 
     Each check says what it found and what to do; docs/checks.md explains them.
     """
+    require_duckdb("streameval check")
     from streameval.checks import specification
 
     if schema:

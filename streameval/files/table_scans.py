@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import msgspec
 import pyarrow as pa
 
@@ -100,6 +99,8 @@ def table_file(connection: Any, file: str) -> TableFile:
 @contextmanager
 def reading(file: str) -> Iterator[None]:
     """What DuckDB says of a file, as `InputError` in one line."""
+    import duckdb
+
     try:
         yield
     except duckdb.Error as error:

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-import duckdb
-
 from streameval.base.errors import InputError
+from streameval.base.extras import require_duckdb
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.files import locations
 from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
@@ -57,6 +56,9 @@ class Column(NamedTuple):
 @contextmanager
 def connected(*files: str) -> Iterator[Any]:
     """A DuckDB of one's own for as long as it takes; its errors become `InputError` of `files`."""
+    require_duckdb("reading tables")
+    import duckdb
+
     # Not a TemporaryDirectory: an iteration that an error ends stays in a cycle with it, and the
     # collector would find the folder before the connection that uses it.
     folder = tempfile.mkdtemp(prefix="streameval-")

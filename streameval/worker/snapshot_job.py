@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
+from streameval.base.extras import INSTALL, has_duckdb
 from streameval.config import logs
 from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
@@ -54,6 +55,14 @@ class SnapshotSchedule:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
+        follows = settings.outcomes is not None or settings.checks is not None
+        self._follows = follows and has_duckdb()
+        if settings.snapshots is not None and follows and not self._follows:
+            log.warning(
+                "scheduled checks and the daily positive rate need DuckDB, which is not installed,"
+                " and do not run: %s",
+                INSTALL,
+            )
         self._process: Process | None = None
         # What follows a snapshot: under way since when, and whether the newest waits for it.
         self._following: Process | None = None
@@ -93,9 +102,7 @@ class SnapshotSchedule:
             log.warning("the snapshot failed (exit code %s)", code)
             self._not_before = self._later()
         self._process = None
-        settings = self._settings
-        follows = settings.outcomes is not None or settings.checks is not None
-        self._is_waiting = self._is_waiting or (code == 0 and follows)
+        self._is_waiting = self._is_waiting or (code == 0 and self._follows)
 
     def _look_after_followers(self) -> None:
         if self._following is None:
