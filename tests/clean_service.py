@@ -31,6 +31,7 @@ LENGTH = 300 * MINUTE
 DEFINITION = Definition(
     positives=(Positive("click"), Positive("buy")),
     gains={"buy": 3.0},
+    dimensions=("variant", "surface"),
     windows=(Window("1h", 60 * MINUTE, MINUTE), Window("4h", 240 * MINUTE, 10 * MINUTE)),
 )
 PARTITIONS = 2
@@ -248,6 +249,7 @@ def results(service, given=None, **changes):
         "reference": service.root / "earlier",
         "recorded": service.log(),
         "period": spec.period,
+        "arm": specification.arm_of(spec, service.definition),
     } | changes
     with gather(str(service.outcomes), service.definition, service.now(), **arguments) as evidence:
         return {result.name: result for result in run.run(evidence, spec)}

@@ -94,7 +94,7 @@ def test_the_command_fails_with_exit_code_1_and_a_line_that_says_why(tmp_path):
         (["--log", "x.jsonl"], "write PARTITION=FILE"),
         (["--log", "0=nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--snapshot", "nowhere"], "nowhere is no snapshot"),
-        (["--reference", "nowhere"], "reference: nowhere: there is no such folder: give a snap"),
+        (["--reference", "nowhere"], "reference: nowhere: no such folder: give a snap"),
     ],
 )
 def test_what_the_command_cannot_read_is_one_line_and_exit_code_2(
@@ -224,8 +224,8 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypat
         ("sample_ratio: {split: {A: .inf, B: 1}}", "sample_ratio.split: the weight of 'A' is"),
         ("sample_ratio: {split: {A: 0, B: 1}}", "sample_ratio.split: the weight of 'A' is"),
         ("sample_ratio: {split: {A: 1}}", "sample_ratio.split: name two variants or more"),
-        ("sample_rato: {}", "sample_rato: there is no such key; did you mean sample_ratio?"),
-        ("drift: {max_distanse: 1}", "drift.max_distanse: there is no such key; did you mean max_"),
+        ("sample_rato: {}", "sample_rato: no such key; did you mean sample_ratio?"),
+        ("drift: {max_distanse: 1}", "drift.max_distanse: no such key; did you mean max_"),
         ("- drift", "write keys and values"),
         ("sample_ratio: {since: 2026-02-30T00:00:00Z}", "checks.yaml: line 1: '2026-02-30T00:"),
         ("drift: {}\nperiod: 1h\ndrift: {}", "checks.yaml: line 3: the key 'drift' stands there"),
@@ -247,7 +247,7 @@ def test_a_wrong_folder_of_outcome_files_is_an_error(variants, tmp_path):
     pq.write_table(table(0, []).drop_columns(["gains"]), other)
     file.write_text("user,item\n")
     cases = [
-        ([tmp_path / "nowhere"], "there is no such folder"),
+        ([tmp_path / "nowhere"], "no such folder"),
         ([file], "rows.csv: is a file: give the folder"),
         ([tmp_path], "x.parquet: no column gains: not an outcome file"),
         ([variants, "--log", f"0={file}"], "give --snapshot too"),

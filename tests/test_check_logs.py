@@ -218,7 +218,7 @@ def test_where_not_all_partitions_fit_others_are_read_each_time():
 
 def test_snapshots_of_another_configuration_are_passed_over(topic, candidates):
     found = chosen(later(taken=5), candidates(900, fingerprint="other"))
-    assert found == "there is no snapshot of this configuration before this one"
+    assert found == "no earlier snapshot has this configuration"
 
 
 def test_before_anything_was_counted_there_is_nothing_to_read(topic):

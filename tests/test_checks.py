@@ -160,7 +160,7 @@ def test_feedback_out_of_its_window_fails_attribution_and_nothing_else(service, 
     edit(service, delay)
     found = results(service)
     assert failures(found) == {"attribution_complete"}
-    assert "cannot be where they are" in found["attribution_complete"].message
+    assert "feedback entries are impossible" in found["attribution_complete"].message
 
 
 def test_feedback_without_impressions_fails_attribution_and_nothing_else(tmp_path):
@@ -192,7 +192,7 @@ def test_a_bot_fails_the_traffic_and_nothing_else(tmp_path):
     service = clean(tmp_path, sorted([*stream(), *bot], key=lambda event: event.ts))
     found = results(service)
     assert failures(found) == {"traffic_sane"}
-    assert "user 'bot' was shown 100 slates in a minute" in found["traffic_sane"].message
+    assert "user 'bot' had 100 slates in a minute" in found["traffic_sane"].message
 
 
 def test_a_split_of_52_to_48_fails_the_sample_ratio_and_nothing_else(tmp_path):
@@ -286,7 +286,8 @@ def test_other_items_than_in_the_reference_are_a_drift_and_nothing_else(service,
 
 def test_old_files_fail_the_freshness_and_nothing_else(service):
     spec = specification.Specification.model_validate(SPECIFICATION)
-    with gather(str(service.outcomes), DEFINITION, service.now() + 60 * MINUTE) as evidence:
+    later = service.now() + 60 * MINUTE
+    with gather(str(service.outcomes), DEFINITION, later, arm="variant") as evidence:
         found = {result.name: result for result in run.run(evidence, spec)}
     assert failures(found) == {"freshness"}
     assert "has been final for" in found["freshness"].message
@@ -301,7 +302,7 @@ def test_before_a_slate_can_be_final_freshness_has_no_answer_and_no_check_fails(
     assert failures(found) == set()
     assert (found["freshness"].passed, found["freshness"].due) == (None, False)
     assert found["freshness"].message == (
-        "not checked: slates are final 31 min after they were shown: none is yet"
+        "not checked: slates are final 31 min after their time, and none is yet"
     )
 
 
@@ -337,7 +338,9 @@ def test_missing_rows_of_final_slates_fail_the_freshness(service, tmp_path):
     ) as evidence:
         found = freshness.check(evidence, freshness.Settings())
     assert found.passed is False
-    assert "there is no outcome row, and the first slate has been final for 4.64 h" in found.message
+    assert (
+        "no outcome row was found, and the first slate has been final for 4.64 h" in found.message
+    )
 
 
 def test_without_a_checkpoint_freshness_misses_its_answer(tmp_path):
@@ -438,7 +441,8 @@ def test_rejected_records_need_no_earlier_snapshot_to_be_many(tmp_path):
     found = only("records_accepted", service)
     assert found.passed is False
     assert (
-        "were 'malformed', most in partition 0: a producer sends what is not JSON" in found.message
+        "were 'malformed', most in partition 0: a producer sends values other than JSON"
+        in found.message
     )
 
 
@@ -472,7 +476,7 @@ def test_a_request_id_that_all_variants_lose_is_found_by_the_reference(tmp_path)
     edit(service, lose)
     found = results(service, ALONE | {"requests_complete": {}})["requests_complete"]
     assert found.passed is False
-    assert found.message.startswith("all variants: 99.8 % of")
+    assert found.message.startswith("every variant: 99.8 % of")
     assert "in the reference 0 %" in found.message
 
 
@@ -496,7 +500,7 @@ def test_clocks_behind_are_told_from_clocks_ahead(tmp_path):
     edit(service, shift)
     found = only("clocks_agree", service)
     assert found.passed is False
-    assert "are about 59.7 min behind those of users beside them" in found.message
+    assert "are about 59.7 min behind other users beside them" in found.message
 
 
 def test_pages_after_the_first_are_no_fault_and_lists_from_2_are(tmp_path):
@@ -590,8 +594,45 @@ def test_without_dimensions_the_windows_match_too(tmp_path):
     plain = replace(DEFINITION, dimensions=(), ndcg_gain="exponential")
     service = Service(tmp_path, plain).take(stream(slates=1_000))
     service.snapshot("later")
-    found = results(service, reference=None, recorded=None)["windows_match_outcomes"]
-    assert found.passed is True, found.message
+    nothing_of_arms = {"sample_ratio": {}, "metric_regression": {}}
+    found = results(service, nothing_of_arms, reference=None, recorded=None)
+    assert found["windows_match_outcomes"].passed is True, found["windows_match_outcomes"].message
+    assert failures(found) == set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "dimensions"),
+    [
+        ({"arm": "model"}, ("variant",)),
+        ({"sample_ratio": {"split": {"A": 1, "B": 1}}}, ("surface",)),
+        ({"metric_regression": {"control": "A"}}, ()),
+    ],
+)
+def test_an_arm_that_is_no_dimension_is_refused(asked, dimensions):
+    spec = specification.Specification.model_validate(asked)
+    with pytest.raises(ConfigError, match=r"^checks: arm: '\w+' is not among the `dimensions`"):
+        specification.arm_of(spec, Definition(dimensions=dimensions))
+
+
+def test_without_a_comparison_of_arms_no_dimension_is_needed():
+    spec = specification.Specification.model_validate({})
+    assert specification.arm_of(spec, Definition(dimensions=())) is None
+    assert specification.arm_of(spec, Definition()) == "variant"
+
+
+def test_another_dimension_may_hold_the_arms(tmp_path):
+    """With `arm: surface` all users of a stream without surfaces are in the arm ''."""
+    service = Service(tmp_path).take(stream(slates=1_000))
+    service.snapshot("later")
+    asked = {
+        "arm": "surface",
+        "sample_ratio": {"split": {"home": 1, "search": 1}},
+        "metric_regression": {"control": "search"},
+    }
+    found = results(service, asked, reference=None, recorded=None)
+    assert "'' 100 % (split 0 %)" in found["sample_ratio"].message
+    assert "filtering differs by surface" in found["sample_ratio"].message
+    assert found["metric_regression"].message.endswith("there are ''")
 
 
 def test_a_folder_of_outcome_files_is_a_reference_too(service, tmp_path):
@@ -644,7 +685,7 @@ def test_the_schema_has_every_check_with_its_sentence():
     schema = specification.json_schema()
     said = {name: about["description"] for name, about in schema["properties"].items()}
     assert {check.name: check.sentence for check in CHECKS}.items() <= said.items()
-    assert set(said) == {"period", "reference", *(check.name for check in CHECKS)}
+    assert set(said) == {"arm", "period", "reference", *(check.name for check in CHECKS)}
 
 
 def test_combined_figures_are_those_of_the_partitions(service):

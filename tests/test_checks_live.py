@@ -237,7 +237,7 @@ def test_the_leader_recounts_the_log_and_shows_what_it_found(live, before):
     assert document["passed"] is True
     # Nothing is there to compare with yet.
     assert set(unsaid(found)) == {"drift"}
-    assert found["counters_match_log"].message.endswith("are those of the log")
+    assert found["counters_match_log"].message.endswith("agree with the log")
     key = (
         "streameval_check_passed",
         frozenset({("check", "counters_match_log"), ("severity", "error")}),
@@ -255,7 +255,7 @@ def clean(live, before):
 def test_all_checks_pass_on_the_next_period(live, before, clean):
     found = live.check(clean, before)
     assert unsaid(found) == {}
-    assert f"are those of the log since {before.name}" in found["counters_match_log"].message
+    assert f"agree with the log since {before.name}" in found["counters_match_log"].message
 
 
 # --- faults in the stores -------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_an_outcome_row_removed_fails_the_windows_and_nothing_else(live, before,
     path.write_bytes(original)
     assert failing(found) == {"windows_match_outcomes"}
     message = found["windows_match_outcomes"].message
-    assert "matured figures are not those of the outcome rows: " in message
+    assert "matured figures differ from the outcome rows: " in message
     assert "the rows give" in message
     assert "Rows were lost" in message
 
@@ -335,7 +335,7 @@ def test_a_bot_fails_the_traffic_and_nothing_else(live, clean):
     live.period([*stream(seed=21, slates=2_000), *bot])
     found = live.check()
     assert failing(found) == {"traffic_sane"}
-    assert "user 'bot' was shown 100 slates in a minute" in found["traffic_sane"].message
+    assert "user 'bot' had 100 slates in a minute" in found["traffic_sane"].message
 
 
 def test_a_shifted_score_fails_the_scores_and_nothing_else(live, clean):

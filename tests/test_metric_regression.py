@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streameval.base.limits import NANO
-from streameval.checks.evidence import VIEW, Evidence
+from streameval.checks.evidence import Evidence, columns
 from streameval.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of
 from streameval.checks.metric_regression import Findings, Settings, check, periods
 from streameval.core.definition import Definition
@@ -64,8 +64,11 @@ def evidence_of(rows, memory=None):
     """What the check looks at, where these are all outcome rows."""
     with duckdb.connect() as connection:
         connection.register("files", table(0, rows))
-        connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM files")
-        yield Evidence(connection, Definition(), START, memory={} if memory is None else memory)
+        view = columns(Definition().dimensions, "variant")
+        connection.execute(f"CREATE VIEW slates AS SELECT {view} FROM files")
+        yield Evidence(
+            connection, Definition(), START, "variant", memory={} if memory is None else memory
+        )
 
 
 def look(rows, users=USERS, metrics=("mrr@10",), **settings):
@@ -93,7 +96,10 @@ def test_a_worse_variant_is_found_and_stays_found():
     assert [answer for answer, _ in itertools.groupby(answers)] == [None, False]
     found = look(rows)
     assert "mrr@10 of variant 'B' against 'A': " in found.message
-    assert "at 95 % over all looks. See first whether logging, positions or bots" in found.message
+    assert (
+        "at 95 % over all looks. Look first for changes of logging, positions or bots"
+        in found.message
+    )
     assert found.message.endswith("stop the variant last")
     assert 0 < found.value < 0.5
 
@@ -134,7 +140,7 @@ def test_slates_from_before_the_experiment_do_not_count():
 def test_a_control_alone_is_nothing_to_compare():
     found = look(experiment(8, {"A": 0.3}, 100))
     assert found.passed is None
-    assert "there is no variant beside the control 'A'" in found.message
+    assert "there is no other variant beside the control 'A'" in found.message
 
 
 def test_a_variant_of_a_few_users_is_not_waited_for():
@@ -251,7 +257,7 @@ def spread(seed):
 
 def same(one, other):
     assert one.until == other.until
-    for mine, others in ((one.hours, other.hours), (one.variants, other.variants)):
+    for mine, others in ((one.hours, other.hours), (one.arms, other.arms)):
         assert mine.keys() == others.keys()
         assert all(np.array_equal(mine[key], others[key]) for key in mine)
 

@@ -1,9 +1,9 @@
 """`attribution_complete`: feedback is credited, to rows that can have earned it.
 
-Two things: every feedback of a row points to one of its items, within the attribution window after
-the showing; and of the positive feedback that the partitions took in, little found no impression
-(diagnosed from what the snapshot's event counters grew by since the earlier one: it grows when
-producers lose `request_id`s or impressions).
+The check asks for two things. Every feedback of a row points to one of its items, within the
+attribution window after the impression. And little positive feedback found no impression: the
+growth of the snapshot's event counters since the earlier one tells the share, which rises when
+producers lose `request_id`s or impressions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streameval.checks.result import CheckSettings, Found, failed, nothing, pass
 
 
 class Settings(CheckSettings):
-    """How much feedback may go without an impression."""
+    """The bound on feedback without an impression."""
 
     max_unattributed: float = Field(
         0.1, ge=0, le=1, description="Largest share of positive feedback without an impression."
@@ -26,26 +26,24 @@ class Settings(CheckSettings):
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """The rows first: wrong rows make every share meaningless."""
+    """Check the rows first: wrong rows make every share meaningless."""
     slates, feedback, wrong = _rows(evidence)
     if not slates:
-        return nothing("there is no outcome row")
+        return nothing("no outcome row was found")
     if wrong:
         return failed(
             wrong,
             0,
-            f"{wrong:,} of {feedback:,} feedback entries cannot be where they are: before their "
-            f"item was shown, later than the attribution window, or of no item of their row. The "
+            f"{wrong:,} of {feedback:,} feedback entries are impossible: before their "
+            f"item's impression, later than the attribution window, or of no item in its row. The "
             "files were changed, or written under another definition",
         )
     if evidence.snapshot is None:
-        return passed(
-            0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are in their place"
-        )
-    taken = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())
-    missed, expired = taken["unattributed.no_impression"], taken["unattributed.expired"]
+        return passed(0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are possible")
+    counts = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())
+    missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
     lost = missed + expired
-    positive = taken["accepted.feedback"] - taken["ignored"]
+    positive = counts["accepted.feedback"] - counts["ignored"]
     share = lost / positive if positive else 0.0
     what = (
         f"{percent(share)} of {positive:,} positive feedback events found no impression"
@@ -62,7 +60,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _rows(evidence: Evidence) -> tuple[int, int, int]:
-    """Slates, feedback entries, and entries that cannot be."""
+    """Count slates, feedback entries, and impossible entries."""
     bound = evidence.definition.attribution_window
     slates, feedback, wrong = evidence.row(
         f"""SELECT count(*), sum(len(feedback)), sum(len(list_filter(feedback, lambda f:

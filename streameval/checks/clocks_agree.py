@@ -1,9 +1,9 @@
 """`clocks_agree`: slates are dated in the order in which the log has them.
 
-An event that is more than the allowed lateness behind an earlier record of its partition is late
-and in no row. So rows in the order of offsets never fall back by more than that, unless their times
-were changed, or come from clocks that disagree. Which of two is wrong, nothing says; it is taken
-to be the fewer users.
+An event that lies more than the allowed lateness behind an earlier record of its partition is late
+and enters no row. So rows in the order of offsets never fall back by more, unless somebody changed
+their times or their clocks disagree. Nothing tells which clock is wrong; the check blames the fewer
+users.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from streameval.checks.result import (
     percent,
 )
 
-# Rows later than a row behind them in the log, and rows earlier than one before them, by more than
-# the lateness: how many, of how many users, by how much (ms); and users who have both.
+# Rows ahead of a later record of the log, and rows behind an earlier one, by more than the
+# lateness: their number, the number of their users, the median gap (ms); users who have both.
 _DISORDER: Final = """
     WITH steps AS MATERIALIZED (SELECT "user",
             ms - min(ms) OVER (PARTITION BY partition ORDER BY "offset"
@@ -42,18 +42,18 @@ _DISORDER: Final = """
 
 
 class Settings(CheckSettings):
-    """How many slates may be out of order."""
+    """The bound on slates out of order."""
 
     max_disordered: float = Field(
         0.001,
         ge=0,
         le=1,
-        description="Largest share of slates whose time contradicts that of others in the log.",
+        description="Largest share of slates whose time contradicts others in the log.",
     )
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Over all slates of `current`, in each partition by itself."""
+    """Compare all slates of `current`, in each partition by itself."""
     lateness = evidence.definition.allowed_lateness
     latest = evidence.now + evidence.definition.max_clock_skew
     users, slates, apart, beyond = evidence.row(
@@ -63,12 +63,12 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         latest,
     )
     if not slates:
-        return nothing("there is no outcome row")
+        return nothing("no outcome row was found")
     ahead, fast, by, behind, slow, below, both = evidence.row(_DISORDER, lateness)
     if both > min(fast, slow) / 2:
         return nothing(
             f"{both:,} of {users:,} users have slates before and after those beside them: the"
-            " offsets of these rows say nothing of time"
+            " offsets of these rows do not follow time"
         )
     bound = settings.max_disordered
     share = max(min(ahead, behind), apart, beyond) / slates
@@ -80,7 +80,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         wrong, spread, way = (fast, by, "ahead of") if fast <= slow else (slow, below, "behind")
         why = (
             f"the clocks of {wrong:,} of {users:,} users ({percent(wrong / users)}) are about"
-            f" {duration(float(spread))} {way} those of users beside them in the log"
+            f" {duration(float(spread))} {way} other users beside them in the log"
         )
     else:
         why = f"{beyond:,} slates are dated later than now"

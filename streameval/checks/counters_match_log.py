@@ -1,9 +1,9 @@
 """`counters_match_log`: users' counters against a recount of the log that shares no state.
 
 Each user's counters are exact at an offset of the partition, which stands in the snapshot; the
-recount (`recount`) takes the records below it. The log is read from Kafka, or from files that are
-given (`logs`): whole where it is there from its first record on, else what tells what the counters
-grew by since an earlier snapshot.
+recount (`recount`) takes the records below it. The log comes from Kafka or from given files
+(`logs`). The check reads it whole if it still has its first record. Otherwise it reads enough to
+recount the growth of the counters since an earlier snapshot.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from streameval.checks.result import (
 from streameval.core.definition import Definition
 
 Plain: TypeAlias = dict[str, Any]
-SHOWN: Final = 3
+NAMED: Final = 3
 MEMORY: Final = "counters_match_log"
 
 
 class Settings(CheckSettings):
-    """Which users are recounted, and how much of the log is read for it."""
+    """The sample of users, and bounds on reading the log."""
 
     sample: float = Field(
         1.0, gt=0, le=1, description="Share of users to recount, chosen by a hash of their id."
@@ -50,14 +50,14 @@ class Settings(CheckSettings):
     max_events: int = Field(
         250_000,
         ge=1_000,
-        description="Events in memory at a time, about 1 KB each: where a partition has more, the"
-        " sample is halved until it has not.",
+        description="Events in memory at a time, about 1 KB each: for a partition with more, the"
+        " sample is halved until they fit.",
     )
     max_records: int = Field(
         10_000_000,
         ge=1,
-        description="Records to read of Kafka, at most: what decides how old the earlier snapshot"
-        " is, and how many partitions are recounted.",
+        description="Largest number of records to read from Kafka: it limits the age of the earlier"
+        " snapshot and the number of partitions that are recounted.",
     )
 
 
@@ -75,7 +75,7 @@ class _Side:
 
     @classmethod
     def of(cls, snapshot: Snapshot, partition: int, sample: Sample) -> _Side:
-        """The sample's part of a snapshot; empty where that has nothing of the partition."""
+        """Take the sample's part of a snapshot; empty if that lacks the partition."""
         begin, end = _offsets(snapshot, partition)
         return cls(snapshot.users(partition, sample.has), begin, end)
 
@@ -94,7 +94,7 @@ def _offsets(snapshot: Snapshot, partition: int) -> tuple[int, int]:
 
 def check(evidence: Evidence, settings: Settings) -> Found:
     """Recount every partition whose log is there."""
-    # What was right at this snapshot is what the next run begins from.
+    # The next run begins from this snapshot if its counters are right.
     evidence.memory.pop(MEMORY, None)
     if evidence.snapshot is None:
         return nothing("give a snapshot and the log of at least one partition")
@@ -108,7 +108,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> Found:
-    assert evidence.snapshot is not None, "without a snapshot there is no recording"
+    assert evidence.snapshot is not None, "a recording needs a snapshot"
     users, wrong, share = 0, [], settings.sample
     for partition, log in sorted(logs.items()):
         if log.begin and log.since is None:
@@ -118,7 +118,7 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
         sample = Sample(settings.sample, evidence.user if evidence.snapshot.pseudonymous else None)
         first = 0 if log.since is None else _offsets(log.since, partition)[0]
         part = collect(log, evidence.definition, sample, settings.max_events, first)
-        # Only now is it known how many users the log has room for.
+        # Only now the number of users is known that memory has room for.
         now = _Side.of(evidence.snapshot, partition, sample)
         then = None if log.since is None else _Side.of(log.since, partition, sample)
         lacking = _lacking(evidence.definition, log, part, now)
@@ -143,19 +143,19 @@ def _found(what: str, wrong: Sequence[str], logs: Mapping[int, Log]) -> Found:
     since = {log.since.path.name for log in logs.values() if log.since is not None}
     growth = f" since {min(since)}" if since else ""
     if not wrong:
-        return passed(0, 0, f"the counters of {what} are those of the log{growth}")
-    more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        return passed(0, 0, f"the counters of {what} agree with the log{growth}")
+    more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     return failed(
         len(wrong),
         0,
-        f"{len(wrong):,} of {what} have counters that the log{growth} does not give: "
-        f"{'; '.join(wrong[:SHOWN])}{more}. Somebody else writes to these keys of Redis, or "
+        f"{len(wrong):,} of {what} have counters that differ from the log{growth}: "
+        f"{'; '.join(wrong[:NAMED])}{more}. Somebody else writes to these keys of Redis, or "
         "Redis lost writes: restore it from a copy, or count anew under another `group`",
     )
 
 
 def _lacking(definition: Definition, log: Log, part: Part, now: _Side) -> str | None:
-    """What a log lacks, None where it has enough."""
+    """Describe the gap of a log; None if it has enough."""
     missing = now.end - (log.end or part.end)
     if missing > 0:
         return f"ends {missing} records too early"
@@ -173,7 +173,7 @@ def _lacking(definition: Definition, log: Log, part: Part, now: _Side) -> str | 
 def _compare(
     evidence: Evidence, sample: Sample, log: Log, part: Part, now: _Side, then: _Side | None
 ) -> tuple[int, list[str]]:
-    """How many users were compared, and what differs."""
+    """Count the compared users, and describe the differences."""
     definition = evidence.definition
     known = now.counters(definition)
     expected = now.recount(definition, sample, part)
@@ -182,8 +182,7 @@ def _compare(
         known_before = log.before
         if known_before is None:
             known_before = (part.low or 0) + definition.allowed_lateness
-        # Those without counters at the earlier snapshot, though it is after events of theirs,
-        # began anew.
+        # Users with events before the earlier snapshot and no counters in it began anew.
         left_out = uncertain(definition, sample, part, known_before)
         left_out |= counted.keys() - before.keys()
         expected = {
@@ -204,7 +203,7 @@ def _compare(
 
 
 def _grown(before: Plain | None, first: Plain | None, last: Plain | None) -> Plain:
-    """Counters after the growth between two counts of the log."""
+    """Add the growth between two counts of the log to counters."""
     sides = [each for each in (before, last) if each is not None]
     grown: Plain = {
         "impressions": 0,
@@ -223,12 +222,12 @@ def _grown(before: Plain | None, first: Plain | None, last: Plain | None) -> Pla
 
 
 def _began_anew(known: Plain | None, expected: Plain | None) -> bool:
-    """Whether a user's time to live ended: the counters are gone, or younger than the log says."""
+    """Tell whether a user's time to live ended: the counters are gone, or younger than the log."""
     return expected is not None and (known is None or known["first_ts"] > expected["first_ts"])
 
 
 def _plain(found: Counters, kinds: Sequence[str]) -> Plain:
-    """Counters as the recount has them: all kinds of the definition, and no other."""
+    """Write counters like the recount: exactly the kinds of the definition."""
     return {
         "impressions": found.impressions,
         "slates": found.slates,

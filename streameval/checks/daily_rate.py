@@ -1,7 +1,7 @@
 """The positive rate of the last whole day, from outcome files: the leader's job beside checks.
 
-An item is read, and positive if it got the credit for a positive, on the day (UTC) of its slate;
-items are distinct, so shown twice a day counts once. A day is whole once no partition can add a row
+An item is read on the day (UTC) of its slate, and positive if it got the credit for a positive.
+Items are distinct: two impressions a day count once. A day is whole once no partition can add a row
 to it: the slowest watermark has passed its end by A + L (A the attribution window, L the allowed
 lateness). Then its figures are final, so they are computed once and handed on from snapshot to
 snapshot, as `daily.json`:
@@ -9,7 +9,7 @@ snapshot, as `daily.json`:
     {"day": "2026-01-31", "fingerprint": …, "users": 1000,
      "rates": [{"feedback": "click", "positive_rate": 0.1, "positive_rate_gorse_v05": 0.3}]}
 
-The first day of the files is never taken: they may begin in the middle of it.
+The first day of the files never counts: they may begin in the middle of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from streameval.base.errors import ConfigError, InputError
 from streameval.checks import sql
-from streameval.checks.evidence import VIEW, readable
+from streameval.checks.evidence import readable
 from streameval.core.definition import Definition
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
     from streameval.config.settings import Settings
 
-# Of so many items shown, each user's with it, DuckDB's memory holds the distinct ones.
+# Impressions of which DuckDB's memory holds the distinct users and items.
 PORTION_ITEMS: Final = 10_000_000
 _DAY_MS: Final = 86_400_000
 
 
 def take_daily(settings: Settings, folder: Path) -> Daily | None:
-    """Leave the figures of the last whole day in a snapshot's folder; None before there is one.
+    """Leave the figures of the last whole day in a snapshot's folder; None before the first.
 
     Raises ConfigError without `outcomes`, InputError, UnreachableError.
     """
     if settings.outcomes is None:
-        raise ConfigError("outcomes: name the folder of outcome files, which the daily rate is of")
+        raise ConfigError("outcomes: name the folder of outcome files, for the daily rate")
     manifest = facts_of(folder)
     definition = settings.definition()
     day = _last_whole(definition, manifest["partitions"])
@@ -73,7 +73,7 @@ def take_daily(settings: Settings, folder: Path) -> Daily | None:
 def daily_rates(
     definition: Definition, files: pa.dataset.Dataset, day: str
 ) -> tuple[int, list[DailyRate]]:
-    """Users with an impression on a day (`2026-01-31`), and the rates of each kind of positive.
+    """Count users with an impression on a day (`2026-01-31`); compute the rates of each kind.
 
     Raises `InputError`, `UnreachableError`.
     """
@@ -98,12 +98,12 @@ def daily_rates(
 
 
 def _query(definition: Definition) -> str:
-    """How many users there are by number of items read and, of each kind, of positive ones.
+    """Write a query that counts users by their number of items read and positive ones of each kind.
 
-    Parameters: the day, into how many portions its users are dealt, and which of these it is.
+    Parameters: the day, the number of portions of its users, and the number of this portion.
     """
     day = (
-        f"(SELECT {VIEW} FROM outcome_files"  # noqa: S608  # constants
+        '(SELECT "user", items, ranks, feedback FROM outcome_files'
         ' WHERE dt = $1 AND hash("user") % $2 = $3)'
     )
     kinds = range(len(definition.kinds))
@@ -126,7 +126,7 @@ def _query(definition: Definition) -> str:
 
 
 def _rates(reads: Reads, users: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, float | None]:
-    """Each rate of the catalogue over groups of `users` who are alike."""
+    """Compute each daily rate over groups of `users` who are alike."""
     found: dict[str, float | None] = {}
     for metric in METRICS:
         rates, counted = metric.score(reads, UNCUT)
@@ -136,7 +136,7 @@ def _rates(reads: Reads, users: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str
 
 
 def _last_whole(definition: Definition, parts: Sequence[PartFacts]) -> str | None:
-    """The last day to which no partition adds a row; None where nothing was counted yet."""
+    """Return the last day to which no partition adds a row; None before the first count."""
     watermarks = [part["watermark"] for part in parts if part["watermark"] is not None]
     if not watermarks:
         return None

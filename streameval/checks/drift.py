@@ -1,10 +1,10 @@
-"""`drift`: what is shown, where it stands and what people do with it, against a reference.
+"""`drift`: items, their positions and the reactions to them, against a reference.
 
-For each of the three the total variation distance between two distributions: half the sum of
-|p − q|, from 0 (the same) to 1 (nothing in common). Two samples of one distribution differ too:
-each share by its standard error σ over users, so the distance by half of Σ σ·sqrt(2/π), give or
-take half of sqrt(Σ σ²(1 − 2/π)). The first and four times the second are taken off, so neither a
-small sample nor a few users with most of the traffic look like a drift.
+The measure is the total variation distance between two distributions: half the sum of |p − q|,
+from 0 (the same) to 1 (nothing in common). Two samples of one distribution differ too: each share
+by its standard error σ over users, so the distance by half of Σ σ·sqrt(2/π), give or take half of
+sqrt(Σ σ²(1 − 2/π)). The check subtracts the first and four times the second, so neither a small
+sample nor a few users with most of the traffic look like a drift.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 
-# Queries of (user, value); {source} is the table. Of items only the frequent stand alone.
+# Queries of (user, value); {source} is the table. Only frequent items stand alone.
 _VALUES: Final = {
     "items": 'SELECT "user", CASE WHEN item IN (SELECT item FROM frequent) THEN item END AS value'
     ' FROM (SELECT "user", unnest(items) AS item FROM {source})',
@@ -28,7 +28,7 @@ _VALUES: Final = {
     "kinds": 'SELECT "user", unnest(list_resize(list_transform(feedback, lambda f: f.kind),'
     " greatest(len(feedback), 1), 'none')) AS value FROM {source}",
 }
-# Of each value: how many, and the variance of its share over users, by the delta method.
+# The count of each value, and the variance of its share over users, by the delta method.
 _SHARES: Final = """
     WITH counts AS (SELECT "user", value, count(*)::DOUBLE AS x FROM ({values}) GROUP BY ALL),
         totals AS (SELECT "user", sum(x) AS n FROM counts GROUP BY ALL),
@@ -36,17 +36,17 @@ _SHARES: Final = """
     SELECT value, sum(x), (sum(x * x) - 2 * sum(x) / any_value(whole.n) * sum(x * totals.n)
             + (sum(x) / any_value(whole.n)) ** 2 * any_value(whole.nn)) / any_value(whole.n) ** 2
     FROM counts JOIN totals USING ("user"), whole GROUP BY value"""
-# Standard deviations of the distance that chance is given beside its mean.
+# Standard deviations that the distance may lie beyond its mean by chance.
 _FAR: Final = 4.0
 # Items that stand alone; the others together are one value.
 _FREQUENT: Final = 100
 
 
 class Settings(CheckSettings):
-    """How far distributions may be apart."""
+    """The bound on the distance of distributions."""
 
     max_distance: float = Field(
-        0.1, gt=0, le=1, description="Largest total variation distance beyond that of chance."
+        0.1, gt=0, le=1, description="Largest total variation distance beyond chance."
     )
     min_rows: int = Field(
         1_000, ge=1, description="Slates that each side needs before they are compared."
@@ -63,7 +63,7 @@ class _Distance:
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """The largest of the three distances."""
+    """Judge the largest of the three distances."""
     if not evidence.has_reference:
         return nothing("give a reference: an earlier snapshot, or a folder of outcome files")
     sizes = [
@@ -96,8 +96,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     return failed(
         worst.beyond_chance,
         bound,
-        f"{what}. Most moved, {drifted}. See what was released since: a model, a catalogue, a "
-        "page, or how events are logged",
+        f"{what}. Most moved, {drifted}. Look at the releases since: a model, a set of items, a "
+        "page, or the logging of events",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the partitions counted of the log's records, from a snapshot: all time, or since another."""
+"""The partitions' counts of the log's records, from a snapshot: all time, or since another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streameval.checks.evidence import Snapshot
 
 
 def counted(snapshot: Snapshot) -> dict[int, Counter[str]]:
-    """Event counters by partition; groups are joined by a dot, as in `rejected.late`."""
+    """Return event counters by partition; a dot joins groups, as in `rejected.late`."""
     return {
         partition: Counter(dict(_flat(document["events"])))
         for partition, document in snapshot.figures.items()
@@ -28,21 +28,21 @@ def _flat(events: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def grown(later: Snapshot, earlier: Snapshot | None) -> dict[int, Counter[str]]:
-    """What the counters of each partition grew by since `earlier`.
+    """Return the growth of each partition's counters since `earlier`.
 
-    A partition that counts less than it did was counted anew: there it is all that it counted.
+    A partition that counts less than before was counted anew: its growth is its whole count.
     """
     now, before = counted(later), {} if earlier is None else counted(earlier)
     found = {}
     for partition, counts in now.items():
         growth = Counter(counts)
         growth.subtract(before.get(partition, Counter()))
-        # `waiting` says how many wait now, and may fall.
+        # `waiting` counts the events that wait now, and may fall.
         anew = any(count < 0 for name, count in growth.items() if name != "waiting")
         found[partition] = counts if anew else growth
     return found
 
 
 def total(counts: Mapping[str, int], group: str) -> int:
-    """The sum of a group, such as `rejected`."""
+    """Sum up a group, such as `rejected`."""
     return sum(count for name, count in counts.items() if name.startswith(f"{group}."))

@@ -1,9 +1,10 @@
-"""Where the log comes from that a recount reads: files, or Kafka itself.
+"""The log for a recount: from files, or from Kafka itself.
 
-Of Kafka only what is needed is read. Where the topic still begins at offset 0 and all of it was
-counted, that is all of it, and counters are recounted whole. Otherwise it is what users' counters
-grew by since an earlier snapshot: the oldest one for which no more than the asked number of records
-are to be read; where there is none, since the one before, for some of the partitions.
+Reading takes no more of Kafka than needed. If the topic still begins at offset 0 and every record
+was counted, it takes the whole log, and counters are recounted whole. Otherwise it takes the growth
+of users' counters since an earlier snapshot: the oldest one that asks for no more than the given
+number of records. If every snapshot asks for more, it takes the one before, for some of the
+partitions.
 
 Reading then begins 2 (A + L) before that snapshot's watermark (A the attribution window, L the
 allowed lateness), found by the records' timestamps: an accepted event is at most `max_clock_skew`
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from streameval.config.settings import Settings
 
 Begins: TypeAlias = dict[int, tuple[int, int | None]]
-"""By partition, the offset to begin at, and the ts that all accepted events before it lie below."""
+"""By partition: the first offset, and the ts that exceeds all accepted events before it."""
 
 _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
@@ -43,7 +44,7 @@ _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 def decoded(
     values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
 ) -> Iterator[Event | None]:
-    """The event of each record, None for a rejected one."""
+    """Decode the event of each record, None for a rejected one."""
     events, rejected = decode_batch(values, timestamps, max_clock_skew)
     wrong = {index for index, _ in rejected}
     good = iter(events)
@@ -56,7 +57,7 @@ def decoded(
 def of_files(
     texts: Iterable[str], max_clock_skew: int
 ) -> Callable[[Snapshot, Snapshot | None], Recorded]:
-    """The logs that options name: files of JSON lines, a record a line.
+    """Read the logs that options name: files of JSON lines, a record a line.
 
     `texts` are PARTITION=FILE or PARTITION@OFFSET=FILE. A line's record timestamp is its event's
     own, as in `replay`. Raises `InputError`, for an option at once, for a partition that the
@@ -111,10 +112,10 @@ def _lines(name: str, begin: int, max_clock_skew: int) -> Iterator[Records]:
 def of_kafka(
     settings: Settings, candidates: Sequence[Path], from_start: bool = True
 ) -> Callable[[Snapshot, Snapshot | None], Recorded]:
-    """The topic that the settings name; `candidates` are snapshots that may be the earlier one.
+    """Read the topic of the settings; `candidates` are snapshots that may be the earlier one.
 
     They are in the order of time. An earlier snapshot that was given is the only candidate.
-    `from_start`: where the log is all there, read all of it.
+    `from_start`: read the whole log if it is complete.
     """
 
     def recorded(later: Snapshot, earlier: Snapshot | None) -> Recorded:
@@ -131,7 +132,7 @@ async def _choose(
     candidates: Sequence[Path],
     most: int,
 ) -> Mapping[int, Log] | str:
-    """What to read of the topic: at most `most` records."""
+    """Choose at most `most` records of the topic, or say why none fit."""
     parts = {number: part for number, part in later.parts.items() if part["users_end"]}
     if not parts:
         return "nothing was counted yet"
@@ -165,10 +166,10 @@ async def _since(
     ends: Mapping[int, int],
     most: int,
 ) -> tuple[Path, Begins] | str:
-    """The first candidate for which not too much is to be read, else the last with some of it."""
+    """Return the first candidate whose log fits, else the last of which a part fits."""
     context = duration(_context(settings))
     found: tuple[Path, Begins] | None = None
-    why = "there is no snapshot of this configuration before this one"
+    why = "no earlier snapshot has this configuration"
     for path in candidates:
         facts = _facts(path)
         if facts is None or facts["fingerprint"] != later.fingerprint:
@@ -195,35 +196,35 @@ async def _since(
 
 
 def _fitting(sizes: Mapping[int, int], most: int, later: Snapshot) -> set[int]:
-    """Partitions whose logs have at most `most` records together; others at each snapshot."""
+    """Choose partitions with at most `most` records together; the choice moves on each snapshot."""
     numbers = sorted(sizes)
     turn = crc32(later.path.name.encode()) % len(numbers)
-    taken: set[int] = set()
+    chosen: set[int] = set()
     for number in numbers[turn:] + numbers[:turn]:
         if sizes[number] <= most:
             most -= sizes[number]
-            taken.add(number)
-    return taken
+            chosen.add(number)
+    return chosen
 
 
 def _counted_whole(later: Snapshot, starts: Mapping[int, int]) -> bool:
-    """Whether every record since offset 0 is there, and was counted by the state of today.
+    """Tell whether the log has every record since offset 0, and today's state counted them all.
 
-    Not so where reading began later, or where windows were started anew. Offsets without a record
+    That is false if reading began later, or the windows were started anew. Offsets without a record
     (compaction, transactions) look the same.
     """
     for number, start in starts.items():
         if start or number not in later.figures:
             return False
         events = later.figures[number]["events"]
-        taken = sum(events["accepted"].values()) + sum(events["rejected"].values())
-        if taken != later.parts[number]["checkpoint_offset"]:
+        counted = sum(events["accepted"].values()) + sum(events["rejected"].values())
+        if counted != later.parts[number]["checkpoint_offset"]:
             return False
     return True
 
 
 def _facts(path: Path) -> Manifest | None:
-    """The manifest of a candidate; checksums are compared only of the one that is chosen."""
+    """Read a candidate's manifest; checksums wait until it is chosen."""
     try:
         return facts_of(path)
     except InputError:
@@ -231,7 +232,7 @@ def _facts(path: Path) -> Manifest | None:
 
 
 def _context(settings: Settings) -> int:
-    """How long before the earlier snapshot reading begins (ms)."""
+    """Return the time (ms) that reading begins before the earlier snapshot."""
     return 2 * settings.definition().horizon
 
 
@@ -242,7 +243,7 @@ async def _begins(
     starts: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> Begins | None:
-    """Where to begin in each partition; None where the log does not hold that any more."""
+    """Find the first offset of each partition; None if the log no longer holds one."""
     times = {
         part["partition"]: max(0, part["watermark"] - _context(settings))
         for part in parts
@@ -252,7 +253,7 @@ async def _begins(
     found = await topic.since({number: max(0, moment - skew) for number, moment in times.items()})
     begins: Begins = {}
     for number, end in ends.items():
-        # Without a watermark nothing had been counted then.
+        # Without a watermark the snapshot had counted nothing.
         first = found[number] if number in times else 0
         if first is None or (starts[number] and first <= starts[number]):
             return None
@@ -272,7 +273,7 @@ def _log(
 
 
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
-    """The records of a partition; a consumer lives for as long as they are read."""
+    """Read the records of a partition; the consumer lives as long as the reading."""
 
     async def following(parts: AsyncIterator[RecordLists]) -> RecordLists | None:
         return await anext(parts, None)

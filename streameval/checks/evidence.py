@@ -1,11 +1,11 @@
-"""What checks look at: outcome rows in DuckDB, two snapshots, the log.
+"""The evidence of checks: outcome rows in DuckDB, two snapshots, the log.
 
-Tables of the connection, each with the columns of `VIEW`:
+Tables of the connection, each with the columns of `columns`:
 
 * `slates`: all outcome rows.
-* `current`: those that the checks of traffic look at: the last `period`, and with an earlier
-  snapshot as reference only what was not final at it.
-* `reference`: what `current` is compared with; there only where `has_reference`.
+* `current`: the rows for checks of traffic: the last `period`, and with an earlier snapshot as
+  reference only rows that were not final at it.
+* `reference`: the rows to compare `current` with; exists only if `has_reference`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from streameval.base.errors import InputError, UnreachableError
+from streameval.checks import sql
 from streameval.core.definition import Definition
 from streameval.core.events import Event
 from streameval.files.locations import is_uri, on_disk, reaching, redacted
@@ -34,28 +35,34 @@ from streameval.files.tables import connected
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-VIEW: Final = (
-    'partition, "offset", request, "user", coalesce(variant, \'\') AS variant,'
-    " coalesce(surface, '') AS surface, epoch_ms(time) AS ms, items, positions, ranks, shown,"
-    " scores, propensities, gains, feedback"
-)
-
-
 REFERENCE_FILES: Final = "reference_files"
-"""DuckDB's name for the rows of a folder given as reference; its errors tell by it which it is."""
+"""DuckDB's name for the rows of a reference folder, which its errors quote."""
 _NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
 DAY: Final = 86_400_000
 _FOR_EVER: Final = 2**62
-# What the rows since an earlier snapshot are compared with: as many weekdays as weekends.
+# A week before the earlier snapshot to compare later rows with: it has every weekday.
 _REFERENCE: Final = 7 * DAY
 _DAYS: Final = re.compile(r"/dt=(\d{4}-\d\d-\d\d)/")
-# Footers of files that are read at a time: a store answers each after tens of milliseconds.
+# Footers of files to read at a time: a store takes tens of milliseconds for each.
 _AT_ONCE: Final = 8
 
 
+def columns(dimensions: Sequence[str], arm: str | None) -> str:
+    """List the columns of all tables in SQL: `segment`, `arm`, `ms`, and the files' own.
+
+    `segment` holds the values of the dimensions, `arm` one of them; without an arm it is empty.
+    """
+    values = {name: f"coalesce({sql.name(name)}, '')" for name in dimensions}
+    return (
+        f'partition, "offset", request, "user", [{", ".join(values.values())}]::VARCHAR[] AS'
+        f""" segment, {values[arm] if arm is not None else "''"} AS arm, epoch_ms(time) AS ms,"""
+        " items, positions, ranks, shown, scores, propensities, gains, feedback"
+    )
+
+
 class UnreadableError(InputError):
-    """The outcome files cannot be read: what no check can do without."""
+    """The outcome files cannot be read, and every check needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot as checks read it.
+    """A snapshot for checks.
 
     By partition: `parts` (the manifest's facts), `watermarks` (ms), `figures` (documents).
     """
@@ -87,7 +94,7 @@ class Snapshot:
     combined: dict[str, Any]
 
     def users(self, partition: int, chosen: Callable[[str], bool]) -> dict[str, Counters]:
-        """The counters of the chosen users of a partition, by the name that the snapshot has."""
+        """Read the counters of a partition's chosen users, by their names in the snapshot."""
         columns = '"user", "offset", impressions, slates, positives, first_ts, last_ts'
         found = {}
         path = str(self.path / "users.parquet")
@@ -104,7 +111,7 @@ class Snapshot:
         return found
 
     def begins(self) -> dict[int, int]:
-        """The time (ms) of the first event of any user, by partition."""
+        """Return the time (ms) of the first event of any user, by partition."""
         path = str(self.path / "users.parquet")
         with connected(path) as connection:
             rows = connection.execute(
@@ -121,10 +128,9 @@ Records = Sequence[tuple[int, Event | None]]
 class Log:
     """The records of a partition from the offset `begin` on, read part by part.
 
-    They tell what users' counters grew by since an earlier snapshot, or without one (and `begin`
-    0) the counters themselves. `end` is the offset up to which there is no other record; None:
-    that after the last. Accepted events below `begin` have a `ts` below `before` (ms); None: that
-    is not known.
+    With `since` they give the growth of users' counters since that snapshot, without it (and
+    `begin` 0) the counters themselves. `end` is the offset after the log's records; None: after the
+    last record read. Accepted events below `begin` have a `ts` below `before` (ms); None: unknown.
     """
 
     begin: int
@@ -135,32 +141,33 @@ class Log:
 
 
 Recorded = Callable[[int], Mapping[int, Log] | str]
-"""The logs by partition, of at most so many records, or why there are none.
+"""Returns the logs by partition, of at most so many records, or the reason for their lack.
 
 Raises `RefusedError` and `UnreachableError`, as does reading.
 """
 
 
 def no_recording(_: int) -> str:
-    """The answer where nobody gave a log."""
+    """Say that nobody gave a log."""
     return "give the log of at least one partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the checks may look at; `now` in ms.
+    """Everything that checks may look at; `now` in ms.
 
-    `earlier` is the reference where that is a snapshot.
+    `arm` names the dimension whose values are compared; None: no dimension.
+    `earlier` is the reference if that is a snapshot.
     `other_files`: the reference is another folder and not earlier rows. `days`: the days
-    (`2026-01-31`) of which there are files, in order; None where rows are not in files. `memory`:
-    what the checks of the run before left to those of this one, and these to the next, by name.
-    `user` gives the name of a user in a pseudonymous snapshot. `users_expire`: counters of silent
-    users go by themselves.
+    (`2026-01-31`) that have files, in order; None if rows are not in files. `memory`: data that
+    checks hand on from run to run, by name. `user` gives the name of a user in a pseudonymous
+    snapshot. `users_expire`: counters of silent users expire.
     """
 
     connection: duckdb.DuckDBPyConnection
     definition: Definition
     now: int
+    arm: str | None = None
     has_reference: bool = False
     other_files: bool = False
     days: Sequence[str] | None = None
@@ -171,14 +178,19 @@ class Evidence:
     user: Callable[[str], str] | None = None
     users_expire: bool = False
 
+    @property
+    def columns(self) -> str:
+        """All tables' columns, in SQL."""
+        return columns(self.definition.dimensions, self.arm)
+
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The rows that a query answers."""
+        """Run a query and return its rows."""
         return self.connection.execute(query, list(parameters)).fetchall()
 
     def between(self, begin: int, end: int) -> str:
-        """The rows of `slates` with a time in [begin, end) (ms), as a query.
+        """Write a query for the rows of `slates` with a time in [begin, end) (ms).
 
-        Only the files of those days are opened, and of one day those of its hours.
+        It opens only the files of those days, and within one day only the files of those hours.
         """
         chosen = f"ms >= {begin} AND ms < {end}"
         if self.days is None:
@@ -187,17 +199,17 @@ class Evidence:
         days = f"dt >= '{first:%Y-%m-%d}' AND dt <= '{last:%Y-%m-%d}'"
         if first.date() == last.date():
             days += f" AND hour >= '{first:%H}' AND hour <= '{last:%H}'"
-        files = f"(SELECT {VIEW} FROM outcome_files WHERE {days})"  # noqa: S608  # ours
+        files = f"(SELECT {self.columns} FROM outcome_files WHERE {days})"  # noqa: S608  # ours
         return f"(SELECT * FROM {files} WHERE {chosen})"  # noqa: S608  # ours
 
     def bounds(self) -> tuple[int, int] | None:
-        """The times (ms) of the oldest and the newest row; None without rows."""
+        """Return the times (ms) of the oldest and the newest row; None without rows."""
         low = self._extreme("min", self.days)
         high = self._extreme("max", None if self.days is None else self.days[::-1])
         return None if low is None or high is None else (low, high)
 
     def _extreme(self, which: str, days: Sequence[str] | None) -> int | None:
-        """The first `ms` or the last, of the first of these days that has a row."""
+        """Return the first or last `ms` of the first of these days that has a row."""
         begins = [0] if days is None else [_day(day) for day in days]
         length = _FOR_EVER if days is None else DAY
         for begin in begins:
@@ -209,7 +221,7 @@ class Evidence:
         return None
 
     def row(self, query: str, *parameters: Any) -> tuple[Any, ...]:
-        """The only row of an aggregate."""
+        """Run an aggregate and return its only row."""
         (row,) = self.rows(query, *parameters)
         return row
 
@@ -228,14 +240,14 @@ def gather(
     users_expire: bool = False,
     memory: dict[str, bytes] | None = None,
     newest_days: int | None = None,
+    arm: str | None = None,
 ) -> Iterator[Evidence]:
-    """Open what checks look at, for as long as they do.
+    """Open the evidence of checks until the block ends.
 
     `reference` is an earlier snapshot, or a folder or URI of outcome files to compare with.
     `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
-    `snapshot` and an earlier one that was given. `newest_days`: only of the files of so many days
-    the columns are looked at before they are read; None: of all. Raises `InputError`,
-    `UnreachableError`.
+    `snapshot` and a given earlier one. `newest_days`: look at the columns of the files of so many
+    days before reading them; None: of all files. Raises `InputError`, `UnreachableError`.
     """
     wanted = "the folder of the outcome files (dt=…)"
     source = outcome_files(outcomes, "outcomes", wanted, newest_days)
@@ -255,11 +267,11 @@ def gather(
     with connected("outcomes") as connection:
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", source)
-        connection.execute(f"CREATE VIEW slates AS SELECT {VIEW} FROM outcome_files")  # noqa: S608
         evidence = Evidence(
             connection,
             definition,
             now,
+            arm,
             has_reference=reference is not None,
             other_files=others is not None,
             days=days_of(source),
@@ -270,13 +282,16 @@ def gather(
             user=user,
             users_expire=users_expire,
         )
+        connection.execute(
+            f"CREATE VIEW slates AS SELECT {evidence.columns} FROM outcome_files"  # noqa: S608
+        )
         with readable():
             _split(evidence, earlier, others, period)
         yield evidence
 
 
 def days_of(source: Dataset) -> list[str]:
-    """The days (`2026-01-31`) of which there are outcome files, in order."""
+    """List the days (`2026-01-31`) that have outcome files, in order."""
     return sorted({found[1] for path in source.files if (found := _DAYS.search(path))})
 
 
@@ -285,15 +300,15 @@ def _day(name: str) -> int:
 
 
 def outcome_files(root: str, subject: str, wanted: str, newest_days: int | None = None) -> Dataset:
-    """The outcome files below a folder or URI; `subject` begins each message.
+    """Find the outcome files below a folder or URI; `subject` begins each message.
 
-    Raises `InputError` for a path that is no folder, and for a file of another shape, which is
-    looked for among all files or those of the newest days.
+    Raises `InputError` unless the path is a folder, and for a file of another shape among all
+    files, or among the files of the newest days.
     """
     name = on_disk(root)
     with reaching(name, f"{subject}: "):
         if not is_uri(name) and not Path(name).is_dir():
-            what = "is a file" if Path(name).exists() else "there is no such folder"
+            what = "is a file" if Path(name).exists() else "no such folder"
             raise InputError(f"{subject}: {name}: {what}: give {wanted}")
     source = dataset(root, subject)
     days = days_of(source)
@@ -313,12 +328,12 @@ def _columns(fragment: Any) -> Sequence[str]:
     try:
         known: Sequence[str] = fragment.physical_schema.names
     except (pa.ArrowException, OSError):
-        return _NEEDED  # `readable` says what is wrong with a damaged file
+        return _NEEDED  # `readable` describes a damaged file
     return known
 
 
 def _earlier(reference: Path | str) -> Snapshot | None:
-    """The snapshot that a reference is, if it is one."""
+    """Read the reference as a snapshot, if it is one."""
     if is_uri(str(reference)):
         return None
     with reaching(str(reference), "reference: "):
@@ -328,7 +343,7 @@ def _earlier(reference: Path | str) -> Snapshot | None:
 
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
-    """What Arrow says while DuckDB reads its rows, as our own error."""
+    """Turn Arrow's error into ours, while DuckDB reads rows."""
     try:
         yield
     except duckdb.InvalidInputException as error:
@@ -362,21 +377,23 @@ def _split(
     evidence: Evidence, earlier: Snapshot | None, others: Dataset | None, period: int | None
 ) -> None:
     """Make the views `current` and `reference`."""
-    connection, cuts = evidence.connection, _cuts(evidence, earlier)
+    connection, final = evidence.connection, _final_until(evidence, earlier)
     known, low, end = "false", 0, 1
     if earlier is not None:
-        # What was final at the earlier snapshot, by partition; of that the week before it.
-        cases = " ".join(f"WHEN {partition} THEN {cut}" for partition, cut in cuts.items())
+        # The rows that were final at the earlier snapshot, of the week before it.
+        cases = " ".join(f"WHEN {partition} THEN {end}" for partition, end in final.items())
         known = f"ms < CASE partition {cases} ELSE 0 END" if cases else "false"
-        newest = max(cuts.values(), default=0)
+        newest = max(final.values(), default=0)
         week = evidence.between(max(0, newest - _REFERENCE), newest)
         connection.execute(f"CREATE VIEW reference AS SELECT * FROM {week} WHERE {known}")  # noqa: S608
         later = evidence.snapshot
-        if later is not None and later.watermarks.keys() <= cuts.keys():
-            low = min(cuts.values(), default=0)
+        if later is not None and later.watermarks.keys() <= final.keys():
+            low = min(final.values(), default=0)
     elif others is not None:
         connection.register(REFERENCE_FILES, others)
-        connection.execute(f"CREATE VIEW reference AS SELECT {VIEW} FROM {REFERENCE_FILES}")  # noqa: S608
+        connection.execute(
+            f"CREATE VIEW reference AS SELECT {evidence.columns} FROM {REFERENCE_FILES}"  # noqa: S608
+        )
     bounds = evidence.bounds()
     if bounds is not None:
         end = bounds[1] + 1
@@ -385,8 +402,8 @@ def _split(
     connection.execute(f"CREATE VIEW current AS SELECT * FROM {rows} WHERE NOT ({known})")  # noqa: S608
 
 
-def _cuts(evidence: Evidence, earlier: Snapshot | None) -> dict[int, int]:
-    """The time (ms) below which all slates were final at a snapshot, by partition."""
+def _final_until(evidence: Evidence, earlier: Snapshot | None) -> dict[int, int]:
+    """Return the time (ms) below which all slates were final at a snapshot, by partition."""
     if earlier is None:
         return {}
     horizon = evidence.definition.horizon

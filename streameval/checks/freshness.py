@@ -1,7 +1,7 @@
 """`freshness`: outcome rows keep coming.
 
-A slate is final A + L after it was shown, and its row is written with the next checkpoint; what is
-missing beyond that was not written. Before a slate can be final there is no answer.
+A slate is final A + L after its time, and the next checkpoint writes its row; a row that is missing
+later was never written. Before the first slate can be final the check has no answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streameval.checks.result import (
 
 
 class Settings(CheckSettings):
-    """How old the newest row may be."""
+    """The bound on the age of the newest row."""
 
     max_age_seconds: float = Field(
         3_600,
@@ -32,7 +32,7 @@ class Settings(CheckSettings):
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """The newest row of all partitions; an idle partition is no fault."""
+    """Judge the newest row of all partitions; a partition may be idle."""
     bounds = evidence.bounds()
     bound = settings.max_age_seconds
     if bounds is None:
@@ -51,10 +51,10 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _without_rows(evidence: Evidence, bound: float) -> Found:
-    """A fault only where the snapshot's checkpoints say that there should be a row."""
+    """Find a fault only if the snapshot's checkpoints prove that a row is missing."""
     snapshot = evidence.snapshot
     if snapshot is None:
-        return unanswered("there is no outcome row: a snapshot would say whether there should be")
+        return unanswered("no outcome row was found: a snapshot would tell whether one is missing")
     begins = snapshot.begins()
     if not begins:
         return nothing("no user was counted yet")
@@ -67,10 +67,10 @@ def _without_rows(evidence: Evidence, bound: float) -> Found:
         if partition in snapshot.watermarks
     ]
     if max(ages) <= 1000 * bound:
-        return nothing(f"slates are final {duration(horizon)} after they were shown: none is yet")
+        return nothing(f"slates are final {duration(horizon)} after their time, and none is yet")
     return failed(
         max(ages) / 1000,
         bound,
-        f"there is no outcome row, and the first slate has been final for {duration(max(ages))}: "
+        f"no outcome row was found, and the first slate has been final for {duration(max(ages))}: "
         "see that `outcomes` names the folder that the workers write to",
     )

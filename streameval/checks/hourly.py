@@ -1,15 +1,15 @@
-"""Sums of figures by hour and by variant, kept from run to run so that each row is read once.
+"""Sums of figures by hour and by arm, kept from run to run so that each row is read once.
 
 A figure is a ratio of two sums over users. Users are hashed into clusters, and sums are kept by
 cluster: they are integers, they add over hours, and their spread over clusters gives the standard
 error. Two kinds of sums come from the same reading:
 
-* *seasons*: of each whole hour of the last `KEPT_HOURS`, over all variants;
-* *variants*: of each variant, from the start of the experiment to now.
+* *seasons*: sums of each whole hour of the last `KEPT_HOURS`, over all arms;
+* *arms*: sums of each arm, from the start of the experiment to now.
 
-What a run knows of whole hours goes on to the next run, which reads only the rows since. An hour is
-whole once no partition adds a row to it. A partition that was silent for `IDLE_HOURS` is not waited
-for; rows that it brings later are in no sum.
+A run hands its sums of whole hours on to the next run, which reads only the rows since. An hour is
+whole once no partition adds a row to it. Nobody waits for a partition that was silent for
+`IDLE_HOURS`; its later rows enter no sum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEEK_HOURS: Final = 7 * 24
 # Four weeks to compare with, three days that are compared, and the day in which those end.
 KEPT_HOURS: Final = 4 * WEEK_HOURS + 4 * 24
 IDLE_HOURS: Final = 6
-# Of whom spread is computed. The number of users is estimated from how many of these are empty.
+# Groups of users for the spread. The share of empty ones gives the number of users.
 CLUSTERS: Final = 1_024
 # Seasons keep an array for each hour, so they take fewer.
 SEASON_CLUSTERS: Final = 256
@@ -56,12 +56,12 @@ class Series(NamedTuple):
     kind: str
 
 
-# Counts all rows: tells how many users there are, whatever figures they have.
+# Counts all rows, and so all users, whatever figures they have.
 _PRESENCE: Final = Series("", "presence", 0, "")
 
 
 def series_of(metrics: Sequence[str], definition: Definition) -> list[Series]:
-    """What metrics of the specification mean: `ndcg@10`, or a rate of each kind of positive."""
+    """Resolve metrics of the specification: `ndcg@10`, or a rate for each kind of positive."""
     found = []
     for metric in metrics:
         name, _, k = metric.partition("@")
@@ -74,24 +74,24 @@ def series_of(metrics: Sequence[str], definition: Definition) -> list[Series]:
 
 @dataclass(slots=True)
 class _Kept:
-    """What goes on to the next run: `hours` below `until`, and the variants' sums up to it."""
+    """The sums for the next run: `hours` below `until`, and the arms' sums up to it."""
 
     until: int
     hours: dict[int, Sums] = field(default_factory=dict)
-    variants: dict[str, Sums] = field(default_factory=dict)
+    arms: dict[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Hourly:
-    """The sums of `series`: of whole hours, of each variant, and the first hour not yet whole."""
+    """The sums of `series` by whole hour and by arm, and the first hour not yet whole."""
 
     series: Sequence[Series]
     until: int
     hours: Mapping[int, Sums]
-    variants: Mapping[str, Sums]
+    arms: Mapping[str, Sums]
 
     def span(self, begin: int, end: int, index: int) -> tuple[Sums, Sums] | None:
-        """The two sums of a series by cluster over the hours [begin, end); None without rows."""
+        """Add up both sums of a series over the hours [begin, end); None without rows."""
         found = [self.hours[hour] for hour in range(begin, end) if hour in self.hours]
         if not found:
             return None
@@ -100,22 +100,28 @@ class Hourly:
 
 
 def users(sums: Sums) -> int:
-    """About how many users have a row."""
+    """Estimate the number of users with a row."""
     return linear_count(int(np.count_nonzero(sums[0, 1])), CLUSTERS)
 
 
 def moments(pair: Sums | tuple[Sums, Sums]) -> Moments:
-    """The moments of a numerator in nano-units and a denominator, by cluster."""
+    """Compute the moments of a numerator in nano-units and a denominator, by cluster."""
     return Moments.of(pair[0] / NANO, pair[1])
 
 
 def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str) -> Hourly:
-    """The sums, from what the run before left in the memory of that name and from newer rows.
+    """Sum up from the sums of the run before, in the memory of that name, and from newer rows.
 
     `since`: the start of the experiment (ms). Raises `InputError`, `UnreachableError`.
     """
     key = json.dumps(
-        [_FORMAT, fingerprint(evidence.definition), [one.name for one in series], since]
+        [
+            _FORMAT,
+            fingerprint(evidence.definition),
+            [one.name for one in series],
+            since,
+            evidence.arm,
+        ]
     )
     kept = _loaded(evidence.memory.get(memory), key, len(series) + 1)
     bounds = evidence.bounds()
@@ -128,17 +134,17 @@ def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str
     while kept.until < until:
         # A day at a time: memory is bounded however long nobody looked.
         end = min(until, kept.until // 24 * 24 + 24)
-        _add(evidence, series, since, (kept.until, end), kept.hours, kept.variants)
+        _add(evidence, series, since, (kept.until, end), kept.hours, kept.arms)
         kept.until = end
     kept.hours = {hour: sums for hour, sums in kept.hours.items() if hour >= until - KEPT_HOURS}
     evidence.memory[memory] = _stored(kept, key)
-    variants = {name: sums.copy() for name, sums in kept.variants.items()}
-    _add(evidence, series, since, (kept.until, newest + 1), {}, variants)
-    return Hourly(series, kept.until, kept.hours, variants)
+    arms = {name: sums.copy() for name, sums in kept.arms.items()}
+    _add(evidence, series, since, (kept.until, newest + 1), {}, arms)
+    return Hourly(series, kept.until, kept.hours, arms)
 
 
 def total(evidence: Evidence, series: Sequence[Series], source: str) -> Sums:
-    """The sums of all rows of a table or query."""
+    """Sum up all rows of a table or query."""
     found = np.zeros((len(series) + 1, 2, CLUSTERS), np.int64)
     for _, _, _, cluster, *values in evidence.rows(_query(evidence.definition, series, source, 0)):
         found[:, :, cluster] += np.array(values, np.int64).reshape(len(series) + 1, 2)
@@ -146,7 +152,7 @@ def total(evidence: Evidence, series: Sequence[Series], source: str) -> Sums:
 
 
 def _whole_until(evidence: Evidence, newest: int) -> int:
-    """The first hour that is not whole; `newest` is that of the newest row."""
+    """Return the first hour that is not whole; `newest` is the hour of the newest row."""
     if evidence.snapshot is None or not evidence.snapshot.watermarks:
         return newest
     marks = [mark // HOUR for mark in evidence.snapshot.watermarks.values()]
@@ -164,7 +170,7 @@ def _add(
     since: int,
     span: tuple[int, int],
     hours: dict[int, Sums],
-    variants: dict[str, Sums],
+    arms: dict[str, Sums],
 ) -> None:
     """Add the rows of the hours [begin, end) to the sums."""
     begin, end = span
@@ -172,21 +178,21 @@ def _add(
         return
     source = evidence.between(begin * HOUR, end * HOUR)
     shape = (len(series) + 1, 2)
-    for hour, variant, counts, cluster, *values in evidence.rows(
+    for hour, arm, counts, cluster, *values in evidence.rows(
         _query(evidence.definition, series, source, since, f"ms // {HOUR}")
     ):
         row = np.array(values, np.int64).reshape(shape)
         season = hours.setdefault(hour, np.zeros((*shape, SEASON_CLUSTERS), np.int64))
         season[:, :, cluster % SEASON_CLUSTERS] += row
         if counts:
-            sums = variants.setdefault(variant, np.zeros((*shape, CLUSTERS), np.int64))
+            sums = arms.setdefault(arm, np.zeros((*shape, CLUSTERS), np.int64))
             sums[:, :, cluster] += row
 
 
 def _query(
     definition: Definition, series: Sequence[Series], source: str, since: int, hour: str = "0"
 ) -> str:
-    """Rows of hour, variant, whether it belongs to the experiment, cluster, and two sums a series.
+    """Write a query: hour, arm, part of the experiment or not, cluster, two sums a series.
 
     Each user of an hour is one row first: `positive_rate` is a mean over users.
     """
@@ -198,10 +204,10 @@ def _query(
         elif one.metric in RATES:
             inner.append(f"sum({sql.positives(one.kind)}) AS x{index}")
             if one.metric == "positive_rate":
-                ratio = f"round_even(x{index}::DOUBLE / shown * {NANO}, 0)::BIGINT"
-                outer.append(f"coalesce(sum({ratio}) FILTER (shown > 0), 0), count(*)")
+                ratio = f"round_even(x{index}::DOUBLE / impressions * {NANO}, 0)::BIGINT"
+                outer.append(f"coalesce(sum({ratio}) FILTER (impressions > 0), 0), count(*)")
             else:
-                outer.append(f"sum(x{index}) * {NANO}, sum(shown)")
+                outer.append(f"sum(x{index}) * {NANO}, sum(impressions)")
         else:
             score = sql.nano_score(one.metric, one.k, definition)
             inner.append(
@@ -210,11 +216,11 @@ def _query(
             inner.append(f"count(request) AS y{index}")
             outer.append(f"sum(x{index}), sum(y{index})")
     return f"""
-        SELECT hour, variant, counts, (md5_number_lower("user") % {CLUSTERS})::INT AS cluster,
+        SELECT hour, arm, counts, (md5_number_lower("user") % {CLUSTERS})::INT AS cluster,
             {", ".join(outer)}
         FROM (
-            SELECT {hour} AS hour, variant, ms >= {since} AS counts, "user",
-                sum(len(items)) AS shown, {", ".join(inner)}
+            SELECT {hour} AS hour, arm, ms >= {since} AS counts, "user",
+                sum(len(items)) AS impressions, {", ".join(inner)}
             FROM ({sql.judged(definition, source)}) GROUP BY ALL
         ) GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted
 
@@ -223,26 +229,26 @@ def _query(
 
 
 def _stored(kept: _Kept, key: str) -> bytes:
-    names = json.dumps([key, kept.until, list(kept.variants)])
+    names = json.dumps([key, kept.until, list(kept.arms)])
     out = io.BytesIO()
     np.savez_compressed(
         out,
         names=np.frombuffer(names.encode(), np.uint8),
         numbers=np.array(list(kept.hours), np.int64),
         hours=np.array(list(kept.hours.values()), np.int64),
-        variants=np.array(list(kept.variants.values()), np.int64),
+        arms=np.array(list(kept.arms.values()), np.int64),
     )
     return out.getvalue()
 
 
 def _loaded(stored: bytes | None, key: str, series: int) -> _Kept | None:
-    """What the run before left; None where it was of something else, or is damaged."""
+    """Read the sums of the run before; None if they had another key, or are damaged."""
     if stored is None:
         return None
     try:
         with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
             known, until, names = json.loads(arrays["names"].tobytes())
-            numbers, hours, variants = arrays["numbers"], arrays["hours"], arrays["variants"]
+            numbers, hours, arms = arrays["numbers"], arrays["hours"], arrays["arms"]
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
         return None
     if known != key:
@@ -250,5 +256,5 @@ def _loaded(stored: bytes | None, key: str, series: int) -> _Kept | None:
     return _Kept(
         until,
         dict(zip(numbers.tolist(), hours.reshape(-1, series, 2, SEASON_CLUSTERS), strict=True)),
-        dict(zip(names, variants.reshape(-1, series, 2, CLUSTERS), strict=True)),
+        dict(zip(names, arms.reshape(-1, series, 2, CLUSTERS), strict=True)),
     )

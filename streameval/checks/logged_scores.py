@@ -1,14 +1,14 @@
-"""`logged_scores`: the scores that were logged tell positives from the rest.
+"""`logged_scores`: logged scores tell positives from the rest.
 
 AUC: the chance that an item with a positive has a higher score than one without, ties counting a
-half; undefined when a class is missing. Where scores are said to be probabilities, also their log
+half; undefined when a class is missing. For scores that claim to be probabilities also their log
 loss and their calibration: the mean distance between score and share of positives over ten bins,
 weighted by items (expected calibration error; Naeini, Cooper and Hauskrecht, AAAI 2015).
 
-Scores that were put to other items of the same list still tell clickers from the rest, so the AUC
-over all items hides it. Therefore pairs within lists are looked at too, one item with a positive
-and one without: how often the first has the higher score, and how often it should by what scores
-are worth over all items.
+Scores that were assigned to other items of the same list still tell clickers from the rest, and the
+AUC over all items hides the fault. So the check also looks at pairs within lists, one item with a
+positive and one without. It compares how often the first has the higher score with the frequency
+that follows from the worth of scores over all items.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.intervals import Moments
 
-# What a probability of 0 or 1 counts as in the log loss (scikit-learn's is the machine's epsilon).
+# Stands for a probability of 0 or 1 in the log loss (scikit-learn takes the machine's epsilon).
 _EDGE = 1e-15
 _SCORED = (
     "(SELECT scores[i] AS score, (gains[i] > 0)::INTEGER AS hit FROM"
     " (SELECT scores, gains, unnest(range(1, len(items) + 1)) AS i FROM current)"
     " WHERE scores[i] IS NOT NULL)"
 )
-# Standard errors (by user) that the share of right pairs must lie below what scores promise.
+# Standard errors (by user) that the share of right pairs must lie below the promised one.
 _FAR = 4.5
-# Standard errors around that share: where one half is within, scores say nothing within lists.
+# Standard errors around that share: if they include one half, scores say nothing within lists.
 _NEAR = 3.0
-# Classes of equal size that scores are cut into, to see what a score is worth.
+# Classes of scores, of equal size, to estimate the worth of a score.
 _CLASSES = 20
-# Lists of which pairs are made, chosen by hash: more add nothing but time.
+# Lists that give pairs, chosen by hash: more only add time.
 _LISTS = 50_000
-# Users with a pair that are needed.
+# Smallest number of users with a pair.
 _LEAST_USERS = 30
 
 
 class Settings(CheckSettings):
-    """How good scores must be."""
+    """The bounds on the quality of scores."""
 
     min_auc: float = Field(0.5, ge=0, le=1, description="Smallest AUC; 0.5 is a coin's.")
     probabilities: bool = Field(
@@ -51,20 +51,42 @@ class Settings(CheckSettings):
     max_calibration_error: float = Field(
         0.05, gt=0, le=1, description="Largest mean distance of score and share of positives."
     )
-    min_items: int = Field(1_000, ge=2, description="Items with a score that are needed.")
+    min_items: int = Field(1_000, ge=2, description="Smallest number of items with a score.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """The items of `current` with a score: counts, and the range and mean of their scores."""
+
+    items: int
+    hits: int
+    low: float
+    high: float
+    mean: float
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Over all items of `current` that have a score."""
-    items, hits, low, high, mean = evidence.row(
-        f"SELECT count(*), coalesce(sum(hit), 0), min(score), max(score), avg(score) FROM {_SCORED}"  # noqa: S608
+    """Judge all items of `current` that have a score: their order first, then calibration."""
+    scored = _Scored(
+        *evidence.row(
+            f"""SELECT count(*), coalesce(sum(hit), 0)::BIGINT, min(score), max(score), avg(score)
+                FROM {_SCORED}"""  # noqa: S608  # constants
+        )
     )
-    if items < settings.min_items:
-        return nothing(f"{items:,} items have a score, {settings.min_items:,} are needed")
-    if not 0 < hits < items:
+    if scored.items < settings.min_items:
+        return nothing(f"{scored.items:,} items have a score, {settings.min_items:,} are needed")
+    if not 0 < scored.hits < scored.items:
         return nothing("every scored item has a positive, or none has")
-    auc = _auc(evidence, items, int(hits))
-    what = f"AUC {auc:.3f} over {items:,} scored items, {int(hits):,} with a positive"
+    order = _order(evidence, scored, settings)
+    if not order.passed or not settings.probabilities:
+        return order
+    return _probabilities(evidence, scored, settings, order)
+
+
+def _order(evidence: Evidence, scored: _Scored, settings: Settings) -> Found:
+    """Judge whether scores put positives first, over all items and within lists."""
+    auc = _auc(evidence, scored.items, scored.hits)
+    what = f"AUC {auc:.3f} over {scored.items:,} scored items, {scored.hits:,} with a positive"
     if auc < settings.min_auc:
         return failed(
             auc,
@@ -73,42 +95,46 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             "the one that ranked, of the same model and the same item",
         )
     within = _within_lists(evidence)
-    if within is not None:
-        what += f"; within lists {within.right:.3f} where {within.promised:.3f} is to be expected"
-        if within.says_nothing:
-            return failed(
-                within.right,
-                settings.min_auc,
-                f"{what}, by {within.users:,} users: scores do not tell the items of a list apart."
-                " See whether each score is logged with its own item, in the same order, and after"
-                " the last ranking",
-            )
-    if not settings.probabilities:
+    if within is None:
         return passed(auc, settings.min_auc, what)
-    if low < 0 or high > 1:
+    what += f"; within lists {within.right:.3f} where {within.promised:.3f} is to be expected"
+    if not within.says_nothing:
+        return passed(auc, settings.min_auc, what)
+    return failed(
+        within.right,
+        settings.min_auc,
+        f"{what}, by {within.users:,} users: scores do not tell the items of a list apart."
+        " See whether each score is logged with its own item, in the same order, and after"
+        " the last ranking",
+    )
+
+
+def _probabilities(evidence: Evidence, scored: _Scored, settings: Settings, order: Found) -> Found:
+    """Judge the scores as probabilities; `order` is the finding on their order."""
+    if scored.low < 0 or scored.high > 1:
         return failed(
-            auc,
+            order.value,
             settings.min_auc,
-            f"scores lie between {low:.4g} and {high:.4g} and are said to be probabilities: log "
-            "them before they are transformed, or set `probabilities: false`",
+            f"scores lie between {scored.low:.4g} and {scored.high:.4g} and are said to be"
+            " probabilities: log them before they are transformed, or set `probabilities: false`",
         )
-    error, loss = _calibration(evidence, items)
-    what += (
-        f"; log loss {loss:.4f}; mean score {mean:.4g} where {percent(hits / items)} are positive,"
-        f" calibration error {error:.4f}"
+    error, loss = _calibration(evidence, scored.items)
+    what = (
+        f"{order.message}; log loss {loss:.4f}; mean score {scored.mean:.4g} where"
+        f" {percent(scored.hits / scored.items)} are positive, calibration error {error:.4f}"
     )
     if error <= settings.max_calibration_error:
         return passed(error, settings.max_calibration_error, what)
     return failed(
         error,
         settings.max_calibration_error,
-        f"{what}: scores are shifted. Calibrate the model anew, or see what changed between what "
-        "it was trained on and what it is shown",
+        f"{what}: scores are shifted. Calibrate the model anew, or compare the data it was trained"
+        " on with the data it scores now",
     )
 
 
 def _auc(evidence: Evidence, items: int, hits: int) -> float:
-    """From the number of positives and others at each distinct score, in rising order."""
+    """Compute the AUC from the counts of positives and others at each distinct score."""
     (pairs,) = evidence.row(
         f"""SELECT sum(hits::DOUBLE * (below + (n - hits) / 2)) FROM (
             SELECT hits, n, coalesce(sum(n - hits) OVER (
@@ -120,7 +146,7 @@ def _auc(evidence: Evidence, items: int, hits: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """Pairs within lists: the share that scores order rightly, and what they promise."""
+    """Pairs within lists: the share in the right order, and the share that scores promise."""
 
     users: int
     right: float
@@ -129,10 +155,10 @@ class _Within:
 
 
 def _within_lists(evidence: Evidence) -> _Within | None:
-    """Pairs of an item with a positive and one without, of the same list; None for too few users.
+    """Compare pairs of a positive and another item of the same list; None for too few users.
 
-    Of a pair of items worth p and q (shares of positives in the classes of their scores), exactly
-    one of which has a positive, it is the better one with chance p(1−q) / (p(1−q) + q(1−p)).
+    In a pair of items worth p and q (shares of positives in the classes of their scores), of which
+    exactly one has a positive, the better one has it with chance p(1−q) / (p(1−q) + q(1−p)).
     """
     (lists,) = evidence.row("SELECT count(*) FROM current WHERE request IS NOT NULL")
     every = 1 + lists // _LISTS
@@ -181,7 +207,7 @@ def _within_lists(evidence: Evidence) -> _Within | None:
 
 
 def _calibration(evidence: Evidence, items: int) -> tuple[float, float]:
-    """Expected calibration error, and log loss."""
+    """Compute the expected calibration error and the log loss."""
     (error,) = evidence.row(
         f"""SELECT sum(abs(scores - hits)) FROM (
             SELECT least(floor(score * 10), 9) AS bin, sum(score) AS scores, sum(hit) AS hits

@@ -1,13 +1,13 @@
 """`metric_regression`: no variant is worse than the control, and no day than the weeks before.
 
-*Variants* are compared over the whole experiment, by an interval that holds at all looks together
-(`stats.confidence_sequences`): this check runs after each snapshot, and an interval for one look
-would find a regression in a third of the experiments without any.
+*Variants* (the arms) are compared over the whole experiment, by an interval that holds at all
+looks together (`stats.confidence_sequences`). This check runs after each snapshot, and an interval
+for one look would find a regression in a third of the experiments without any.
 
-*Periods*: the last day and the last three days are compared with the same hours (weekday and hour)
-of up to four weeks before, so a weekend is compared with weekends. Looks are taken at four times a
-day, and alpha is divided by the looks of a year. Many users are on both sides, so the spread is
-that of each cluster's difference. Before the first whole week there is nothing to compare with.
+*Periods*: the last day and the last three days are compared with the same hours (weekday and
+hour) of up to four weeks before, so a weekend is compared with weekends. The check looks four times
+a day, and divides alpha by the looks of a year. Many users are on both sides, so the spread comes
+from each cluster's difference. Before the first whole week it has nothing to compare with.
 
 Sums are kept from run to run (`checks.hourly`), so only new rows are read.
 """
@@ -50,18 +50,18 @@ from streameval.stats.confidence_sequences import FLOOR, PLANNED_UNITS, compare,
 from streameval.stats.intervals import Arm, student
 
 # Variants that a message lists.
-_SHOWN: Final = 10
+_LISTED: Final = 10
 MEMORY: Final = "metric_regression"
-# Hours that are compared: one day shows a large drop soon, three days a small one.
+# Hours to compare: one day shows a large drop soon, three days a small one.
 SPANS: Final = ((24, "day"), (72, "three days"))
 WEEKS: Final = 4
-# Looks are taken every so many hours, and alpha is divided by those of a year.
+# Hours between looks; alpha is divided by the looks of a year.
 LOOK_HOURS: Final = 6
 LOOKS: Final = 366 * 24 // LOOK_HOURS * len(SPANS)
 
 
 class Settings(CheckSettings, Experiment):
-    """What must not fall, and against what."""
+    """The figures that must not fall, and the bounds."""
 
     metrics: tuple[str, ...] = Field(
         ("ndcg@10",),
@@ -76,7 +76,7 @@ class Settings(CheckSettings, Experiment):
         0.0,
         ge=0,
         le=1,
-        description="Drop that is accepted, as a share of the figure that it is compared with.",
+        description="Accepted drop, as a share of the compared figure.",
     )
     alpha: float = Field(
         0.05,
@@ -88,9 +88,14 @@ class Settings(CheckSettings, Experiment):
     planned: int = Field(
         PLANNED_UNITS,
         ge=2,
-        description="Users of two variants at which their comparison is sharpest; not to be chosen"
-        " after a look.",
+        description="Users of two variants at which their comparison is sharpest; choose it before"
+        " the first look.",
     )
+
+    @property
+    def compares_arms(self) -> bool:
+        """Tell whether a control is named."""
+        return self.control is not None
 
     @field_validator("metrics")
     @classmethod
@@ -108,10 +113,10 @@ class Settings(CheckSettings, Experiment):
 
 @dataclass(slots=True)
 class Findings:
-    """What comparisons found: `parts` of a message, and how large the largest certain drop is.
+    """The findings of comparisons: `parts` of a message, and the largest certain drop.
 
-    Comparisons without an answer: `missing` have users enough to be expected by now, `small` have
-    not, and `early` cannot have any yet.
+    Comparisons without an answer: `missing` ones have users enough for an answer, `small` ones have
+    too few, and `early` ones cannot have any yet.
     """
 
     worst: float = 0.0
@@ -123,7 +128,7 @@ class Findings:
     early: list[str] = field(default_factory=list)
 
     def add(self, text: str, high: float, before: float, max_drop: float) -> None:
-        """A comparison: `high` is the upper bound of the difference from `before`."""
+        """Add a comparison: `high` is the upper bound of the difference from `before`."""
         self.compared += 1
         self.parts.append(text)
         self.worst = max(self.worst, -high / before if before else 0.0)
@@ -132,12 +137,12 @@ class Findings:
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Each figure: of each variant against the control, and of now against the weeks before."""
+    """Compare each figure: of each arm with the control, and of now with the weeks before."""
     series = series_of(settings.metrics, evidence.definition)
     sums = hourly(evidence, series, settings.begin, MEMORY)
     found = Findings()
     if settings.control is not None:
-        _variants(sums, settings, settings.control, found)
+        _variants(sums, settings, evidence.arm, settings.control, found)
     periods(sums, settings, found)
     if evidence.other_files:
         sides = [total(evidence, series, source) for source in ("current", "reference")]
@@ -154,15 +159,15 @@ def _answer(found: Findings, settings: Settings, sums: Hourly) -> Found:
             found.worst,
             settings.max_drop,
             f"{'; '.join(found.fallen)}: a drop of at least {worst}, at"
-            f" {percent(1 - settings.alpha)} over all looks. See first whether logging, positions"
-            " or bots changed there, then what was released; stop the variant last",
+            f" {percent(1 - settings.alpha)} over all looks. Look first for changes of logging,"
+            " positions or bots there, then at the releases; stop the variant last",
         )
-    # A small variant is not waited for where another has its answer.
+    # Nobody waits for a small arm if another has its answer.
     if found.missing or (found.small and not found.compared):
         return unanswered("; ".join([*found.missing, *found.small, *found.parts]))
     if not found.compared:
-        if not sums.variants and not sums.hours:
-            return nothing("there is no outcome row")
+        if not sums.arms and not sums.hours:
+            return nothing("no outcome row was found")
         return nothing("; ".join(dict.fromkeys(found.early)))
     return passed(
         found.worst,
@@ -174,22 +179,24 @@ def _answer(found: Findings, settings: Settings, sums: Hourly) -> Found:
 # --------------------------------------------------------------------------------------- variants
 
 
-def _variants(sums: Hourly, settings: Settings, control: str, found: Findings) -> None:
-    """Each variant against the control, over the whole experiment."""
-    if not sums.variants:
+def _variants(
+    sums: Hourly, settings: Settings, arm: str | None, control: str, found: Findings
+) -> None:
+    """Compare each arm with the control, over the whole experiment."""
+    if not sums.arms:
         found.early.append("the experiment has no outcome row yet")
         return
-    if control not in sums.variants:
-        there = ", ".join(repr(name) for name in sorted(sums.variants)[:_SHOWN])
+    if control not in sums.arms:
+        there = ", ".join(repr(name) for name in sorted(sums.arms)[:_LISTED])
         found.missing.append(f"no rows of control {control!r}; there are {there}")
         return
-    others = sorted(sums.variants.keys() - {control})
+    others = sorted(sums.arms.keys() - {control})
     if not others:
-        found.missing.append(f"there is no variant beside the control {control!r}")
+        found.missing.append(f"there is no other {arm} beside the control {control!r}")
     for index, one in enumerate(sums.series):
-        for variant in others:
-            label = f"{one.name} of variant {variant!r} against {control!r}"
-            sides = sums.variants[variant], sums.variants[control]
+        for other in others:
+            label = f"{one.name} of {arm} {other!r} against {control!r}"
+            sides = sums.arms[other], sums.arms[control]
             _arms(label, _arm(sides[0], index), _arm(sides[1], index), settings, found)
 
 
@@ -200,7 +207,7 @@ def _arm(sums: Sums, index: int) -> Arm | None:
 def _arms(
     label: str, now: Arm | None, before: Arm | None, settings: Settings, found: Findings
 ) -> None:
-    """Compare two sides that disjoint users make."""
+    """Compare two sides with disjoint users."""
     if now is None or before is None:
         found.missing.append(f"{label}: fewer than two users")
         return
@@ -221,7 +228,7 @@ def _arms(
 
 
 def periods(sums: Hourly, settings: Settings, found: Findings) -> None:
-    """The last day and the last three, each figure against the same hours of the weeks before."""
+    """Compare each figure of the last day and three days with the same hours of weeks before."""
     for index, one in enumerate(sums.series):
         for hours, name in SPANS:
             _period(sums, index, f"{one.name} of the last {name}", hours, settings, found)
@@ -230,7 +237,7 @@ def periods(sums: Hourly, settings: Settings, found: Findings) -> None:
 def _period(
     sums: Hourly, index: int, label: str, hours: int, settings: Settings, found: Findings
 ) -> None:
-    """The last `hours` against the same hours of the weeks before."""
+    """Compare the last `hours` with the same hours of the weeks before."""
     end = sums.until // LOOK_HOURS * LOOK_HOURS
     now = sums.span(end - hours, end, index)
     weeks = list(_weeks(sums, index, end - hours, end))
@@ -253,7 +260,7 @@ def _period(
 
 
 def _weeks(sums: Hourly, index: int, begin: int, end: int) -> Iterator[tuple[Sums, Sums]]:
-    """The sums of the same hours of the weeks before, of those that were seen from their start."""
+    """Yield the sums of the same hours of earlier weeks, as far as sums reach back."""
     first = min(sums.hours, default=end)
     for week in range(1, WEEKS + 1):
         earlier = begin - week * WEEK_HOURS, end - week * WEEK_HOURS
@@ -265,10 +272,10 @@ def _weeks(sums: Hourly, index: int, begin: int, end: int) -> Iterator[tuple[Sum
 def _apart(
     now: tuple[Sums, Sums], before: tuple[Sums, Sums]
 ) -> tuple[float, float, float, float] | None:
-    """The difference of two ratios of sums by cluster, its standard error, freedom, and `before`.
+    """Return the difference of two ratios of sums, its standard error, freedom, and `before`.
 
-    The delta method on each cluster's difference: the same users are on both sides. None where the
-    clusters are too few for a normal approximation of what their skewness is.
+    The delta method works on each cluster's difference: the same users are on both sides. None if
+    their skewness asks for more clusters before a normal approximation holds.
     """
     (x, y), (p, q) = now, before
     there = (y > 0) | (q > 0)

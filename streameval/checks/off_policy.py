@@ -1,10 +1,10 @@
-"""`off_policy`: whether the logged propensities can answer what another policy would earn.
+"""`off_policy`: logged propensities can tell the reward of another policy.
 
-The policy asked about shows each of `catalogue_size` items with the same chance, the usual yard
-stick: IPS and SNIPS of the share of impressions with a positive (`stats.off_policy`). The
-estimates are refused or flagged by their weights; the check fails where they mean nothing. Right
-propensities give weights of mean 1 but for chance. Those of slates are seldom right to the last
-percent (a place's depends on what stands above it), so a small error is only said.
+That policy shows each of `catalogue_size` items with the same chance, the usual yardstick. The
+estimates are IPS and SNIPS of the share of impressions with a positive (`stats.off_policy`), which
+refuses or flags them by their weights; the check fails if they mean nothing. Right propensities
+give weights of mean 1, apart from chance. In slates they are seldom right to the last percent,
+because a rank's propensity depends on the items above it. So the check only mentions a small error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ROUNDS: Final = (
     " gains, unnest(range(1, len(items) + 1)) AS i FROM current) WHERE propensities[i] IS NOT NULL"
 )
 _OUT_OF_RANGE: Final = (
-    "SELECT count(*), arg_min(partition, place), min(place)[2], arg_min(propensity, place) FROM"
-    ' (SELECT partition, [partition, "offset"] AS place, unnest(propensities) AS propensity'
+    "SELECT count(*), arg_min(partition, record), min(record)[2], arg_min(propensity, record) FROM"
+    ' (SELECT partition, [partition, "offset"] AS record, unnest(propensities) AS propensity'
     " FROM current) WHERE NOT (propensity > 0 AND propensity <= 1)"
 )
 
 
 class Settings(CheckSettings):
-    """Which policy is asked about, and how much its weights must leave."""
+    """The policy to estimate, and the bounds on its weights."""
 
     catalogue_size: int | None = Field(
         None,
@@ -51,12 +51,12 @@ class Settings(CheckSettings):
         0.01, ge=0, le=1, description="Smallest effective sample size, as a share of impressions."
     )
     max_weight_error: float = Field(
-        0.2, ge=0, description="Largest distance of the mean weight from 1 beyond that of chance."
+        0.2, ge=0, description="Largest distance of the mean weight from 1 beyond chance."
     )
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Over all impressions of `current` that have a propensity."""
+    """Judge all impressions of `current` that have a propensity."""
     if settings.catalogue_size is None:
         return nothing("the specification names no `catalogue_size`")
     count, partition, offset, wrong = evidence.row(_OUT_OF_RANGE)
@@ -65,7 +65,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         return failed(
             None,
             bound,
-            f"{count:,} impressions have a propensity that is no probability above 0, the first"
+            f"{count:,} impressions have a propensity outside 0 (excluded) to 1, the first"
             f" {wrong!r} in the row of partition {partition}, offset {offset}. {_ADVICE}",
         )
     sums = _sums(evidence, 1 / settings.catalogue_size)
@@ -100,7 +100,7 @@ def _what(found: OffPolicy, share: float) -> str:
 
 
 def _sums(evidence: Evidence, target: float) -> WeightSums | None:
-    """The sums over batches of impressions: memory does not grow with the log."""
+    """Sum up batches of impressions, so memory does not grow with the log."""
     total: WeightSums | None = None
     result = evidence.connection.execute(_ROUNDS)
     while rows := result.fetchmany(BATCH):

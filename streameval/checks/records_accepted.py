@@ -1,8 +1,8 @@
 """`records_accepted`: few records are rejected, and no more than before.
 
-A producer that sends broken records, or clocks that are wrong, take part of the traffic away, and
-seldom the same part in every variant. The snapshot's event counters tell: what they grew by since
-the earlier snapshot, against what they were at it.
+A producer of broken records, or a wrong clock, takes part of the traffic away, and seldom the same
+part in every variant. The check compares the growth of the snapshot's event counters since the
+earlier snapshot with their values there.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from streameval.stats.chance import chance_of_split
 
 # Chance of a false alarm in one run, over all reasons together.
 _ALPHA: Final = 1e-6
-# What to look at first, by the reason that grew most.
+# The likely causes, by the reason that grew most.
 _CAUSES: Final = {
     "late": "events arrive later than `allowed_lateness`, or clocks of some producers are ahead and"
     " make all others late",
     "future": "clocks of some producers are ahead of Kafka's",
-    "malformed": "a producer sends what is not JSON",
+    "malformed": "a producer sends values other than JSON",
     "invalid": "a producer sends events of another form (`streameval schema`)",
     "too_large": "a producer sends events of more than 1 MiB",
 }
 
 
 class Settings(CheckSettings):
-    """How much may be rejected."""
+    """The bounds on rejected records."""
 
     max_rejected: float = Field(
         0.05, ge=0, le=1, description="Largest share of records that are rejected or late."
@@ -41,13 +41,13 @@ class Settings(CheckSettings):
         0.01,
         ge=0,
         le=1,
-        description="Largest share of records that one reason may take beyond its share before"
+        description="Largest growth of one reason's share of the records over its share before"
         " the earlier snapshot.",
     )
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """The records since the earlier snapshot, against all before it."""
+    """Compare the records since the earlier snapshot with all before it."""
     if evidence.snapshot is None:
         return nothing("give a snapshot: it holds the counts of rejected records")
     parts = grown(evidence.snapshot, evidence.earlier)
@@ -80,7 +80,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _jumped(now: Counter[str], before: Counter[str], key: str, most: float) -> bool:
-    """Whether a reason's share grew by more than `most`, and by more than chance."""
+    """Tell whether a reason's share grew by more than `most`, and by more than chance."""
     new, old = _records(now), _records(before)
     if not old or now[key] / new - before[key] / old <= most:
         return False
@@ -101,5 +101,5 @@ def _sum(parts: Mapping[int, Counter[str]]) -> Counter[str]:
 
 
 def _most(parts: Mapping[int, Counter[str]], key: str) -> int:
-    """The partition that has most of them."""
+    """Return the partition with the largest count."""
     return max(parts, key=lambda number: parts[number][key])

@@ -1,13 +1,13 @@
-"""A recount of users' counters from the log: the oracle's, by sort-and-scan over users' events.
+"""A recount of users' counters from the log, by the oracle's sort-and-scan over users' events.
 
-Lateness is the whole partition's: once late events are gone, users can be recounted alone, and so
-a part of them. Of the others nothing is kept, so memory is bounded however long the log is.
+Lateness belongs to the whole partition: without late events users can be recounted alone, and so
+can a sample of them. The recount keeps nothing of other users, so memory is bounded for any log.
 
-A log that begins later than its first record gives what counters grew by. Feedback and impressions
-that come after the earlier snapshot touch slates of at most A + L before it (A the attribution
-window, L the allowed lateness); where a slate begins follows from the impressions of its request
-before it, back to a gap of more than A. Users whose requests have no such gap in the log are left
-out: a `request_id` that goes on for hours is in use for something else.
+A log that begins later than its first record gives the growth of counters. Feedback and impressions
+after the earlier snapshot touch slates of at most A + L before it (A the attribution window, L the
+allowed lateness). The start of a slate follows from the earlier impressions of its request, back to
+a gap of more than A. The recount leaves users out whose requests have no such gap in the log: a
+`request_id` that goes on for hours serves another purpose.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from streameval.core.oracle.figures import oracle
 
 Recounted: TypeAlias = dict[str, dict[str, Any]]
 _HASHES: Final = 2**32
-# The oracle computes windows too, which nobody reads here: one pane is the least of them.
+# The oracle computes windows too, and nobody reads them here: one pane costs least.
 _WINDOWS: Final = (Window("none", 1_000, 1_000),)
 _NAMES_KEPT: Final = 100_000
 _EVENTS_AT_ONCE: Final = 10_000
 
 
 class Sample:
-    """Which users are recounted, by a hash of what the snapshot calls them."""
+    """The users to recount, by a hash of their name in the snapshot."""
 
     def __init__(self, share: float, name: Callable[[str], str] | None) -> None:
         self.share = share
-        # Computing a pseudonym costs more than all else that is done to a record.
+        # A pseudonym costs more than all other work on a record.
         self.name = (lambda user: user) if name is None else lru_cache(_NAMES_KEPT)(name)
 
     def has(self, name: str) -> bool:
-        """Whether the user of this name is among them."""
+        """Tell whether the user of this name is in the sample."""
         return zlib.crc32(name.encode()) < self.share * _HASHES
 
     def halve(self) -> None:
@@ -51,10 +51,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Part:
-    """What was read of a partition: the sample's events that are not late, with their offsets.
+    """The records read from a partition: the sample's timely events, with their offsets.
 
     `end` is the offset after the last record. `low` and `high` bound the accepted `ts` (ms) below
-    `first`, the offset from which on growth is asked for.
+    `first`, the offset at which growth begins.
     """
 
     end: int
@@ -64,9 +64,9 @@ class Part:
 
 
 def collect(log: Log, definition: Definition, sample: Sample, most: int, first: int) -> Part:
-    """Read a log. The sample becomes smaller where it has more than `most` events."""
+    """Read a log; the sample shrinks until it has at most `most` events."""
     lateness = definition.allowed_lateness
-    # Not below the true one at `begin`: what is late there was never counted.
+    # At least the true one at `begin`, so every event that was late then is left out.
     part, watermark = Part(log.begin), log.before or 0
     for records in log.read():
         for offset, event in records:
@@ -89,8 +89,8 @@ def collect(log: Log, definition: Definition, sample: Sample, most: int, first: 
 def recount(
     definition: Definition, sample: Sample, part: Part, offsets: Mapping[str, int], default: int
 ) -> Recounted:
-    """The counters of each user from the records below its offset (`default` where none)."""
-    # The oracle takes more memory than the events: a portion of the users at a time.
+    """Recount each user from the records below the user's offset (else `default`)."""
+    # The oracle takes more memory than the events, so it gets a portion of users at a time.
     portions = 1 + len(part.events) // _EVENTS_AT_ONCE
     groups: dict[int, list[Event]] = defaultdict(list)
     for offset, event in part.events:
@@ -105,19 +105,19 @@ def recount(
 
 
 def uncertain(definition: Definition, sample: Sample, part: Part, before: int) -> set[str]:
-    """Users with a request of which the log cannot tell where its slates begin.
+    """Find users with a request whose slates have an unknown start in this log.
 
     Events that the log lacks have a `ts` below `before` (ms).
     """
     gap, touched = definition.attribution_window, part.high - definition.horizon
-    shown = sorted(
+    impressions = sorted(
         (event.ts, event.user_id, event.request_id)
         for _, event in part.events
         if not isinstance(event, FeedbackEvent) and event.request_id is not None
     )
     last: dict[tuple[str, str], int | None] = {}  # None: after a gap, so all is known
     found = set()
-    for ts, user, request in shown:
+    for ts, user, request in impressions:
         previous = last.get((user, request), before)
         unbroken = previous is not None and ts <= previous + gap
         last[user, request] = ts if unbroken else None

@@ -1,7 +1,7 @@
-"""The checks in the order in which they are run and read: one row each.
+"""The checks in the order in which they run and people read them: one row each.
 
 The row feeds the specification's schema, the help of `streameval check`, the report and the docs.
-What breaks the trust in everything else comes first.
+Checks whose failure discredits the other results come first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streameval.checks.result import CheckSettings, Found
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, what it says in a sentence, what its value is, how to run it."""
+    """One check: its name, its claim, the meaning of its value, its settings and function."""
 
     name: str
     sentence: str
@@ -45,14 +45,14 @@ class Check:
 CHECKS: Final = (
     Check(
         "counters_match_log",
-        "Users' counters are those of an independent recount of the log.",
+        "Users' counters equal an independent recount of the log.",
         "users with other counters",
         counters_match_log.Settings,
         counters_match_log.check,
     ),
     Check(
         "windows_match_outcomes",
-        "Matured figures are those that DuckDB recomputes from the outcome files, exactly.",
+        "Matured figures equal those that DuckDB recomputes from the outcome files, exactly.",
         "figures that differ",
         windows_match_outcomes.Settings,
         windows_match_outcomes.check,
@@ -88,21 +88,21 @@ CHECKS: Final = (
     Check(
         "requests_complete",
         "Impressions name their request, in every variant alike and as before.",
-        "share of impressions without a request beyond that of others",
+        "share of impressions without a request beyond the others' share",
         requests_complete.Settings,
         requests_complete.check,
     ),
     Check(
         "positions_complete",
-        "Items of slates say where they stood, and lists have a first place.",
-        "share of items without a position, or of lists with a first place",
+        "Items of slates have a position, and lists a first one.",
+        "share of items without a position, or of lists with a first position",
         positions_complete.Settings,
         positions_complete.check,
     ),
     Check(
         "traffic_sane",
         "No user reads or reacts like a machine, compared with the other users.",
-        "chance of the least likely users, by what the others do",
+        "chance of the least likely users, judged by the others",
         traffic_sane.Settings,
         traffic_sane.check,
     ),
@@ -130,7 +130,7 @@ CHECKS: Final = (
     Check(
         "metric_regression",
         "No variant is worse than the control, and no day than the weeks before.",
-        "largest certain drop, as a share of what it is compared with",
+        "largest certain drop, as a share of the compared figure",
         metric_regression.Settings,
         metric_regression.check,
     ),
@@ -144,7 +144,7 @@ CHECKS: Final = (
     ),
     Check(
         "off_policy",
-        "Logged propensities can answer what a random policy would earn.",
+        "Logged propensities can tell the reward of a random policy.",
         "effective share of the impressions",
         off_policy.Settings,
         off_policy.check,

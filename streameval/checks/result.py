@@ -1,7 +1,8 @@
-"""What a check answers, and what every check can be told."""
+"""The findings of checks, and the settings that all checks share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
@@ -12,7 +13,7 @@ Severity: TypeAlias = Literal["error", "warning", "off"]
 
 
 class Experiment(BaseModel):
-    """Where the variants' experiment begins: what is watched must only grow, not slide."""
+    """The start of the variants' experiment: its data must only grow, not slide."""
 
     since: AwareDatetime | None = Field(
         None, description="Start of the experiment, e.g. 2026-01-31T00:00:00Z; null: the first row."
@@ -20,7 +21,7 @@ class Experiment(BaseModel):
 
     @property
     def begin(self) -> int:
-        """When the experiment begins (ms); 0 with the first row."""
+        """The start of the experiment (ms); 0 for the first row."""
         return 0 if self.since is None else round(self.since.timestamp() * 1000)
 
     @property
@@ -30,7 +31,7 @@ class Experiment(BaseModel):
 
 
 class CheckSettings(BaseModel):
-    """What the specification may say of any check."""
+    """The settings of any check."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,14 +39,19 @@ class CheckSettings(BaseModel):
         "error", description="error: exit code 1 when it fails; warning: reported; off: not run."
     )
 
+    @property
+    def compares_arms(self) -> bool:
+        """Tell whether these settings ask for a comparison of arms."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one check found. `value` is what `threshold` bounds, in the unit its sentence names.
+    """The finding of one check; `threshold` bounds `value`, in the unit of the check's row.
 
-    `passed` None: nothing was compared, and `message` says what that would need. `due`: the
-    specification asks for an answer and the data should have it by now, so somebody is told where
-    that stays so.
+    `passed` None: the check compared nothing, and `message` names the missing data. `due`: the
+    specification asks for an answer that the data should allow by now. A due answer that stays
+    missing raises an alert.
     """
 
     passed: bool | None
@@ -57,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A check that was run: what it found (see `Found`), and how long it took (seconds)."""
+    """The result of a check: its finding (see `Found`) and its duration (seconds)."""
 
     name: str
     passed: bool | None
@@ -69,42 +75,48 @@ class Result:
     seconds: float
 
     def document(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def passed(value: float, threshold: float, message: str) -> Found:
-    """All is well."""
+    """Make the finding of a check that passed."""
     return Found(passed=True, value=value, threshold=threshold, message=message)
 
 
 def failed(value: float | None, threshold: float, message: str) -> Found:
-    """Something is wrong; `message` says what was found and what to do."""
+    """Make the finding of a check that failed; `message` names the fault and the cure."""
     return Found(passed=False, value=value, threshold=threshold, message=message)
 
 
 def nothing(message: str) -> Found:
-    """No answer, and none was due: it was not asked for, or there can be none yet."""
+    """Make a finding without an answer that nobody asked for, or that cannot exist yet."""
     return Found(passed=None, value=None, threshold=None, message=f"not checked: {message}")
 
 
 def unanswered(message: str) -> Found:
-    """No answer although one was due; `message` says what is missing."""
+    """Make a finding without the answer that is due; `message` names the missing data."""
     return Found(passed=None, value=None, threshold=None, message=f"no answer: {message}", due=True)
 
 
 def percent(share: float) -> str:
-    """A share as people read it."""
+    """Write a share as people read it."""
     return f"{100 * share:.3g} %"
 
 
 def moment(ms: int) -> str:
-    """A time as people read it: UTC, to the second."""
+    """Write a time as people read it: UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def named(dimensions: Sequence[str], segment: Sequence[str]) -> str:
+    """Name a segment as people read it: variant 'A', surface 'home'."""
+    pairs = zip(dimensions, segment, strict=True)
+    return ", ".join(f"{dimension} {value!r}" for dimension, value in pairs)
+
+
 def duration(ms: float) -> str:
-    """A time span as people read it, in the largest unit that gives 1 or more."""
+    """Write a time span as people read it, in the largest unit that gives 1 or more."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if abs(ms) >= size:
             return f"{ms / size:.3g} {unit}"

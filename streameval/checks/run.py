@@ -1,4 +1,4 @@
-"""Running the checks of a specification, and what comes out as JSON."""
+"""Running the checks of a specification, and their results as JSON."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def run(
 ) -> Iterator[Result]:
     """Run each check that is not off, in the order of the table.
 
-    One that cannot be run has failed, and the others go on. Raises `UnreadableError` and
-    `UnreachableError` for the outcome files, which all of them read.
+    A check that cannot be run has failed, and the others go on. Raises `UnreadableError` and
+    `UnreachableError` for the outcome files, because every check reads them.
     """
     for check in CHECKS:
         settings: CheckSettings = getattr(specification, check.name)
@@ -55,12 +55,12 @@ def _found(check: Check, evidence: Evidence, settings: CheckSettings) -> Found:
 
 
 def failed(results: Sequence[Result]) -> bool:
-    """Whether a check of severity error failed: exit code 1."""
+    """Tell whether a check of severity error failed: exit code 1."""
     return any(result.passed is False and result.severity == "error" for result in results)
 
 
 def document(results: Sequence[Result], now: int) -> dict[str, Any]:
-    """What `streameval check --json` prints; `now` (ms) is the time that freshness goes by."""
+    """Return the document of `streameval check --json`; `now` (ms) is the present."""
     return {
         "passed": not failed(results),
         "time": now,

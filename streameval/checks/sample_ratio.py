@@ -1,8 +1,8 @@
-"""`sample_ratio`: users fall into the variants as the configured split says.
+"""`sample_ratio`: users fall into the variants by the configured split.
 
-The sequential test of Lindon and Malek (`stats.sample_ratio`): it may be looked at after every
-snapshot, and its false alarms stay below alpha over all looks together. That holds for what grows,
-so users count from the start of the experiment and not of a period that slides.
+The check is the sequential test of Lindon and Malek (`stats.sample_ratio`). People may look at it
+after every snapshot, and its false alarms stay below alpha over all looks together. The guarantee
+needs data that only grows, so users count from the start of the experiment.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ from streameval.stats.sample_ratio import ALPHA, ratio_mismatch
 
 
 class Settings(CheckSettings, Experiment):
-    """The split that was meant."""
+    """The intended split, and bounds."""
 
     split: dict[str, float] | None = Field(
         None,
         description="Weight of each variant as configured, e.g. {A: 1, B: 1}; null: not checked.",
     )
     max_crossed: float = Field(
-        0.01, gt=0, le=1, description="Share of users in several variants from which on it fails."
+        0.01, gt=0, le=1, description="Share of users in several variants at which the check fails."
     )
     alpha: float = Field(ALPHA, gt=0, lt=1, description="Chance of a false alarm, over all looks.")
+
+    @property
+    def compares_arms(self) -> bool:
+        """Tell whether a split is named."""
+        return self.split is not None
 
     @field_validator("split")
     @classmethod
@@ -49,33 +54,34 @@ class Settings(CheckSettings, Experiment):
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Each user counts once, in the variant of its first slate."""
+    """Compare the arms' shares of users; each user counts once, in the arm of its first slate."""
     if settings.split is None:
         return nothing("the specification names no `split`")
     rows = evidence.rows(
-        f"""SELECT variant, count(*), count(*) FILTER (WHERE variants > 1) FROM (
-            SELECT arg_min(variant, {{'ms': ms, 'variant': variant}}) AS variant,
-                count(DISTINCT variant) AS variants
-            FROM {settings.rows} GROUP BY "user") GROUP BY variant"""  # noqa: S608  # ours
+        f"""SELECT arm, count(*), count(*) FILTER (WHERE arms > 1) FROM (
+            SELECT arg_min(arm, {{'ms': ms, 'arm': arm}}) AS arm, count(DISTINCT arm) AS arms
+            FROM {settings.rows} GROUP BY "user") GROUP BY arm"""  # noqa: S608  # ours
     )
-    counts = {variant: users for variant, users, _ in rows}
+    counts = {arm: users for arm, users, _ in rows}
     crossed = sum(row[2] for row in rows)
     if not counts:
-        return nothing("there is no outcome row")
+        return nothing("no outcome row was found")
     found = ratio_mismatch(counts, settings.split, settings.alpha)
     shares = ", ".join(
         f"{name!r} {percent(share)} (split {percent(found.expected.get(name, 0))})"
         for name, share in found.observed.items()
     )
     what = f"{found.users:,} users: {shares}; p = {found.p_value:.2g}"
-    both = f"{crossed:,} users ({percent(crossed / found.users)}) were in more than one variant"
+    both = (
+        f"{crossed:,} users ({percent(crossed / found.users)}) were in more than one {evidence.arm}"
+    )
     if found.alarm:
         more = f"; {both}" if crossed else ""
         return failed(
             found.p_value,
             settings.alpha,
             f"the split is not the configured one. {what}{more}. Assignment, logging or filtering"
-            " differs by variant: believe no comparison of them until it is found",
+            f" differs by {evidence.arm}: believe no comparison of them until it is found",
         )
     if crossed >= settings.max_crossed * found.users:
         return failed(
@@ -89,13 +95,13 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _example(evidence: Evidence, settings: Settings) -> str:
-    """Whose variant changed first, and when half of them had changed."""
+    """Describe the first user who changed arms, and the time by which half of them had."""
     user, before, after, first, half = evidence.row(
-        f"""WITH steps AS (SELECT "user", variant, ms, lag(variant) OVER (
-                PARTITION BY "user" ORDER BY ms, variant) AS earlier FROM {settings.rows}),
+        f"""WITH steps AS (SELECT "user", arm, ms, lag(arm) OVER (
+                PARTITION BY "user" ORDER BY ms, arm) AS earlier FROM {settings.rows}),
             changes AS (SELECT "user", min(ms) AS ms, arg_min(earlier, ms) AS earlier,
-                arg_min(variant, ms) AS variant FROM steps WHERE variant != earlier GROUP BY "user")
-        SELECT arg_min("user", ms), arg_min(earlier, ms), arg_min(variant, ms), min(ms),
+                arg_min(arm, ms) AS arm FROM steps WHERE arm != earlier GROUP BY "user")
+        SELECT arg_min("user", ms), arg_min(earlier, ms), arg_min(arm, ms), min(ms),
             median(ms)::BIGINT FROM changes"""  # noqa: S608  # ours
     )
     return (

@@ -1,6 +1,6 @@
-"""Checks that follow each snapshot: the leader's process runs them, and leaves `checks.json`.
+"""Checks that follow each snapshot: the leader's process runs them and leaves `checks.json`.
 
-The file lies beside the snapshot, as `streameval check --json` prints it; a worker that begins to
+The file lies beside the snapshot, in the form of `streameval check --json`. A worker that begins to
 lead finds the last results there.
 """
 
@@ -17,13 +17,13 @@ from streameval.checks.event_log import of_kafka
 from streameval.checks.evidence import gather
 from streameval.checks.result import Result
 from streameval.checks.run import document, run
-from streameval.checks.specification import load
+from streameval.checks.specification import arm_of, load
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.files.snapshots import attach
 
-# What checks leave for the next run, beside the snapshot: `<check>.memory`.
+# The end of `<check>.memory`, a file beside the snapshot for the next run.
 MEMORY: Final = ".memory"
 
 if TYPE_CHECKING:
@@ -31,23 +31,25 @@ if TYPE_CHECKING:
 
 
 def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
-    """Check a snapshot and the outcome files, against an earlier snapshot where there is one.
+    """Check a snapshot and the outcome files, against an earlier snapshot if one exists.
 
     Raises ConfigError without `outcomes`, InputError, UnreachableError.
     """
     if settings.outcomes is None:
-        raise ConfigError("outcomes: name the folder of outcome files, which `checks` look at")
+        raise ConfigError("outcomes: name the folder of outcome files, for `checks`")
     specification = load(settings.checks)
+    definition = settings.definition()
     now = round(time.time() * 1000)
     key = settings.pseudonymize
     memory = _memory(folder)
     with gather(
         settings.outcomes,
-        settings.definition(),
+        definition,
         now,
         snapshot=folder,
         reference=reference_for(folder, specification.reference),
         period=specification.period,
+        arm=arm_of(specification, definition),
         # Not that reference: the log since then may be long.
         recorded=lambda later, _: of_kafka(settings, *_candidates(folder))(later, None),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
@@ -63,10 +65,11 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
 
 
 def _candidates(folder: Path) -> tuple[list[Path], bool]:
-    """From which snapshots on counters may be recounted, and whether from offset 0.
+    """Return the snapshots at which a recount may begin, and whether offset 0 may too.
 
-    From the newest at which all were right: what they were before was recounted then. Where there
-    is none (it failed ever since, or is gone), from the oldest, or all of the log.
+    A recount begins at the newest snapshot with right counters: an earlier run recounted those.
+    Without such a snapshot (the check always failed, or the snapshot is gone) it begins at the
+    oldest, or at offset 0.
     """
     before = earlier_than(folder)
     right = [
@@ -78,7 +81,7 @@ def _candidates(folder: Path) -> tuple[list[Path], bool]:
 
 
 def _memory(folder: Path) -> dict[str, bytes]:
-    """What the checks of the newest snapshot before this one left for themselves, by name."""
+    """Read the files that the checks of the previous snapshot left for this run, by name."""
     for earlier in reversed(earlier_than(folder)):
         if (earlier / CHECKS).exists():
             with reaching(str(earlier), "snapshots: "):
@@ -90,7 +93,7 @@ def _memory(folder: Path) -> dict[str, bytes]:
 
 
 def _document(results: Sequence[Result], now: int, known: Mapping[str, int]) -> dict[str, Any]:
-    """What `streameval check --json` prints, and since when each due answer has been missing."""
+    """Return the document of the results, with the time since when a due answer is missing."""
     found = document(results, now)
     for one in found["checks"]:
         missing = one["due"] and one["passed"] is None
@@ -99,7 +102,7 @@ def _document(results: Sequence[Result], now: int, known: Mapping[str, int]) -> 
 
 
 def _unanswered(folder: Path) -> dict[str, int]:
-    """Since when (ms) checks had no answer at the run before, by name."""
+    """Read since when (ms) checks had no answer at the run before, by name."""
     try:
         before = last_results(folder.parent)
     except InputError:
@@ -111,12 +114,12 @@ def _unanswered(folder: Path) -> dict[str, int]:
 
 
 def reference_for(folder: Path, age: int) -> Path | None:
-    """The newest snapshot that is `age` (ms) older than `folder`, else the oldest before it."""
+    """Return the newest snapshot that is `age` (ms) older than `folder`, else the oldest one."""
     before = earlier_than(folder)
     old = [path for path in before if taken_at(path) <= taken_at(folder) - age / 1000]
     return old[-1] if old else next(iter(before), None)
 
 
 def failures(results: Sequence[Result]) -> list[Result]:
-    """Those that failed, of any severity."""
+    """Return the results that failed, of any severity."""
     return [result for result in results if result.passed is False]

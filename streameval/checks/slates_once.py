@@ -1,8 +1,8 @@
 """`slates_once`: each slate is in the files once.
 
-Exactly-once holds for the records of the log. A feed that is sent again under another partition, or
-files that are copied into the folder, count people twice all the same. Nobody is shown the same
-items twice in one millisecond, and a request is answered in one partition.
+Exactly-once holds for the records of the log. A feed that is sent again to another partition, or
+files that are copied into the folder, still count people twice. Nobody sees the same items twice in
+one millisecond, and one partition has all slates of a request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streameval.checks.result import CheckSettings, Found, failed, nothing, pass
 
 
 class Settings(CheckSettings):
-    """How many slates may repeat another."""
+    """The bound on repeated slates."""
 
     max_repeated: float = Field(
         0.001,
@@ -26,10 +26,10 @@ class Settings(CheckSettings):
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Over all slates of `current`."""
+    """Count repeated slates among all of `current`."""
     (slates,) = evidence.row("SELECT count(*) FROM current")
     if not slates:
-        return nothing("there is no outcome row")
+        return nothing("no outcome row was found")
     repeated, rows, across, one, other = evidence.row(
         """SELECT coalesce(sum(n - 1), 0), coalesce(sum(n - records), 0),
                 coalesce(sum(partitions - 1), 0), arg_max(low, partitions),

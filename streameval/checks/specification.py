@@ -1,4 +1,4 @@
-"""What is checked and how strictly: a YAML file with a key for each check, all of them optional.
+"""The specification of checks: a YAML file with an optional key for each check.
 
     period: 24h
     sample_ratio: {split: {A: 1, B: 1}}
@@ -21,6 +21,7 @@ from streameval.base import yaml_file
 from streameval.base.durations import Duration
 from streameval.base.errors import ConfigError
 from streameval.checks.registry import CHECKS
+from streameval.core.definition import Definition
 
 _Written: TypeAlias = Annotated[
     int,
@@ -31,19 +32,21 @@ _Written: TypeAlias = Annotated[
 
 
 class _Base(BaseModel):
-    """What is checked, and how strictly."""
+    """The checks to run, and their bounds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     period: _Written | None = Field(
         None,
-        description="Time before the newest row that the checks of traffic look at, e.g. 24h;"
-        " null: everything.",
+        description="Time before the newest row for the checks of traffic, e.g. 24h; null: all.",
+    )
+    arm: str = Field(
+        "variant", description="The dimension whose values the checks compare with each other."
     )
     reference: _Written = Field(
         86_400_000,
         description="Age of the snapshot that scheduled checks compare with, e.g. 24h; the oldest"
-        " kept where none is so old.",
+        " snapshot if all are younger.",
     )
 
 
@@ -62,11 +65,11 @@ else:
             for check in CHECKS
         },
     )
-    """One field per row of the table of checks."""
+    """One field for each row of the table of checks."""
 
 
 def load(path: Path | None) -> Specification:
-    """The specification in a YAML file; without one, all defaults. Raises ConfigError."""
+    """Read a specification from a YAML file; None gives all defaults. Raises ConfigError."""
     if path is None:
         return Specification.model_validate({})
     given = yaml_file.read(path, "drift: {severity: warning}")
@@ -76,17 +79,33 @@ def load(path: Path | None) -> Specification:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            raise ConfigError(
-                f"{path}: {key}: there is no such key{_meant(problem['loc'])}"
-            ) from None
+            raise ConfigError(f"{path}: {key}: no such key{_meant(problem['loc'])}") from None
         message = problem["msg"].removeprefix("Value error, ")
         raise ConfigError(
             f"{path}: {key}: {message} (streameval check --schema lists all)"
         ) from None
 
 
+def arm_of(specification: Specification, definition: Definition) -> str | None:
+    """Return the dimension that holds the arms; None if it is missing and nobody asks for it.
+
+    Raises ConfigError if the specification asks for an arm outside the dimensions.
+    """
+    arm = specification.arm
+    if arm in definition.dimensions:
+        return arm
+    asked = "arm" in specification.model_fields_set
+    if asked or any(getattr(specification, check.name).compares_arms for check in CHECKS):
+        known = ", ".join(definition.dimensions) or "empty"
+        raise ConfigError(
+            f"checks: arm: {arm!r} is not among the `dimensions` of the configuration ({known}):"
+            " correct one of the two"
+        )
+    return None
+
+
 def _meant(location: Sequence[str | int]) -> str:
-    """The key that stands where a misspelt one does."""
+    """Suggest the key that a misspelt one meant."""
     *above, key = location
     model: Any = Specification
     for name in above:
@@ -96,7 +115,7 @@ def _meant(location: Sequence[str | int]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the file."""
+    """Return the JSON Schema of the file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Specification.model_json_schema(),

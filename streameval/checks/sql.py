@@ -1,13 +1,10 @@
-"""DESIGN's formulas in DuckDB's SQL, from outcome rows: the second answer to the kernel's.
+"""The metrics' formulas in DuckDB's SQL, from outcome rows, to check the kernel's results.
 
-Nothing is shared with `core.metrics` but the definition and the names: positives come from the
-rows' feedback and not from their gains, scores are rounded to nano-units half to even, sums are
-integers.
+`core.metrics` shares only the definition and the names: positives come from the rows' feedback and
+not from their gains, scores are rounded to nano-units half to even, sums are integers.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from streameval.base.limits import NANO
 from streameval.core.definition import Definition
@@ -16,15 +13,20 @@ from streameval.core.metrics import RANKING
 METRICS = tuple(metric.name for metric in RANKING)
 
 
+def name(column: str) -> str:
+    """Quote a column's name."""
+    return '"' + column.replace('"', '""') + '"'
+
+
 def literal(text: str) -> str:
-    """A string as SQL writes it."""
+    """Quote a string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def judged(definition: Definition, source: str) -> str:
-    """A query that adds to the rows of `source`: what their feedback makes of them.
+    """Write a query that adds the columns `positive` and `relevant` to the rows of `source`.
 
-    `positive`: the feedback that counts (of an item and kind the latest decides, at equal time the
+    `positive`: the feedback that counts (the latest of an item and kind decides, at equal time the
     retraction), `relevant`: structs of rank and gain (gain > 0), in the order of rank.
     """
     gains = " ".join(
@@ -47,13 +49,13 @@ def judged(definition: Definition, source: str) -> str:
 
 
 def positives(kind: str) -> str:
-    """How many items of a judged row have a positive of `kind`."""
+    """Count the items of a judged row that have a positive of `kind`."""
     chosen = f"list_filter(positive, lambda f: f.kind = {literal(kind)})"
     return f"len(list_distinct(list_transform({chosen}, lambda f: f.item)))"
 
 
 def nano_score(metric: str, k: int, definition: Definition) -> str:
-    """The score of a judged row at k, in integer nano-units."""
+    """Compute the score of a judged row at k, in integer nano-units."""
     near = f"list_filter(relevant, lambda x: x.rank <= {k})"
     gain = "{}"
     if definition.ndcg_gain == "exponential":
@@ -72,8 +74,3 @@ def nano_score(metric: str, k: int, definition: Definition) -> str:
     }[metric]
     score = f"CASE WHEN len({near}) = 0 THEN 0.0::DOUBLE ELSE least({formula}, 1.0::DOUBLE) END"
     return f"round_even({score} * {NANO}, 0)::BIGINT"
-
-
-def segment(dimensions: Sequence[str]) -> str:
-    """The values of the dimensions as a list; the empty list without any."""
-    return f"[{', '.join(dimensions)}]::VARCHAR[]"

@@ -1,17 +1,17 @@
-"""`traffic_sane`: no user is a machine.
+"""`traffic_sane`: users behave like people, not machines.
 
-A crawler or a load test reads more than people do and reacts never or always: it moves means over
-slates by its share, and standard errors by far more. What is usual differs between services, and
-somebody is always the busiest, so users are compared with each other:
+A crawler or a load test reads more than people do and reacts never or always. It moves means over
+slates by its share, and standard errors by far more. Usual behaviour differs between services, and
+somebody is always the busiest, so the check compares users with each other:
 
-* *Silent*: the more a person is shown, the likelier one reaction. So among users who were shown
-  much, no larger part is without any than among those who were shown less.
+* *Silent*: the more impressions a person has, the likelier one reaction. So users with many
+  impressions should not be without any reaction more often than users with fewer.
 * *Eager*: users who react to (nearly) everything, against a beta-binomial distribution fitted to
-  all users, them included.
-* *Dominant*: the busiest user against a Pareto tail fitted to those after (Hill, "A simple general
-  approach to inference about the tail of a distribution", Annals of Statistics 1975).
+  all users, including these.
+* *Dominant*: the busiest user against a Pareto tail fitted to the next ones (Hill, "A simple
+  general approach to inference about the tail of a distribution", Annals of Statistics 1975).
 
-Each is judged by its chance, and named only where it is much more than expected too: a
+The check judges each by its chance, and names only users far beyond the expected number too: a
 model of people is never right to the last percent. Rates a minute have fixed bounds, as hands do.
 """
 
@@ -30,24 +30,24 @@ from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_count, chance_of_split
 
-# Those with twice the usual share of silent users, or three times the expected eager ones.
+# Named only from twice the usual share of silent users, or three times the expected eager ones.
 _SILENT_RATIO: Final = 2.0
 _EAGER_RATIO: Final = 3.0
-# A user is eager from this share of positives on, among impressions of at least so many.
+# A user is eager with this share of positives or more, among at least so many impressions.
 _EAGER_SHARE: Final = 0.9
 _EAGER_LEAST: Final = 5
-# Beyond so many impressions the chance of an eager user is that of so many: it only falls.
+# With more impressions the chance of an eager user only falls, so this many stand for all.
 _EAGER_MOST: Final = 200
 # Silent users of at least c impressions are compared with users of c/4 to c, c a power of two.
 _SPAN: Final = 4
-# Busy users and others that this needs; fewer would only cost the other classes their alpha.
+# Smallest numbers of busy users and others; smaller classes would only cost alpha.
 _BUSY_LEAST: Final = 5
 _OTHERS_LEAST: Final = 20
-# The tail that is fitted: a share of the users, in bounds. Below, nothing is said of the busiest.
+# The tail to fit: a share of the users, in bounds. With fewer users the test is left out.
 _TAIL_SHARE: Final = 0.05
 _TAIL: Final = (20, 1_000)
-# What the busiest must have besides: times the impressions of the next, and of all impressions.
-# Where most people come once, a few visits more look impossible in a tail of two or three values.
+# The busiest must also have so many times the next one's impressions, and this share of all. If
+# most people come once, a few visits more look impossible in a tail of two or three values.
 _DOMINANT_RATIO: Final = 5
 _DOMINANT_SHARE: Final = 0.05
 # Tests that share alpha: silent (each class), eager, dominant.
@@ -59,11 +59,11 @@ _USERS: Final = (
 )
 
 Table = Sequence[tuple[int, int, int]]
-"""How many users have n impressions and x items with a positive: (n, x, users)."""
+"""Counts of users with n impressions and x items with a positive: (n, x, users)."""
 
 
 class Settings(CheckSettings):
-    """What people do at most."""
+    """The bounds on human behaviour."""
 
     alpha: float = Field(
         1e-4,
@@ -81,17 +81,17 @@ class Settings(CheckSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """Users unlike the others: a bound of the chance of that, and a sentence."""
+    """Users unlike the others: a bound on their chance, and a sentence about them."""
 
     chance: float
     text: str
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
-    """Users against the others, then the fastest against what people do."""
+    """Compare users with each other, then the fastest with human speed."""
     table = evidence.rows(f"SELECT n, x, count(*) FROM {_USERS} WHERE n > 0 GROUP BY ALL")  # noqa: S608
     if not table:
-        return nothing("there is no outcome row")
+        return nothing("no outcome row was found")
     alpha = settings.alpha / _KINDS
     tests: tuple[Callable[[Evidence, Table, float], _Odd], ...] = (_silent, _eager, _dominant)
     odd = [test(evidence, [(int(n), int(x), u) for n, x, u in table], alpha) for test in tests]
@@ -104,7 +104,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             FROM current GROUP BY ALL)"""
     )
     if slates > settings.max_slates_per_minute:
-        problems.append(f"user {fast!r} was shown {slates:,} slates in a minute")
+        problems.append(f"user {fast!r} had {slates:,} slates in a minute")
         least = 0.0
     if positives > settings.max_positives_per_minute:
         problems.append(f"user {eager!r} gave {positives:,} positives to the slates of a minute")
@@ -129,36 +129,36 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _silent(evidence: Evidence, table: Table, alpha: float) -> _Odd:
-    """Busy users without any positive."""
+    """Judge busy users without any positive."""
     most = max(n for n, _, _ in table)
     compared = [
-        (cut, *_counts(table, cut, math.inf), *_counts(table, cut / _SPAN, cut))
-        for cut in (2**power for power in range(2, most.bit_length()))
+        (bound, *_counts(table, bound, math.inf), *_counts(table, bound / _SPAN, bound))
+        for bound in (2**power for power in range(2, most.bit_length()))
     ]
     compared = [row for row in compared if row[1] >= _BUSY_LEAST and row[3] >= _OTHERS_LEAST]
     least, found = 1.0, None
-    for cut, busy, silent, others, usual in compared:
+    for bound, busy, silent, others, usual in compared:
         if silent * others < _SILENT_RATIO * usual * busy:
             continue
         chance = chance_of_split(silent, silent + usual, busy, busy + others) * len(compared)
         least = min(least, chance)
         if chance <= alpha and (found is None or chance < found[0]):
-            found = chance, cut, silent, busy * usual / others
+            found = chance, bound, silent, busy * usual / others
     if found is None:
         return _Odd(least, "")
-    _, cut, silent, expected = found
+    _, bound, silent, expected = found
     total = sum(n * users for n, _, users in table)
-    part = sum(n * users for n, x, users in table if n >= cut and not x)
+    part = sum(n * users for n, x, users in table if n >= bound and not x)
     return _Odd(
         least,
-        f"{silent:,} users of {cut:,} impressions or more have no positive, where users with fewer"
-        f" impressions suggest {expected:.1f}; they have {percent(part / total)} of all"
-        f" impressions: {_named(evidence, f'n >= {cut} AND x = 0')}",
+        f"{silent:,} users of {bound:,} impressions or more have no positive, where users with"
+        f" fewer impressions suggest {expected:.1f}; they have {percent(part / total)} of all"
+        f" impressions: {_named(evidence, f'n >= {bound} AND x = 0')}",
     )
 
 
 def _counts(table: Table, low: float, high: float) -> tuple[int, int]:
-    """Users with `low` to `high` impressions, and those of them without a positive."""
+    """Count users with `low` to `high` impressions, and among them users without a positive."""
     chosen = [(x, users) for n, x, users in table if low <= n < high]
     return sum(users for _, users in chosen), sum(users for x, users in chosen if not x)
 
@@ -167,7 +167,7 @@ def _counts(table: Table, low: float, high: float) -> tuple[int, int]:
 
 
 def _eager(evidence: Evidence, table: Table, alpha: float) -> _Odd:
-    """Users who react to everything."""
+    """Judge users who react to everything."""
     chosen = [(n, x, users) for n, x, users in table if n >= _EAGER_LEAST]
     found = sum(users for n, x, users in chosen if x >= _EAGER_SHARE * n)
     if not found:
@@ -194,7 +194,7 @@ def _eager(evidence: Evidence, table: Table, alpha: float) -> _Odd:
 
 
 def _beta(chosen: Table) -> tuple[float, float]:
-    """A beta distribution of users' rates, from their mean and their spread beyond a binomial's."""
+    """Fit a beta distribution to users' rates, by their mean and spread beyond a binomial's."""
     n, x, users = (np.array(column, np.float64) for column in zip(*chosen, strict=True))
     rates, weight = x / n, users / users.sum()
     mean = min(max(float((weight * rates).sum()), 1e-9), 1 - 1e-9)
@@ -206,7 +206,7 @@ def _beta(chosen: Table) -> tuple[float, float]:
 
 
 def _at_least(low: int, n: int, a: float, b: float) -> float:
-    """The chance of `low` or more of n in a beta-binomial distribution."""
+    """Compute the chance of `low` or more of n in a beta-binomial distribution."""
     lg = math.lgamma
     whole = lg(n + 1) + lg(a + b) - lg(a) - lg(b) - lg(n + a + b)
     return sum(
@@ -219,7 +219,7 @@ def _at_least(low: int, n: int, a: float, b: float) -> float:
 
 
 def _dominant(evidence: Evidence, table: Table, alpha: float) -> _Odd:
-    """The busiest user."""
+    """Judge the busiest user."""
     users = sum(count for _, _, count in table)
     tail = min(max(int(_TAIL_SHARE * users), _TAIL[0]), _TAIL[1])
     total = sum(n * count for n, _, count in table)
@@ -245,7 +245,7 @@ def _dominant(evidence: Evidence, table: Table, alpha: float) -> _Odd:
 
 
 def _named(evidence: Evidence, condition: str) -> str:
-    """The busiest users of whom a condition holds."""
+    """Name the busiest users of whom a condition holds."""
     rows = evidence.rows(
         f'SELECT "user", count(*) OVER () FROM {_USERS} WHERE {condition}'  # noqa: S608  # ours
         f' ORDER BY n DESC, "user" LIMIT {_NAMED}'

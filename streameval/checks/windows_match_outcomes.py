@@ -20,17 +20,17 @@ from streameval.checks.result import CheckSettings, Found, duration, failed, not
 from streameval.core.definition import Window
 
 Segment: TypeAlias = tuple[str, ...]
-Place: TypeAlias = tuple[str, Segment]
-SHOWN: Final = 3
+Labels: TypeAlias = tuple[str, Segment]
+NAMED: Final = 3
 
 
 class Settings(CheckSettings):
-    """Exact: there is nothing to set but the severity."""
+    """The severity alone: the comparison is exact."""
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums of one window and segment: integers, and by kind the sum of the users' rates."""
+    """Sums of one window and segment: integers, and the sum of the users' rates by kind."""
 
     users: int = 0
     impressions: int = 0
@@ -55,15 +55,15 @@ def _added(one: list[Any], other: list[Any]) -> list[Any]:
 
 
 def check(evidence: Evidence, _: Settings) -> Found:
-    """Compare each partition's figures, then those of all partitions together."""
+    """Compare the figures of each partition, then of all partitions together."""
     snapshot, definition = evidence.snapshot, evidence.definition
     if snapshot is None:
         return nothing("give a snapshot to compare the outcome files with")
     compared, differences = 0, []
-    together: dict[Place, _Sums] = defaultdict(_Sums)
+    together: dict[Labels, _Sums] = defaultdict(_Sums)
     for partition, document in sorted(snapshot.figures.items()):
         if partition not in snapshot.watermarks:
-            continue  # it has only had rejected records
+            continue  # it has had only rejected records
         sums = {
             (window.name, segment): found
             for window in definition.windows
@@ -71,8 +71,8 @@ def check(evidence: Evidence, _: Settings) -> Found:
                 evidence, window, partition, snapshot.watermarks[partition]
             )
         }
-        for place, found in sums.items():
-            together[place].add(found)
+        for labels, found in sums.items():
+            together[labels].add(found)
         count, wrong = _compare(evidence, f"partition {partition}", document, sums)
         compared += count
         differences += wrong
@@ -82,14 +82,14 @@ def check(evidence: Evidence, _: Settings) -> Found:
     if not compared and not differences:
         return nothing("no figure of the snapshot has matured yet")
     if not differences:
-        return passed(0, 0, f"all {compared:,} matured figures are those of the outcome rows")
-    shown = "; ".join(differences[:SHOWN])
-    more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        return passed(0, 0, f"all {compared:,} matured figures agree with the outcome rows")
+    named = "; ".join(differences[:NAMED])
+    more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
     return failed(
         len(differences),
         0,
-        f"{len(differences):,} of {compared:,} matured figures are not those of the outcome rows: "
-        f"{shown}{more}. {_advice(evidence)}",
+        f"{len(differences):,} of {compared:,} matured figures differ from the outcome rows: "
+        f"{named}{more}. {_advice(evidence)}",
     )
 
 
@@ -98,18 +98,17 @@ def _advice(evidence: Evidence) -> str:
     longest = max(window.size for window in evidence.definition.windows)
     return (
         "Rows were lost, added or changed, or files removed by age: compare the files' offsets. "
-        f"Where `outcomes` was switched on less than {duration(longest)} before the snapshot"
-        f" (the first row is of {first} ms), earlier slates are in no file: wait for so long"
+        f"If `outcomes` was switched on less than {duration(longest)} before the snapshot"
+        f" (the first row is of {first} ms), the files lack earlier slates: wait for so long"
     )
 
 
 def _recomputed(
     evidence: Evidence, window: Window, partition: int, watermark: int
 ) -> Iterator[tuple[Segment, _Sums]]:
-    """The sums of a window's matured panes at a partition's watermark, by segment."""
+    """Sum up a window's matured panes at a partition's watermark, by segment."""
     definition = evidence.definition
     end = (watermark - definition.horizon) // window.slide * window.slide
-    segment = sql.segment(definition.dimensions)
     within = evidence.between(end - window.size, end)
     chosen = f"(SELECT * FROM {within} WHERE partition = {partition})"  # noqa: S608  # a number
     scores = [
@@ -130,7 +129,7 @@ def _recomputed(
     rows = evidence.rows(
         f"""SELECT segment, count(*), sum(impressions), sum(slates), sum(with_positive), {totals}
             FROM (
-                SELECT {segment} AS segment, "user", sum(len(items)) AS impressions,
+                SELECT segment, "user", sum(len(items)) AS impressions,
                     count(request) AS slates,
                     count(*) FILTER (WHERE request IS NOT NULL AND len(positive) > 0)
                         AS with_positive, {by_user}
@@ -155,9 +154,9 @@ def _recomputed(
 
 
 def _compare(
-    evidence: Evidence, where: str, document: Mapping[str, Any], sums: Mapping[Place, _Sums]
+    evidence: Evidence, where: str, document: Mapping[str, Any], sums: Mapping[Labels, _Sums]
 ) -> tuple[int, list[str]]:
-    """How many figures were compared, and what differs."""
+    """Count the compared figures, and describe the differences."""
     definition = evidence.definition
     expected: dict[tuple[Any, ...], float | None] = {}
     for (window, segment), found in sums.items():
@@ -171,17 +170,17 @@ def _compare(
         for name, value in row.items()
         if name in _NAMES
     }
-    # Beyond `max_segments` the rows cannot say which of them went to `__other__`.
-    overflown = {place[0] for place in known if OTHER in place[1]}
-    places = sorted(
-        (place for place in known.keys() | expected.keys() if place[0] not in overflown), key=str
+    # Beyond `max_segments` the rows cannot tell which segments went to `__other__`.
+    overflown = {key[0] for key in known if OTHER in key[1]}
+    keys = sorted(
+        (key for key in known.keys() | expected.keys() if key[0] not in overflown), key=str
     )
     wrong = [
-        _difference(where, place, known.get(place), expected.get(place))
-        for place in places
-        if not _equal(place[3], known.get(place), expected.get(place))
+        _difference(where, key, known.get(key), expected.get(key))
+        for key in keys
+        if not _equal(key[3], known.get(key), expected.get(key))
     ]
-    return len(places), wrong
+    return len(keys), wrong
 
 
 _NAMES: Final = (
@@ -197,15 +196,15 @@ _NAMES: Final = (
 
 
 def _figures(evidence: Evidence, found: _Sums) -> Iterable[tuple[str, Any, float | None]]:
-    """Each figure of the sums: its name, its kind or k, its value."""
+    """Yield each figure of the sums: its name, its kind or k, its value."""
     definition = evidence.definition
     for index, kind in enumerate(definition.kinds):
         yield "users", kind, found.users
         yield "impressions", kind, found.impressions
         yield "positives", kind, found.positives[index]
         yield "positive_rate", kind, found.rates[index] / found.users
-        shown = found.impressions
-        yield "positives_per_impression", kind, found.positives[index] / shown if shown else None
+        pooled = found.positives[index] / found.impressions if found.impressions else None
+        yield "positives_per_impression", kind, pooled
     nanos = iter(found.nanos)
     for k in definition.ks:
         yield "slates", k, found.slates
@@ -222,9 +221,9 @@ def _equal(name: str, known: float | None, expected: float | None) -> bool:
 
 
 def _difference(
-    where: str, place: tuple[Any, ...], known: float | None, expected: float | None
+    where: str, key: tuple[Any, ...], known: float | None, expected: float | None
 ) -> str:
-    window, segment, key, name = place
+    window, segment, of, name = key
     labels = "/".join(segment)
-    cut = f"@{key}" if isinstance(key, int) else f" of {key}"
-    return f"{name}{cut} in {window} of {where} {labels!r} is {known}, the rows give {expected}"
+    suffix = f"@{of}" if isinstance(of, int) else f" of {of}"
+    return f"{name}{suffix} in {window} of {where} {labels!r} is {known}, the rows give {expected}"

@@ -1,7 +1,7 @@
-"""The command line. Each command imports what it needs when it runs, so that help is instant.
+"""The command line. Each command does its imports when it runs, so help is instant.
 
 Exit codes: 0 good, 1 a check failed or nothing was found, 2 bad input or configuration, 3 a server
-cannot be reached. An error is one line on stderr that says what to do.
+cannot be reached. An error is one line on stderr, with its cure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import errno
 import json
 import os
 import sys
-import time
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,14 +18,14 @@ import typer
 
 from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError
-from streameval.base.extras import require_duckdb
-from streameval.cli.common import Config, Json, print_json, settings_of
+from streameval.cli import check
+from streameval.cli.common import Config, Json, instant, print_json, settings_of
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a full or broken disk says."""
+"""The errors of a full or broken disk."""
 
 app = typer.Typer(
     name="streameval",
@@ -40,25 +38,25 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; ends the process with the documented exit code."""
+    """Run the command line, and end the process with the documented exit code."""
     try:
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`): that is how they say enough.
+        # The reader of our output has gone (`| head`): it had enough.
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         if error.errno not in _FULL:
             raise
         code = _failed(f"the output cannot be written: {error.strerror}", 1)
-        # What is still to be written would fail again when Python ends.
+        # Python would fail again at its end with the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
 def _run() -> int:
-    """Run a command; the line that says what went wrong, and the exit code."""
+    """Run a command, write the line about its error, and return the exit code."""
     try:
         code = app(standalone_mode=False)
     except StreamevalError as error:
@@ -117,7 +115,7 @@ def demo(
     """Show the whole service at work on a simulated recommender whose truth is known.
 
     Starts an embedded broker and store, a worker, and a stream with two variants. Figures and
-    truth stand side by side; with --seconds the exit code is 1 where they disagree.
+    truth stand side by side; with --seconds the exit code is 1 if they disagree.
     """
     from streameval.demo.run import Options, run
 
@@ -131,8 +129,8 @@ def worker(
         bool,
         typer.Option(
             "--reset-windows",
-            help="Where the stored windows cannot be used (the configuration or the format of"
-            " checkpoints changed), start them anew and keep the users' counters.",
+            help="Start stored windows anew that cannot be used (the configuration or the format of"
+            " checkpoints changed), and keep the users' counters.",
         ),
     ] = False,
 ) -> None:
@@ -151,26 +149,29 @@ def replay(
     config: Config = None,
     at: Annotated[
         str | None,
-        typer.Option(help="Move time on to here (ms since the epoch, or RFC 3339), as if idle."),
+        typer.Option(
+            help="Move time on to this instant (ms since the epoch, or RFC 3339), as if idle."
+        ),
     ] = None,
     users: Annotated[bool, typer.Option("--users", help="With each user's counters.")] = False,
     rejected: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write every line that is rejected here (JSON lines), and why."
+            metavar="FILE",
+            help="Write every rejected line to this file (JSON lines), with the reason.",
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 where a line is rejected.")
+        bool, typer.Option("--strict", help="Exit code 1 if a line is rejected.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Compute all figures of event files, with no server.
 
-    The files are one partition, in the order given, through the same core as the service. The
-    first lines that are rejected are named on standard error, with the reason.
+    The files are one partition, in the order given, and go through the same core as the service.
+    Standard error names the first rejected lines, with the reason.
     """
-    reading_time = _instant(at) if at is not None else None
+    reading_time = instant(at) if at is not None else None
     definition = settings_of(config).definition()
     from streameval.base.terminal import progress_bar
     from streameval.cli.rejected_lines import rejected_lines
@@ -207,76 +208,9 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
 
 
 app.command(cls=EvaluateCommand, epilog=EPILOG)(evaluate)
-
-
-@app.command(epilog="Example: streameval check --config streameval.yaml --spec checks.yaml")
-def check(
-    outcomes: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder or URI of outcome files. Default: `outcomes`."),
-    ] = None,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A snapshot. Default: the newest of `snapshots`."),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="An earlier snapshot, or a folder or URI of outcome files to compare with.",
-        ),
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML of thresholds and severities (see --schema)."),
-    ] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PARTITION[@OFFSET]=FILE",
-            help="The log of a partition as JSON lines, a record a line, from this offset on."
-            " Default: Kafka is read.",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(help="The time that freshness goes by (ms, or RFC 3339). Default: now."),
-    ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of --spec and end.")
-    ] = False,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Check outcome files, snapshots and the log. Exit code 1 where an error was found.
-
-    Each check says what it found and what to do; docs/checks.md explains them.
-    """
-    require_duckdb("streameval check")
-    from streameval.checks import specification
-
-    if schema:
-        typer.echo(json.dumps(specification.json_schema(), indent=2, ensure_ascii=False))
-        return
-    settings = settings_of(config)
-    from streameval.checks import run
-    from streameval.cli import check
-    from streameval.cli.tables import print_results
-
-    now = round(time.time() * 1000) if at is None else _instant(at)
-    results = check.check(
-        settings,
-        now,
-        outcomes=outcomes,
-        snapshot=snapshot,
-        reference=reference,
-        spec=spec,
-        logs=log or (),
-    )
-    found = list(results) if as_json else print_results(results)
-    if as_json:
-        print_json(run.document(found, now))
-    raise typer.Exit(int(run.failed(found)))
+app.command(
+    "check", epilog="Example: streameval check --config streameval.yaml --spec checks.yaml"
+)(check.command)
 
 
 @app.command(epilog="Example: streameval user u42 --json")
@@ -285,7 +219,7 @@ def user(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show one user's lifetime counters from Redis. Exit code 1 where there are none."""
+    """Show one user's lifetime counters from Redis. Exit code 1 for an unknown user."""
     settings = settings_of(config)
     from streameval.cli.lookup import user_counters
     from streameval.cli.tables import print_counters
@@ -299,7 +233,7 @@ def user(
 
 @app.command(epilog="Example: streameval doctor --config streameval.yaml")
 def doctor(config: Config = None, as_json: Json = False) -> None:
-    """Look for what commonly goes wrong, and say how to cure it.
+    """Look for common faults, and say how to cure them.
 
     Exit code 3: a server cannot be reached; 2: bad configuration or servers that the worker
     refuses; 1: another check failed.
@@ -337,29 +271,6 @@ def schema() -> None:
     from streameval.core.events import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
-
-
-def _instant(text: str) -> int:
-    """An instant as people write it, in ms since the epoch."""
-    from streameval.base.limits import MAX_TS, MIN_TS
-
-    try:
-        instant = int(text) if text.isdecimal() else _rfc3339(text)
-    except ValueError as error:
-        raise InputError(
-            f"--at {text}: give milliseconds since the epoch or RFC 3339 with an offset, "
-            "such as 2025-01-31T12:00:00Z"
-        ) from error
-    if not MIN_TS <= instant < MAX_TS:
-        raise InputError(f"--at {text}: give an instant from 2000 to 2099")
-    return instant
-
-
-def _rfc3339(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("no offset")
-    return int(moment.timestamp() * 1000)
 
 
 if __name__ == "__main__":

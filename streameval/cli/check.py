@@ -1,58 +1,133 @@
-"""`streameval check`: from options to results."""
+"""`streameval check`: options, the checks, their results on the terminal."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 from streameval.base.errors import ConfigError, InputError
-from streameval.checks.event_log import of_files, of_kafka
-from streameval.checks.evidence import gather
-from streameval.checks.result import Result
-from streameval.checks.run import run
-from streameval.checks.specification import load
-from streameval.files.locations import on_disk
-from streameval.files.outcome_files import pseudonyms
-from streameval.files.snapshot_folder import earlier_than, snapshots
+from streameval.base.extras import require_duckdb
+from streameval.cli.common import Config, Json, instant, print_json, settings_of
 
 if TYPE_CHECKING:
+    from streameval.checks.result import Result
     from streameval.config.settings import Settings
 
 
-def check(
-    settings: Settings,
-    now: int,
-    *,
-    outcomes: str | None = None,
-    snapshot: Path | None = None,
-    reference: str | None = None,
-    spec: Path | None = None,
-    logs: Sequence[str] = (),
-) -> Iterator[Result]:
-    """Run the checks; what is not given is taken from the settings.
+EXAMPLE = "Example: streameval check --config streameval.yaml --spec checks.yaml"
 
-    `snapshot` is then the newest of `snapshots`. `reference` is a path or URI. `logs` are
-    PARTITION=FILE or PARTITION@OFFSET=FILE; without any, Kafka's is read. Raises ConfigError,
-    InputError, UnreachableError.
+
+class Sources(NamedTuple):
+    """The files to check; the settings name those that are left out.
+
+    `reference` is a path or URI. `logs` are PARTITION=FILE or PARTITION@OFFSET=FILE; without any,
+    Kafka is read.
     """
-    specification = load(spec)
-    root = outcomes or settings.outcomes
+
+    outcomes: str | None = None
+    snapshot: Path | None = None
+    reference: str | None = None
+    spec: Path | None = None
+    logs: Sequence[str] = ()
+
+
+def command(
+    outcomes: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder or URI of outcome files. Default: `outcomes`."),
+    ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A snapshot. Default: the newest of `snapshots`."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="An earlier snapshot, or a folder or URI of outcome files to compare with.",
+        ),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML of thresholds and severities (see --schema)."),
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTITION[@OFFSET]=FILE",
+            help="The log of a partition as JSON lines, a record a line, from this offset on."
+            " Default: Kafka is read.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="The present, for the age of rows (ms, or RFC 3339). Default: now."),
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of --spec and end.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Check outcome files, snapshots and the log. Exit code 1 if a check finds an error.
+
+    Each check reports its finding and the cure; docs/checks.md explains them.
+    """
+    require_duckdb("streameval check")
+    from streameval.checks.specification import json_schema
+
+    if schema:
+        typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+        return
+    settings = settings_of(config)
+    from streameval.checks import run
+    from streameval.cli.tables import print_results
+
+    now = round(time.time() * 1000) if at is None else instant(at)
+    results = check(settings, now, Sources(outcomes, snapshot, reference, spec, log or ()))
+    found = list(results) if as_json else print_results(results)
+    if as_json:
+        print_json(run.document(found, now))
+    raise typer.Exit(int(run.failed(found)))
+
+
+def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
+    """Run the checks at the time `now` (ms).
+
+    Raises ConfigError, InputError, UnreachableError.
+    """
+    from streameval.checks.event_log import of_files, of_kafka
+    from streameval.checks.evidence import gather
+    from streameval.checks.run import run
+    from streameval.checks.specification import arm_of, load
+    from streameval.files.locations import on_disk
+    from streameval.files.outcome_files import pseudonyms
+    from streameval.files.snapshot_folder import earlier_than, snapshots
+
+    specification, definition = load(sources.spec), settings.definition()
+    root = sources.outcomes or settings.outcomes
     if root is None:
         raise ConfigError("outcomes: name the folder of outcome files, here or with --outcomes")
+    snapshot, logs, reference = sources.snapshot, sources.logs, sources.reference
     if snapshot is None and settings.snapshots is not None:
         snapshot = next(reversed(snapshots(settings.snapshots)), None)
     if snapshot is None and logs:
-        raise InputError("--log: what is compared with the log is a snapshot: give --snapshot too")
+        raise InputError("--log: a log is compared with a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
     key = settings.pseudonymize
     with gather(
         root,
-        settings.definition(),
+        definition,
         now,
         snapshot=snapshot,
         reference=None if reference is None else on_disk(reference),
         period=specification.period,
+        arm=arm_of(specification, definition),
         recorded=of_files(logs, settings.max_clock_skew) if logs else of_kafka(settings, before),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
