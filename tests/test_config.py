@@ -154,12 +154,12 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("windowz: []", "windowz: there is no such key; did you mean windows?"),
-        ("qqqqqq: 1", "qqqqqq: there is no such key; docs/configuration.md lists them"),
-        ("1: 2", "1: there is no such key; docs/configuration.md lists them"),
+        ("windowz: []", "windowz: no such key; did you mean windows?"),
+        ("qqqqqq: 1", "qqqqqq: no such key; docs/configuration.md lists them"),
+        ("1: 2", "1: no such key; docs/configuration.md lists them"),
         (
             "windows: [{sise: 5m, slide: 1s}]",
-            "windows.0.sise: there is no such key; did you mean size?",
+            "windows.0.sise: no such key; did you mean size?",
         ),
         (
             "windows: [{size: 5m, slide: 7s}]",
@@ -209,9 +209,9 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ),
         ("kafka: kafka://a:9092", "kafka: write host:port, like a:9092, not 'kafka://a:9092'"),
         ("kafka: b:1,PLAINTEXT://a:9092", "kafka: write host:port, like a:9092, not 'PLAINTEXT"),
-        ("kafka_bootstrap: a:1", "kafka_bootstrap: there is no such key; did you mean kafka?"),
-        ("bootstrap_servers: a:1", "bootstrap_servers: there is no such key; did you mean kafka?"),
-        ("port: 8080", "port: there is no such key; did you mean listen?"),
+        ("kafka_bootstrap: a:1", "kafka_bootstrap: no such key; did you mean kafka?"),
+        ("bootstrap_servers: a:1", "bootstrap_servers: no such key; did you mean kafka?"),
+        ("port: 8080", "port: no such key; did you mean listen?"),
         (
             "listen: 8080",
             "listen: write host:port: 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
@@ -228,7 +228,10 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         (f"snapshots: {LONG}", f"snapshots: '{LONG}' cannot be used: File name too long"),
         ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),
         ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
-        ("ks: [1]\nwindows: 2026-02-30", "line 2: '2026-02-30' is no date or number: day is out"),
+        (
+            "ks: [1]\nwindows: 2026-02-30",
+            "line 2: '2026-02-30' is neither a date nor a number: day",
+        ),
         ("ks: [1", "line 1: "),
         ("- ks", "write keys and values, like `ks: [5, 10]`"),
         ("just words", "write keys and values, like `ks: [5, 10]`"),
@@ -342,9 +345,9 @@ def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch
     [
         ("redis://h:6379/abc", "the database is a number"),
         ("redis://h:6379/0/1", "the database is a number"),
-        ("redis://h/0?db=1", "its only options are those of rediss://: ssl_ca_certs, "),
-        ("rediss://h/0?socket_timeout=abc", "its only options are"),
-        ("redis://h/0?ssl_ca_certs=/etc/hostname", "its only options are"),
+        ("redis://h/0?db=1", "it takes only the options of rediss://: ssl_ca_certs, "),
+        ("rediss://h/0?socket_timeout=abc", "it takes only the options of"),
+        ("redis://h/0?ssl_ca_certs=/etc/hostname", "it takes only the options of"),
         ("rediss://h/0?ssl_ca_certs=/absent", "ssl_ca_certs: write a file that exists"),
         ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs: write none or required"),
         ("rediss://h/0?ssl_check_hostname=", "ssl_check_hostname: write false or true"),

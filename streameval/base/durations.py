@@ -1,4 +1,4 @@
-"""Durations as people write them, `500ms` or `24h`; everywhere else they are integer ms."""
+"""Durations as people write them, `500ms` or `24h`; all other code has integer ms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITTEN = re.compile(r"(\d{1,15})(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(value: object) -> int:
-    """Return the ms of a number and a unit; 0 needs none. ValueError says what to write."""
+    """Return the ms of a number and a unit; 0 needs no unit. Raises ValueError."""
     if value in (0, "0") and not isinstance(value, bool):
         return 0
     match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
@@ -44,7 +44,7 @@ class Duration:
         return f"{self.low} to {self.high}"
 
     def parse(self, value: object) -> int | None:
-        """Parse and check the range; None stays None where the annotation allows it."""
+        """Parse the text and check its range; None stays None."""
         if value is None:
             return None
         ms = parse_duration(value)

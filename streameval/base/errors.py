@@ -1,16 +1,16 @@
-"""The error tree: what can go wrong in the world, and how a command ends because of it.
+"""The error tree: faults of the world, and the exit code of each.
 
     StreamevalError          1   anything streameval stops for
-    ├── InputError           2   what you gave us cannot be used: a file, an argument, an id
+    ├── InputError           2   a file, an argument or an id that you gave cannot be used
     │   ├── ConfigError      2   a key of the configuration is unknown or impossible
-    │   └── RefusedError     2   the servers hold something else than this configuration means:
-    │       │                    a replaced topic, an eviction policy
-    │       └── UnusableStateError  2   stored windows that `worker --reset-windows` begins anew:
-    │                            of another definition or format, damaged, in part missing
+    │   └── RefusedError     2   the servers contradict this configuration: a replaced topic,
+    │       │                    an eviction policy
+    │       └── UnusableStateError  2   stored windows have another definition or format, or
+    │                            are damaged; `worker --reset-windows` begins them anew
     └── UnreachableError     3   a server cannot be reached or does not answer
 
 The number is the exit code. Each message is one line that says what to do. A bug of our own is an
-assertion, and a bad event is no error at all: it is a counted `Rejection`.
+assertion. A bad event raises nothing: it is a counted `Rejection`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import ClassVar
 
 
 class StreamevalError(Exception):
-    """Whatever streameval stops for; its message is one line that says what to do."""
+    """A reason for streameval to stop; its message is one line that says what to do."""
 
     exit_code: ClassVar[int] = 1
 
 
 class InputError(StreamevalError):
-    """What the user gave (a file, an argument, an id) cannot be used."""
+    """A file, an argument or an id that the user gave cannot be used."""
 
     exit_code: ClassVar[int] = 2
 
@@ -35,11 +35,11 @@ class ConfigError(InputError):
 
 
 class RefusedError(InputError):
-    """Going on would give wrong figures: the servers do not hold what this configuration means."""
+    """The servers contradict this configuration: going on would give wrong figures."""
 
 
 class UnusableStateError(RefusedError):
-    """Stored windows cannot be gone on with; to forget them is a cure, to ask again is none."""
+    """Stored windows cannot be continued. Forgetting them helps, asking again does not."""
 
 
 class UnreachableError(StreamevalError):

@@ -1,7 +1,7 @@
 """Every bound of streameval in one place, each with its reason; their relations are asserted.
 
-A bound on what the world sends makes a value invalid (`events`, `config`); a bound on our own
-work makes a batch end. Bounds of one mechanism (of the reader, say) stand with it.
+A value from outside that exceeds its bound is invalid (`events`, `config`); a bound on our own work
+ends a batch. The bounds of a single mechanism, such as the reader, stand beside it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ MAX_ID_LENGTH: Final = 256
 MAX_LABEL_LENGTH: Final = 64
 # Nobody scrolls further; a position beyond it is a bug of the producer.
 MAX_POSITION: Final = 1_000
-# Item ids of which dicts of slates share one string, 160 bytes each with its place in the table.
+# Item ids whose string all dicts of slates share, 160 bytes each with the entry in the table.
 MAX_SHARED_ITEMS: Final = 100_000
 # Items of one slate: bounds the memory of a slate and the work of scoring it.
 MAX_ITEMS: Final = 1_000
-# Kafka's own default for a record (1 MiB): what is larger was allowed by somebody on purpose.
+# Kafka's own default for a record (1 MiB): somebody allowed larger records on purpose.
 MAX_EVENT_BYTES: Final = 1 << 20
 # 2000-01-01 (inclusive) and 2100-01-01 (exclusive), in ms since the epoch: seconds or microseconds
 # sent for milliseconds fall outside, and one of them would move the watermark for ever.
 MIN_TS: Final = 946_684_800_000
 MAX_TS: Final = 4_102_444_800_000
-# What is kept of an event in the dead-letter topic, so that a record with its headers stays below
-# the broker's limit and a flood of large rejects does not double the traffic.
+# Bytes of an event that the dead-letter topic keeps. A record with its headers then stays below the
+# broker's limit, and a flood of large rejects does not double the traffic.
 MAX_DEAD_LETTER_BYTES: Final = 64 << 10
-# What a rejection says, in a header and in logs: the parser may quote the input.
+# Characters of a rejection's detail, in a header and in logs: the parser may quote the input.
 MAX_DETAIL_LENGTH: Final = 200
 
 # --- Reading ------------------------------------------------------------------------------------
-# Bytes of memory for what was read and is not applied, of all partitions together: fetched,
-# unpacked, waiting. `kafka.unpacking` says what each of these may take of it.
+# Bytes of memory for records that are read and not applied yet (fetched, unpacked, waiting), of all
+# partitions together. `kafka.unpacking` divides them.
 READ_MEMORY: Final = 256 << 20
-# Below, an event of MAX_EVENT_BYTES would not fit the shares; above is a mistake in the unit.
+# With less, an event of MAX_EVENT_BYTES would not fit the shares; more is a mistake in the unit.
 MIN_READ_MEMORY: Final = 32 << 20
 MAX_READ_MEMORY: Final = 16 << 30
-# Rejected events of one batch: the batch ends there. Counted with what a dead letter takes itself.
+# Bytes of rejected events at which a batch ends, each with the overhead of a dead letter.
 MAX_BATCH_DEAD_LETTER_BYTES: Final = 4 << 20
 DEAD_LETTER_OVERHEAD: Final = 400
 
@@ -60,11 +60,11 @@ MAX_MEMOISED_RANKS: Final = 200_000
 
 # --- Figures ------------------------------------------------------------------------------------
 MAX_SEGMENTS: Final = 10_000
-# Segments of one run of `evaluate`: 6 KB each and figure. `--by user` is a mistake, no question.
+# Segments of one run of `evaluate`: 6 KB each and figure. `--by user` can only be a mistake.
 MAX_EVALUATED_SEGMENTS: Final = 1_000
-# Ranks and cuts of `evaluate`: tables of discounts go as far, 8 MB each. Nobody ranks deeper.
+# Ranks and cutoffs of `evaluate`: tables of discounts go as far, 8 MB each. Nobody ranks deeper.
 MAX_EVALUATED_RANK: Final = 1_000_000
-# A score that `evaluate` adds up, such as a user's squared errors: beyond it is a unit gone wrong.
+# A score that `evaluate` adds up, such as a user's squared errors: a larger one has a wrong unit.
 MAX_SCORE: Final = 10**17
 MAX_POSITIVES: Final = 50
 MAX_WINDOWS: Final = 20
@@ -77,12 +77,12 @@ MAX_DURATION: Final = 366 * 86_400_000
 # Clusters of users for the standard errors: 1,024 give the same to 1 %.
 CLUSTERS: Final = 256
 
-# Kinds of feedback that are counted by name (also those that are no positives); the rest is
-# `__other__`, since a kind becomes a label value.
+# Kinds of feedback that are counted by name, positive or not. The others count as `__other__`,
+# because a kind becomes a label value.
 MAX_FEEDBACK_KINDS: Final = 50
 
-# Beyond as many open slates of one user they are indexed by item, for feedback that names no
-# request: below, looking through all of them (4 us) is cheaper than the memory of an index.
+# A user with more open slates is indexed by item, for feedback that names no request. With fewer,
+# looking through all of them (4 us) is cheaper than the memory of an index.
 MANY_SLATES: Final = 64
 # Events, slates or pieces of feedback that a flush looks at in one step: about 2 ms, after which
 # heartbeats and pages may have their turn.
@@ -97,12 +97,12 @@ FLUSH_STEP: Final = 250
 MAX_BATCH_INTERVAL: Final = 1_000
 MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 1_500
-# Events decoded and applied in one go. What they touch of the state drives out of the processor's
-# caches what they were decoded into: of whole slates, 1,000 in one go take 8 % longer (10,000 of
-# single events a third), and below 200 what a slice costs begins to show.
+# Events decoded and applied in one go. Applying them fills the processor's caches with state and
+# drives the decoded events out. So 1,000 whole slates in one go take 8 % longer, and 10,000 single
+# events a third; below 200 the cost of a slice begins to show.
 APPLY_SLICE: Final = 250
-# Impressions, and slates or rows, in one chunk of a checkpoint: encoding it holds the loop for some
-# 20 ms, and its 1 MB before compression is no value that blocks Redis.
+# Impressions, and slates or rows, in one chunk of a checkpoint. Encoding it holds the loop for some
+# 20 ms, and its 1 MB before compression is too small a value to block Redis.
 CHUNK_ITEMS: Final = 50_000
 CHUNK_RECORDS: Final = 10_000
 # Entries of feedback of one kind to one item that an outcome file holds. A person gives a few; a
@@ -134,6 +134,6 @@ assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
 assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"
 assert 2 + MAX_POSITIVES < 53, "commit.lua tells which counters change by the bits of a double"
 assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
-assert MAX_RANK <= MAX_EVALUATED_RANK, "what a stream ranks can be evaluated"
+assert MAX_RANK <= MAX_EVALUATED_RANK, "every rank of a stream can be evaluated"
 assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

@@ -1,4 +1,4 @@
-"""Waiting for the world: no longer than agreed, and without filling the log."""
+"""Waiting for servers, no longer than agreed and without filling the log."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ RETRY_SECONDS: Final = 0.5
 
 
 class Complaints:
-    """Warnings about one server that is away: one line every few seconds, the first at once."""
+    """Warnings about a server that is away: one line every few seconds, the first at once."""
 
     def __init__(self, logger: logging.Logger, server: str) -> None:
         self._logger, self._server = logger, server
         self._last = -COMPLAINT_SECONDS
 
     def say(self, doing: str, error: BaseException) -> None:
-        """Log what we do about `error`, unless a line was logged a moment ago."""
+        """Log our reaction to `error`, unless a line was logged a moment ago."""
         if time.monotonic() - self._last >= COMPLAINT_SECONDS:
             self._last = time.monotonic()
             self._logger.warning("%s: %s: %s", self._server, doing, str(error) or repr(error))
 
 
 async def persist(call: Callable[[], Awaitable[T]]) -> T:
-    """Await `call()`, again while a server is away, with a line every few seconds."""
+    """Await `call()`, and repeat it while a server is away, with a line every few seconds."""
     said = -COMPLAINT_SECONDS
     while True:
         try:
@@ -45,7 +45,7 @@ async def persist(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
-    """Do `work` if it takes no longer than `seconds`; its failure is of no consequence.
+    """Do `work` if it takes no longer than `seconds`, and ignore its failure.
 
     `asyncio.wait` and not `wait_for`: aiokafka's stop can swallow its cancellation.
     """
@@ -58,7 +58,7 @@ async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
 
 
 async def answer_within(work: Awaitable[Any], seconds: float) -> Any:
-    """The answer of `work`, or None when it takes longer or fails; it is not waited for then.
+    """Return the result of `work`, or None when it fails or takes longer than `seconds`.
 
     `asyncio.wait` and not `wait_for`: a task that swallows its cancellation must not hold us.
     """

@@ -19,22 +19,22 @@ WIDE: Final = 100
 """Columns that the widest table needs."""
 
 
-def shown(figure: float | None, stderr: float | None = None, joint: str = " ") -> str:
-    """A figure to four places, with its standard error where there is one."""
+def format_figure(figure: float | None, stderr: float | None = None, joint: str = " ") -> str:
+    """Write a figure to four places, with its standard error if given."""
     if figure is None:
         return UNDEFINED
     return f"{figure:.4f}" if stderr is None else f"{figure:.4f}{joint}±{stderr:.4f}"
 
 
 def moment(ts: int | None) -> str:
-    """An instant (ms) for people, in UTC."""
+    """Write an instant (ms) for people, in UTC."""
     if ts is None:
         return UNDEFINED
     return datetime.fromtimestamp(ts / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
 def size_of_file(name: str) -> int:
-    """Bytes of a file; 0 for what is none, such as standard input."""
+    """Return the bytes of a file; 0 for standard input and the like."""
     return Path(name).stat().st_size if Path(name).is_file() else 0
 
 
@@ -42,7 +42,7 @@ def size_of_file(name: str) -> int:
 def progress_bar(
     names: Sequence[str], size: Callable[[str], int] = size_of_file
 ) -> Iterator[Advance]:
-    """A bar over the bytes of the files, on stderr and only on a terminal."""
+    """Show a bar over the bytes of the files, on stderr and only on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)

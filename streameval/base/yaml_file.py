@@ -1,4 +1,4 @@
-"""YAML files that people write: keys and values, each key once; each error is one line."""
+"""YAML files of keys and values, each key once; each error is one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streameval.base.errors import ConfigError
 
 
 def read(path: Path, example: str) -> Mapping[str, Any]:
-    """The keys and values of a file; `example` shows how they are written. Raises ConfigError."""
+    """Read the keys and values of a file; `example` shows people the form. Raises ConfigError."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
     except OSError as error:
@@ -23,7 +23,7 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}: line {line}: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -32,14 +32,17 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, for which a key that stands twice is an error, as is a wrong date."""
+    """YAML's safe loader, which also refuses a key that stands twice and a wrong date."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as error:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{node.value!r} is no date or number: {error}", node.start_mark
+                None,
+                None,
+                f"{node.value!r} is neither a date nor a number: {error}",
+                node.start_mark,
             ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -1,1 +1,1 @@
-"""The command line, one file a large command."""
+"""The command line, one file for each large command."""

@@ -207,8 +207,8 @@ _OFFLINE: Final = (
     _Panel(
         "Checks: 1 passed, 0 failed",
         [(f"min by (check) ({_of('check_passed')})", "{{check}}")],
-        description="Of the newest snapshot; the leader knows them. A check without an answer has"
-        " no line.",
+        description="Checks of the newest snapshot; the leader runs them. A check without an answer"
+        " has no line.",
         options={"min": 0, "max": 1},
     ),
     _Panel(

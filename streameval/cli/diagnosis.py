@@ -1,6 +1,6 @@
-"""What the doctor makes of facts: pure judgements, each a finding with its cure.
+"""The doctor's judgements on facts: pure functions, each result a finding with its cure.
 
-Nothing here visits a server; `doctor` does, and hands over what it saw.
+`doctor` visits the servers and hands the facts over.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 # Clocks that differ by less are as good as equal: a tick, a round trip, a leap second.
 CLOCK_TOLERANCE: Final = 2_000
 
-# A larger share of records that are no events is not a few broken producers but the wrong topic.
+# A few broken producers reject less; a larger share means the wrong topic.
 MANY: Final = 0.01
 
-# Kafka's way to say that a timestamp may lie any time ahead.
+# Kafka's value for a timestamp that may lie any time ahead.
 FOREVER: Final = 2**63 - 1
 
 Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
-    """The outcome of one check; `code` is the exit code it asks for, 0 unless it failed."""
+    """The outcome of one check; `code` is its exit code, 0 unless it failed."""
 
     check: str
     level: Level
@@ -42,27 +42,31 @@ class Finding(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What Kafka holds of the topic, for comparison with what Redis has stored."""
+    """The topic in Kafka, to compare with the state in Redis."""
 
     cluster_id: str
     extents: Mapping[int, Extent]
 
 
 def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
-    """Whether the topics exist; a worker makes the one of dead letters itself where it may."""
+    """Judge whether the topics exist; a worker may create the one of dead letters itself."""
     findings = [Finding("kafka", "ok", f"{settings.kafka} answers (cluster {cluster.cluster_id})")]
-    topic, letters = settings.topic, settings.dead_letter_topic
+    topic, dead_letters = settings.topic, settings.dead_letter_topic
     if topic in cluster.topics:
         findings.append(Finding("topic", "ok", f"{topic} exists"))
     else:
         cure = f"{_create(settings, topic, 4)} --config message.timestamp.type=LogAppendTime"
         message = f"{topic} does not exist: there is nothing to read"
         findings.append(failed("topic", message, cure, InputError.exit_code))
-    if letters in cluster.topics:
-        findings.append(Finding("dead letters", "ok", f"{letters} exists"))
+    if dead_letters in cluster.topics:
+        findings.append(Finding("dead letters", "ok", f"{dead_letters} exists"))
     else:
-        message = f"{letters} does not exist: the first rejected event waits until a worker made it"
-        findings.append(Finding("dead letters", "warn", message, _create(settings, letters, 1)))
+        message = (
+            f"{dead_letters} does not exist: the first rejected event waits until a worker makes it"
+        )
+        findings.append(
+            Finding("dead letters", "warn", message, _create(settings, dead_letters, 1))
+        )
     return findings
 
 
@@ -74,7 +78,7 @@ def _create(settings: Settings, topic: str, partitions: int) -> str:
 
 
 def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Finding]:
-    """Who stamps the records' time: one producer with a wrong clock must not move it far."""
+    """Judge who stamps the records: one producer with a wrong clock must not move time far."""
     check, kind = "timestamps", stamps.get("message.timestamp.type")
     if kind is None:
         return [Finding(check, "warn", "the broker does not tell who stamps records")]
@@ -91,10 +95,10 @@ def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Find
 
 
 def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> list[Finding]:
-    """Whether a sample of records are events, keyed by their user, with clocks that agree."""
+    """Judge whether sampled records are events, keyed by their user, with clocks that agree."""
     if not records:
         return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
-    # Without the records' timestamps: a wrong clock is a finding of its own.
+    # Decode without the records' timestamps: a wrong clock is a finding of its own.
     values = [record.value for record in records]
     events, rejected = decode_batch(values, None, settings.max_clock_skew)
     refused = {index for index, _ in rejected}
@@ -106,7 +110,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
-        # A record from the future shows a clock that is wrong; one from the past, that it is old.
+        # A record from the future shows a wrong clock; one from the past is merely old.
         judge_clock(
             "record clock", "the newest record", max(newest, now), now, settings.max_clock_skew
         ),
@@ -150,7 +154,7 @@ def _judge_keys(records: Sequence[Sampled], events: Sequence[Event]) -> Finding:
 def _judge_event_clocks(
     settings: Settings, records: Sequence[Sampled], events: Sequence[Event]
 ) -> Finding:
-    """Events' own times beside their records': both too early and too late is rejected."""
+    """Compare events' times with their records': the service rejects both early and late ones."""
     check = "event time"
     ahead = [event.ts - record.timestamp for record, event in zip(records, events, strict=True)]
     future = sum(gap > settings.max_clock_skew for gap in ahead)
@@ -172,7 +176,7 @@ def _judge_event_clocks(
 
 
 def judge_clock(check: str, whose: str, theirs: int, ours: int, max_clock_skew: int) -> Finding:
-    """The clock of this machine beside another (ms): ours moves an idle stream's figures on."""
+    """Compare this machine's clock with another (ms): ours moves an idle stream's figures on."""
     gap = theirs - ours
     if abs(gap) <= CLOCK_TOLERANCE:
         return Finding(check, "ok", f"this machine and {whose} agree")
@@ -185,7 +189,7 @@ def judge_clock(check: str, whose: str, theirs: int, ours: int, max_clock_skew: 
 
 
 def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> list[Finding]:
-    """Whether Redis keeps what it is given, and agrees on the time."""
+    """Judge whether Redis keeps its data and agrees on the time."""
     findings = [Finding("redis", "ok", f"{address} answers (version {facts.version})")]
     if facts.policy == "noeviction":
         findings.append(Finding("eviction", "ok", "Redis forgets nothing by itself (noeviction)"))
@@ -206,7 +210,7 @@ def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> li
 
 
 def judge_stored(settings: Settings, log: Log, stored: Mapping[int, Stored]) -> list[Finding]:
-    """Whether what is stored belongs to this log and definition, and how far behind it is."""
+    """Judge whether stored state belongs to this log and definition, and how far it lags."""
     begun = {number: state for number, state in stored.items() if state.offset is not None}
     if not begun:
         return [Finding("offsets", "ok", f"group {settings.group} has not begun with this topic")]
@@ -221,7 +225,7 @@ def _judge_origin(settings: Settings, log: Log, stored: Mapping[int, Stored]) ->
     check = "origin"
     known = {state.cluster_id for state in stored.values()} - {log.cluster_id}
     if not known:
-        return Finding(check, "ok", "what is stored was read from this cluster")
+        return Finding(check, "ok", "the stored state was read from this cluster")
     message = (
         f"Redis holds offsets of another cluster ({', '.join(map(str, sorted(known, key=str)))})"
     )
@@ -230,7 +234,7 @@ def _judge_origin(settings: Settings, log: Log, stored: Mapping[int, Stored]) ->
 
 
 def _judge_definition(settings: Settings, stored: Mapping[int, Stored]) -> Finding:
-    """Say of what is stored what a worker would say when it refuses to start."""
+    """Judge the stored definition as a worker does at its start."""
     from streameval.core.fingerprint import refuse_other_description  # it imports numpy
 
     check, definition = "definition", settings.definition()
@@ -240,7 +244,7 @@ def _judge_definition(settings: Settings, stored: Mapping[int, Stored]) -> Findi
     except UnusableStateError as error:
         message, _, cure = str(error).partition(". ")
         return failed(check, message, cure or "take another group", InputError.exit_code)
-    return Finding(check, "ok", "what is stored has the definition of this configuration")
+    return Finding(check, "ok", "the stored state has the definition of this configuration")
 
 
 def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:
@@ -266,11 +270,11 @@ def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:
 
 
 def _rounded(duration: int) -> str:
-    """A duration (ms) in the largest unit that it holds twice."""
+    """Write a duration (ms) in the largest unit that it holds twice."""
     unit = next((unit for unit in reversed(UNITS) if duration >= 2 * UNITS[unit]), "ms")
     return f"{duration // UNITS[unit]}{unit}"
 
 
 def failed(check: str, message: str, cure: str, code: int = StreamevalError.exit_code) -> Finding:
-    """A failed check, which asks for an exit code."""
+    """Make the finding of a failed check, with its exit code."""
     return Finding(check, "fail", message, cure, code)

@@ -1,12 +1,12 @@
-"""`streameval doctor`: what commonly goes wrong, each with its name and its cure.
+"""`streameval doctor`: common faults, each with its name and its cure.
 
-1. The configuration is loaded; without it nothing else makes sense.
-2. Kafka: is it there, has it the topics, who stamps the records' time.
-3. The last records of the topic: are they events, keyed by their user, with clocks that agree.
-4. Redis: is it there, may it forget keys, does it keep them over a restart, its clock.
-5. What Redis has stored: of this log, this definition, and how far behind.
+1. The configuration loads; without it nothing else makes sense.
+2. Kafka: it answers and has the topics; the broker or producers stamp the records' time.
+3. The last records of the topic: they are events, keyed by their user, with clocks that agree.
+4. Redis: it answers, evicts no keys, keeps them over a restart, and its clock is right.
+5. The stored state: it belongs to this log and definition, and lags by so many records.
 
-Here servers are visited; `diagnosis` judges what was seen.
+This module visits the servers; `diagnosis` judges the facts.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from streameval.store.redis_store import RedisStateStore
 
 SAMPLE: Final = 1_000
-"""Records looked at, of each partition."""
+"""Records of each partition to look at."""
 READINGS: Final = 3
-"""Readings of Redis and the log that have to agree that something stored is wrong."""
+"""Readings of Redis and the log that must agree on a fault of the stored state."""
 READING_SECONDS: Final = 0.5
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """3 before 2 before 1: what cannot be reached may hide the rest."""
+    """Return the highest code: a server that cannot be reached may hide other faults."""
     return max((finding.code for finding in findings), default=0)
 
 
 async def examine(config: Path | None) -> list[Finding]:
-    """All findings, in the order of the module's list."""
+    """Return all findings, in the order of the module's list."""
     from streameval.config.load import load
 
     try:
@@ -61,7 +61,7 @@ async def examine(config: Path | None) -> list[Finding]:
 
 
 async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | None:
-    """Add what Kafka shows to `findings`, as far as it comes."""
+    """Add the findings on Kafka and the topic; stop at the first that prevents the others."""
     from streameval.kafka import admin
     from streameval.kafka.consumer import client_arguments
 
@@ -82,7 +82,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
 
 
 async def _visit_redis(settings: Settings, log: Log | None, findings: list[Finding]) -> None:
-    """Add what Redis shows to `findings`, as far as it comes."""
+    """Add the findings on Redis and the stored state; stop where Redis fails."""
     from streameval.store.redis_store import RedisStateStore
 
     definition = settings.definition()
@@ -103,10 +103,10 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
 
 
 async def _compare(settings: Settings, log: Log, store: RedisStateStore) -> list[Finding]:
-    """Judge what is stored beside the log; a fault has to show in each of `READINGS` readings.
+    """Compare the stored state with the log; a fault must show in each of `READINGS` readings.
 
-    Workers and producers go on meanwhile. What is stored is read first: an offset that was stored
-    by then has been in the log, and the log's end, read later, cannot lie before it.
+    Workers and producers go on meanwhile. So each reading takes the stored offsets first: the log
+    held them by then, and its end, read later, cannot lie before them.
     """
     from streameval.kafka import admin
     from streameval.kafka.consumer import client_arguments

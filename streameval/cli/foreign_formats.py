@@ -1,12 +1,13 @@
-"""Events of other trackers, recognised by their fields, so that a person learns what to convert.
+"""Events of other trackers, recognised by their fields, so that a person learns to convert them.
 
-streameval reads its own format only (docs/events.md). What is sent instead is nearly always one of
-these. The first row whose fields are all there decides, so rarer sets of fields stand first.
+streameval reads its own format only (docs/events.md). Other input nearly always has one of these
+formats. The first row whose fields are all present decides, so rarer sets of fields stand first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -28,17 +29,24 @@ FORMATS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("a Debezium change", frozenset({"before", "after", "op"})),
     ("JSON with a schema (Kafka Connect)", frozenset({"schema", "payload"})),
 )
-"""Names for people and the fields that tell a format; the first row that fits counts."""
+"""The name of a format and the fields that identify it; the first row that fits counts."""
+
+TEXTS: Final = (
+    # Confluent's serializers put a zero byte and the number of a schema before an Avro value.
+    (rb"\x00", "Avro or Protobuf with a schema id: send JSON objects"),
+    (rb"[\[{]\Z", "JSON over several lines: write one event a line (jq -c)"),
+    (rb"\[", "one JSON array: write one event a line (jq -c '.[]')"),
+    (rb"[A-Za-z].*[,\t]", "a table (CSV or TSV): write one JSON object a line"),
+)
+"""Patterns of values other than JSON objects, and the advice; the first match counts."""
 
 _decode = msgspec.json.Decoder(Any).decode
-# Confluent's serializers put a zero byte and the number of a schema before an Avro value.
-_SCHEMA_ID: Final = b"\x00"
 
 
 def recognise(values: Iterable[bytes | None]) -> str | None:
-    """Return what is known of the first of these values that shows its format, else None.
+    """Return the advice for the first value whose format is known, else None.
 
-    The line says which format it is and what to do.
+    The advice names the format and says what to do.
     """
     for value in values:
         found = _advice(value or b"")
@@ -49,21 +57,20 @@ def recognise(values: Iterable[bytes | None]) -> str | None:
 
 def _advice(value: bytes) -> str | None:
     text = value.strip()
-    if text.startswith(_SCHEMA_ID):
-        return "this looks like Avro or Protobuf with a schema id: send JSON objects"
-    if text in {b"{", b"["}:
-        return "this looks like JSON over several lines: write one event a line (jq -c)"
-    if text.startswith(b"["):
-        return "this looks like one JSON array: write one event a line (jq -c '.[]')"
-    if text[:1].isalpha() and (b"," in text or b"\t" in text):
-        return "this looks like a table (CSV or TSV): write one JSON object a line"
+    for pattern, advice in TEXTS:
+        if re.match(pattern, text, re.DOTALL):
+            return f"this looks like {advice}"
+    fields = set(_fields(text))
+    for name, typical in FORMATS:
+        if typical <= fields:
+            return f"this looks like {name}: convert it to the format of docs/events.md"
+    return None
+
+
+def _fields(text: bytes) -> Collection[str]:
+    """Return the names of an object's fields; empty for any other text."""
     try:
         event = _decode(text)
     except Exception:  # noqa: BLE001 - msgspec raises more than its own errors
-        return None
-    if not isinstance(event, dict):
-        return None
-    for name, fields in FORMATS:
-        if fields <= event.keys():
-            return f"this looks like {name}: convert it to the format of docs/events.md"
-    return None
+        return frozenset()
+    return event.keys() if isinstance(event, dict) else frozenset()

@@ -1,4 +1,4 @@
-"""One user's counters, as `streameval user` shows them."""
+"""One user's counters, for `streameval user`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
-    """The lifetime counters of a user, of all partitions that know the id.
+    """Return the lifetime counters of a user, over all partitions that know the id.
 
-    Kafka says how many partitions there are, Redis holds the counters. Raises `StreamevalError`
+    Kafka tells the number of partitions, Redis holds the counters. Raises `StreamevalError`
     for a user without any, `InputError` for a topic that does not exist.
     """
     from streameval.kafka.admin import partitions

@@ -1,4 +1,4 @@
-"""What `streameval replay` says of lines that are no events: the first few, or all in a file."""
+"""The report of `streameval replay` on rejected lines: the first few, or all in a file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from streameval.cli.foreign_formats import recognise
 if TYPE_CHECKING:
     from streameval.core.replay import RejectedLine
 
-SHOWN: Final = 5
-"""Lines that are named to a person; the next ones rarely say anything new."""
+NAMED: Final = 5
+"""Lines to name; the next ones rarely say anything new."""
 
 
 class RejectedLines:
@@ -28,9 +28,9 @@ class RejectedLines:
         self._first: list[RejectedLine] = []
 
     def add(self, line: RejectedLine) -> None:
-        """Count a line; write it to the file, where there is one."""
+        """Count a line, and write it to the file if there is one."""
         self.count += 1
-        if len(self._first) < SHOWN:
+        if len(self._first) < NAMED:
             self._first.append(line)
         if self._file is not None:
             value = line.value[:MAX_DEAD_LETTER_BYTES].decode(errors="replace")
@@ -44,7 +44,7 @@ class RejectedLines:
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def report(self) -> Iterator[str]:
-        """Return the lines that tell a person what was rejected; none where nothing was."""
+        """Yield the report's lines; nothing if no line was rejected."""
         for line in self._first:
             yield f"{line.file}:{line.line}: {line.rejection.reason}: {line.rejection.detail}"
         more = self.count - len(self._first)
@@ -58,7 +58,7 @@ class RejectedLines:
 
 @contextmanager
 def rejected_lines(path: Path | None) -> Iterator[RejectedLines]:
-    """Collect rejected lines, into a file at `path` where one is given. Raises `InputError`."""
+    """Collect rejected lines, into a file at `path` if given. Raises `InputError`."""
     if path is None:
         yield RejectedLines(None)
         return

@@ -1,6 +1,6 @@
 """Prometheus' recording rules and alerts, for the dimensions and intervals of a configuration.
 
-`rules.yml` beside this file holds the text, the alerts and the names of the gaps (`@recorded`).
+`rules.yml` beside this file holds the text and the alerts, with gaps to fill (`@recorded`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MATURITY: Final = """\
 
 _FOUR_MINUTES: Final = 240
 _CHECKPOINT_AGE: Final = 900
-"""Seconds since a checkpoint from which on a restart reads noticeably long."""
+"""Seconds since a checkpoint at which a restart begins to take noticeably long."""
 
 
 class _Gaps(Template):

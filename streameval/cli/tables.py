@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from streameval.base.durations import parse_duration
-from streameval.base.terminal import UNDEFINED, WIDE, moment, plain_table, shown
+from streameval.base.terminal import UNDEFINED, WIDE, format_figure, moment, plain_table
 
 if TYPE_CHECKING:
     from streameval.checks.result import Result
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-_PLACE: Final = ("window", "basis")
+_WINDOW: Final = ("window", "basis")
 _LEVEL_STYLE: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def print_figures(document: Mapping[str, Any]) -> None:
     """Print `replay`'s document as tables."""
     console = Console(highlight=False)
-    # A narrow terminal wraps lines, which loses less than cells cut short.
+    # A narrow terminal wraps lines, which loses less than truncated cells.
     console.width = max(console.width if console.is_terminal else 0, WIDE)
     console.print(f"Watermark {moment(document['watermark'])}")
     console.print(_events(document["events"]), soft_wrap=True)
@@ -40,7 +40,7 @@ def print_figures(document: Mapping[str, Any]) -> None:
 
 
 def _events(events: Mapping[str, Any]) -> str:
-    """All counters on one line, without those at 0."""
+    """Write all counters on one line; groups without their zeros."""
     parts = []
     for name, count in events.items():
         if isinstance(count, Mapping):
@@ -52,9 +52,9 @@ def _events(events: Mapping[str, Any]) -> str:
 
 
 def _figures(title: str, rows: Sequence[Row]) -> Table:
-    """Rows with the standard errors below their means; a section for each window and basis."""
+    """Build a table with standard errors below the means, a section for each window and basis."""
     table = plain_table(title)
-    names = [name for name in rows[0] if name not in _PLACE and not name.endswith("_stderr")]
+    names = [name for name in rows[0] if name not in _WINDOW and not name.endswith("_stderr")]
     table.add_column("window")
     for name in names:
         words = name.split("_")
@@ -65,11 +65,11 @@ def _figures(title: str, rows: Sequence[Row]) -> Table:
         )
     previous = None
     for row in rows:
-        place = " ".join(row[part] for part in _PLACE)
-        if previous not in (None, place):
+        window = " ".join(row[part] for part in _WINDOW)
+        if previous not in (None, window):
             table.add_section()
-        table.add_row(place if place != previous else "", *(_cell(row, name) for name in names))
-        previous = place
+        table.add_row(window if window != previous else "", *(_cell(row, name) for name in names))
+        previous = window
     return table
 
 
@@ -79,7 +79,7 @@ def _cell(row: Row, name: str) -> str:
         return escape(value) or UNDEFINED
     if isinstance(value, int):
         return f"{value:,}"
-    return shown(value, row.get(f"{name}_stderr"), joint="\n")
+    return format_figure(value, row.get(f"{name}_stderr"), joint="\n")
 
 
 def _users(users: Mapping[str, Row]) -> Table:
@@ -97,7 +97,7 @@ def _users(users: Mapping[str, Row]) -> Table:
 
 
 def print_counters(counters: Mapping[str, Any]) -> None:
-    """Print one user's counters as `streameval user` finds them."""
+    """Print the counters that `streameval user` found."""
     table = Table(show_header=False)
     for name, value in counters.items():
         if name == "positives":
@@ -121,7 +121,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def print_results(results: Iterable[Result]) -> list[Result]:
-    """Print one line a check as soon as it has run; answers all of them."""
+    """Print one line a check as soon as it has run, and return all results."""
     console = Console(soft_wrap=True, highlight=False)
     found = []
     for result in results:

@@ -1,9 +1,9 @@
 """Loading the settings: one YAML file, and each key also as an environment variable.
 
-Where a key is given in both, the environment beats the file, whole: `STREAMEVAL_GAINS` replaces
-`gains`. A key of the file that does not exist is an error, and so is a variable that nearly names a
-key. Other variables are left alone, because Kubernetes puts its own among them (`STREAMEVAL_PORT`,
-for a service of that name). Each error is one line that names the key.
+The environment beats the file, whole keys at a time: `STREAMEVAL_GAINS` replaces `gains`. An
+unknown key of the file is an error, and so is a variable that nearly names a key. Other variables
+are left alone, because Kubernetes adds some (`STREAMEVAL_PORT`, for a service of that name). Each
+error is one line that names the key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streameval.config.settings import PREFIX, SECRETS, Settings, WindowSettings
 __all__ = ["Settings", "load", "reference"]
 
 NEARLY: Final = 0.93
-"""How alike a variable and one of ours are that differ by a letter or two of the key."""
+"""The likeness (0 to 1) of two variables that differ by a letter or two of the key."""
 
 OTHER_NAMES: Final = {
     "bootstrap": "kafka",
@@ -51,7 +51,7 @@ OTHER_NAMES: Final = {
     "feedback": "positives",
     "lateness": "allowed_lateness",
 }
-"""What other systems call some of the keys."""
+"""Other systems' names of some keys."""
 
 
 def load(path: Path | None) -> Settings:
@@ -63,22 +63,22 @@ def load(path: Path | None) -> Settings:
     named = path or os.environ.get(f"{PREFIX}CONFIG")
     given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
-    place = f"{named}: " if named else ""
+    source = f"{named}: " if named else ""
     try:
         return Settings(**from_file)
     except ValidationError as error:
         problems: list[Any] = list(error.errors(include_url=False))
-        # A misspelt key also leaves the right one missing: the first cause comes first.
+        # A misspelt key also leaves the right one missing: report the misspelling first.
         problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
-        raise ConfigError(place + _problem(problems[0])) from None
+        raise ConfigError(source + _problem(problems[0])) from None
     except SettingsError as error:
-        # pydantic names the key in quotes; the variable's value is not in the message.
+        # pydantic names the key in quotes and leaves out the variable's value.
         key = str(error).split('"')[1]
         raise ConfigError(f"{PREFIX}{key.upper()}: write JSON, like {_example(key)}") from None
 
 
 def _refuse_misspelt(environment: Mapping[str, str]) -> None:
-    """Raise ConfigError for a variable that is one or two letters away from one of ours."""
+    """Raise ConfigError for a variable that misspells one of ours by a letter or two."""
     known = [PREFIX + key.upper() for key in Settings.model_fields]
     known += [f"{PREFIX}{key.upper()}_FILE" for key in SECRETS]
     for variable in sorted(environment):
@@ -97,16 +97,16 @@ def _in_environment(key: str) -> bool:
 
 
 def _problem(problem: Any) -> str:
-    """One line for one of pydantic's errors: the key, and what to do about it."""
+    """Write one of pydantic's errors as one line: the key, and the cure."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{key}: there is no such key{_meant(str(problem['loc'][-1]))}"
+        return f"{key}: no such key{_meant(str(problem['loc'][-1]))}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}: {message}" if key else message
     message = (message[:1].lower() + message[1:]).replace("tuple", "list")
-    shown = "" if _secret(problem["loc"]) else f", not {str(problem['input'])[:60]!r}"
-    return f"{key}: {message}{shown}"
+    given = "" if _secret(problem["loc"]) else f", not {str(problem['input'])[:60]!r}"
+    return f"{key}: {message}{given}"
 
 
 def _secret(location: tuple[int | str, ...]) -> bool:

@@ -1,10 +1,10 @@
 """The log of a worker: lines for people, or one JSON object a line for programs; to stderr.
 
-What libraries repeat is said once in a while: aiokafka writes 50 lines a second while Kafka is
-away, and what matters about that, the worker says itself. Their tracebacks are one line, and what
-only their authors understand is said in our words.
+Repeated lines of libraries pass once in a while: aiokafka writes 50 a second while Kafka is away,
+and the worker reports that itself. Tracebacks of libraries shrink to one line. Messages that only
+their authors understand are replaced by ours.
 
-Configured once, by the worker process; nothing else in the package touches logging's setup.
+The worker process configures the log once; no other module touches logging's setup.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import logging
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-# What these say at INFO is about themselves; their warnings we want.
+# At INFO these libraries talk about themselves; we want their warnings.
 _QUIET: Final = ("aiokafka", "asyncio", "faust", "kafka", "mode")
 
-# What libraries say of one fact, and what it means to whoever runs a worker.
+# Messages of libraries, and our words for the people who run a worker.
 _IN_OUR_WORDS: Final = {
     "Thread keepalive is not responding": "the pages were held up for some seconds: the machine is"
     " too busy, or the worker was stopped",
     "is overlapping (interval=": "a step of the work took longer than its interval: the machine is"
     " too busy, or there is too much for one worker",
 }
-# What asyncio says of an error that nobody waits for any more. Of a connection that is no reason to
-# worry: whoever asks next gets the error of its own.
+# asyncio's messages about an error that nobody awaits any more. A connection's error is harmless
+# there: the next caller gets an error of its own.
 _LEFT_OVER: Final = (
     "Task exception was never retrieved",
     "Future exception was never retrieved",
@@ -37,7 +37,7 @@ REPEAT_SECONDS: Final = 30.0
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Log from `level` ("info", …) on, in `form`; libraries from warnings on."""
+    """Set the log up: from `level` ("info", …) on, in `form`; libraries from warnings on."""
     handler = logging.StreamHandler()
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _TEXT)
@@ -49,11 +49,11 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
 
 
 class Seldom(logging.Filter):
-    """Lets a library's message through once in `REPEAT_SECONDS`, by its text before formatting.
+    """Filter that passes a library's message once in `REPEAT_SECONDS`, by its unformatted text.
 
-    Lines of streameval itself always pass; what every first start of a group brings passes if it
-    lasts. Tracebacks of libraries are cut to the error, but for those that asyncio logs: they are
-    of our own code, or of a connection and then left out.
+    Lines of streameval itself always pass. The error that every first start of a group brings
+    passes if it lasts. Tracebacks of libraries shrink to the error. Those that asyncio logs stay
+    whole when they come from our own code, and are left out when they come from a connection.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Seldom(logging.Filter):
         self._last: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written."""
+        """Decide whether the record is written."""
         library = record.name.partition(".")[0]
         if library not in _QUIET:
             return True
@@ -75,7 +75,7 @@ class Seldom(logging.Filter):
             if theirs in str(record.msg):
                 record.msg, record.args = ours, ()
                 record.levelno, record.levelname = logging.WARNING, "WARNING"
-        # A closed set of templates; the cut keeps those few that are formatted by their caller.
+        # A closed set of templates; 40 characters suffice for the few that come formatted.
         said = (record.name, str(record.msg)[:40])
         if record.created - self._last.get(said, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return False
@@ -85,15 +85,15 @@ class Seldom(logging.Filter):
 
 
 def _is_of_a_connection(error: BaseException) -> bool:
-    """Whether a client of Kafka, or the network, raised an error."""
+    """Tell whether a client of Kafka, or the network, raised an error."""
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "aiokafka"
 
 
 def _is_of_a_first_start(record: logging.LogRecord) -> bool:
-    """Whether this is aiokafka's error that no broker coordinates the group yet.
+    """Recognise aiokafka's error that no broker coordinates the group yet.
 
-    Kafka makes its topic of offsets when the first group asks for its coordinator, and says so
-    until that is done; aiokafka asks again. It is no error unless it lasts.
+    Kafka creates its topic of offsets when the first group asks for its coordinator, and reports
+    this error until then; aiokafka asks again. Only a lasting error matters.
     """
     arguments = record.args if isinstance(record.args, tuple) else ()
     return record.name == "aiokafka.consumer.group_coordinator" and any(

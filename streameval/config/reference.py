@@ -1,4 +1,4 @@
-"""docs/configuration.md, written from the settings model."""
+"""The text of docs/configuration.md, made from the settings model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streameval.base.durations import Duration, format_duration
 from streameval.config.settings import PREFIX, SECRETS, Settings
 
 _SECTIONS = {
-    "positives": "What the figures mean",
+    "positives": "The meaning of the figures",
     "kafka": "Kafka",
     "redis": "Redis",
     "batch_interval": "The worker",
@@ -34,9 +34,9 @@ counts as unset. Secrets ({", ".join(f"`{key}`" for key in SECRETS)}) may also s
 that a variable with `_FILE` names: `{PREFIX}REDIS_PASSWORD_FILE=/run/secrets/redis`.
 
 Durations are a whole number and a unit: `500ms`, `30s`, `5m`, `24h`, `7d`; `0` needs none.
-An unknown key, or a value that cannot be, ends the program with exit code 2 and a line that names
-the key. The keys under "{_SECTIONS["positives"]}" define every figure: state that was written
-under other values is refused at the start, which says what changed
+An unknown key or an impossible value ends the program with exit code 2 and a line that names the
+key. The keys under "{_SECTIONS["positives"]}" define every figure. A worker refuses stored
+state of other values at its start and says which keys changed
 (`streameval worker --reset-windows` keeps the counters and starts the windows anew).
 """
 
@@ -78,7 +78,7 @@ def _duration(field: FieldInfo) -> Duration | None:
 
 
 def _values(key: str, field: FieldInfo) -> str:
-    """Say what a value may be: the choices, the range with its unit, or just its type."""
+    """Describe the values of a key: the choices, the range with its unit, or just the type."""
     duration = _duration(field)
     if duration is not None:
         return f"duration, {duration}"
@@ -94,4 +94,4 @@ def _values(key: str, field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201  # the point of the command
+    print(reference(), end="")  # noqa: T201  # the purpose of the command

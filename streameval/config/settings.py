@@ -1,7 +1,7 @@
 """The settings model: every key, its default, its bounds and the sentence that documents it.
 
-`config.load` fills it from a file and the environment. Every check of a value is here, so that
-what is loaded is good.
+`config.load` fills it from a file and the environment. Every check of a value is here, so loaded
+settings are good.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from streameval.base.limits import (
 from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Window
 
 PREFIX: Final = "STREAMEVAL_"
-"""What the name of an environment variable begins with."""
+"""The beginning of an environment variable's name."""
 
 DEFAULT_TOPIC: Final = "recsys-events"
 SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
-"""The keys that may also stand in a file, and are never shown."""
+"""The keys that may also stand in a file; no output contains them."""
 
 _LONGEST: Final = format_duration(MAX_DURATION)
-# What a URL of Redis may name besides the database: files (PEM).
+# The options that a URL of Redis may carry; files are PEM.
 _TLS: Final[dict[str, set[str] | None]] = {
     "ssl_ca_certs": None,
     "ssl_certfile": None,
@@ -63,11 +63,11 @@ _TLS: Final[dict[str, set[str] | None]] = {
     "ssl_cert_reqs": {"required", "none"},
     "ssl_check_hostname": {"true", "false"},
 }
-"""The options of a URL of Redis: their values, None where it is a file."""
+"""Each option of a Redis URL and its values; None stands for a file."""
 
 
 def _no_flag(value: object) -> object:
-    """YAML's `yes` is no number, though Python would take it for 1."""
+    """Refuse YAML's `yes`, which Python would take for 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueError
     return value
@@ -114,7 +114,7 @@ def _address(value: str) -> str:
 
 
 def _like(value: str) -> str:
-    """The address that was meant, where the value says enough."""
+    """Suggest the intended address, if the value contains one."""
     meant = re.fullmatch(r"\w+://([\w.-]+:\d{1,5})/?", value, re.ASCII)
     return f", like {meant[1]}" if meant else ""
 
@@ -130,7 +130,7 @@ def _port_alone(value: object) -> object:
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
-    # No message quotes any part of it: what stands in the wrong place may be the password.
+    # No message quotes any part of the URL: a misplaced part may be the password.
     try:
         url = urlsplit(value.get_secret_value())
         options = parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query))
@@ -143,7 +143,7 @@ def _redis_url(value: SecretStr) -> SecretStr:
         raise ValueError("the database is a number: write redis://HOST:PORT/0")
     names = [name for name, _ in options]
     if options and (url.scheme != "rediss" or not _TLS.keys() >= set(names)):
-        raise ValueError(f"its only options are those of rediss://: {', '.join(_TLS)}")
+        raise ValueError(f"it takes only the options of rediss://: {', '.join(_TLS)}")
     if len(names) > len(set(names)):
         raise ValueError(f"{', '.join(names)}: write each once")
     for name, given in options:
@@ -252,17 +252,17 @@ class _SecretFiles(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Every key; the descriptions are what docs/configuration.md says. Durations are in ms."""
+    """Every key, with the description in docs/configuration.md. Durations are in ms."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_ignore_empty=True,
         extra="forbid",
         frozen=True,
-        validate_default=False,  # a default is what parsing gives, in ms
+        validate_default=False,  # defaults are in ms already, as after parsing
     )
 
-    # What the figures mean
+    # The meaning of the figures
     positives: tuple[Annotated[str, AfterValidator(_positive)], ...] = Field(
         ("click", "like"),
         min_length=1,
@@ -276,7 +276,8 @@ class Settings(BaseSettings):
         "linear", description="Whether a gain g counts as g or as 2^g - 1 in NDCG."
     )
     dimensions: tuple[Literal["variant", "surface"], ...] = Field(
-        ("variant",), description="What splits the figures into segments; empty for none."
+        ("variant",),
+        description="The fields of events that split the figures into segments; may be empty.",
     )
     max_segments: Integer = Field(
         200,
@@ -302,7 +303,7 @@ class Settings(BaseSettings):
         description=f"Sliding windows; a slide divides its size, into at most {MAX_PANES} panes.",
     )
     attribution_window: Annotated[int, Duration("1ms", _LONGEST)] = Field(
-        1_800_000, description="How long after its slate feedback still counts."
+        1_800_000, description="Feedback counts for this long after its slate."
     )
     allowed_lateness: Annotated[int, Duration("0", _LONGEST)] = Field(
         60_000,
@@ -322,16 +323,16 @@ class Settings(BaseSettings):
     )
     dead_letter_topic: Name = Field(
         f"{DEFAULT_TOPIC}.dead-letter",
-        description="Where rejected events go; by default the topic's name with `.dead-letter`.",
+        description="The topic of rejected events; by default `topic` with `.dead-letter`.",
     )
     start_from: Literal["earliest", "latest"] = Field(
-        "earliest", description="Where a partition without a stored offset begins."
+        "earliest", description="The first record to read in a partition without a stored offset."
     )
     read_memory: Integer = Field(
         READ_MEMORY,
         ge=MIN_READ_MEMORY,
         le=MAX_READ_MEMORY,
-        description="Bytes of memory for what was fetched and unpacked and is not applied yet, all"
+        description="Bytes of memory for fetched and unpacked records that are not applied yet, all"
         " partitions together; a batch may have 7/16 of it, unpacked.",
     )
     session_timeout: Annotated[int, Duration("1s", "30m")] = Field(
@@ -339,10 +340,10 @@ class Settings(BaseSettings):
         description="A worker that is silent for this long loses its partitions to the others.",
     )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How to talk to Kafka."
+        "PLAINTEXT", description="The protocol of Kafka's listener."
     )
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="How to log in, with a SASL protocol."
+        "SCRAM-SHA-512", description="The way to log in, with a SASL protocol."
     )
     kafka_username: str | None = Field(None, description="Kafka's user, with a SASL protocol.")
     kafka_password: SecretStr | None = Field(
@@ -366,10 +367,10 @@ class Settings(BaseSettings):
         " `redis://USER@HOST` for an ACL user.",
     )
     redis_password: SecretStr | None = Field(
-        None, description="Redis' password, where it does not stand in the URL."
+        None, description="Redis' password, if the URL has none."
     )
     user_ttl: Annotated[int | None, Duration("1m", "3660d")] = Field(
-        None, description="How long a user's counters outlive their last change; null: for ever."
+        None, description="Time that a user's counters outlive their last change; null: for ever."
     )
 
     # The worker
@@ -383,13 +384,13 @@ class Settings(BaseSettings):
         MAX_BATCH_USERS, ge=1, le=MAX_BATCH_USERS, description="Users a batch touches, about."
     )
     checkpoint_interval: Annotated[int, Duration("1s", "1h")] = Field(
-        30_000, description="Time between checkpoints: what a restart reads again."
+        30_000, description="Time between checkpoints; a restart reads that much again."
     )
     tick: Annotated[int, Duration("100ms", "1m")] = Field(
         1_000, description="Time between two computations of the figures."
     )
     shutdown_deadline: Annotated[int, Duration("1s", "15s")] = Field(
-        12_000, description="All the time a worker takes to stop, whatever is down."
+        12_000, description="Longest time that a worker takes to stop, also while servers are down."
     )
 
     # Files
@@ -410,7 +411,7 @@ class Settings(BaseSettings):
     checks: Annotated[Path, AfterValidator(_file)] | None = Field(
         None,
         description="YAML file of the checks that follow each snapshot (`streameval check"
-        " --schema`); needs `snapshots` and `outcomes`; null: none do.",
+        " --schema`); needs `snapshots` and `outcomes`; null: no checks.",
     )
     pseudonymize: SecretStr | None = Field(
         None,
@@ -420,10 +421,11 @@ class Settings(BaseSettings):
 
     # Web page and log
     listen: Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)] = Field(
-        "127.0.0.1:8080", description="Where the pages and /metrics are served; port 0: any free."
+        "127.0.0.1:8080",
+        description="The address of the pages and /metrics; port 0: any free port.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least that is logged."
+        "info", description="The lowest level that is logged."
     )
     log_format: Literal["text", "json"] = Field("text", description="Lines for people, or JSON.")
 
@@ -436,7 +438,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources: environment, secrets in files, then what the caller gives."""
+        """Order the sources: environment, secrets in files, then the caller's values."""
         del dotenv_settings, file_secret_settings
         return env_settings, _SecretFiles(settings_cls), init_settings
 
@@ -449,7 +451,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Check what no key can check alone; each message names the key to change."""
+        """Check relations of keys; each message names the key to change."""
         kinds = [positive.kind for positive in self._positives()]
         _distinct("positives", kinds)
         for kind in self.gains.keys() - set(kinds):
@@ -484,7 +486,7 @@ class Settings(BaseSettings):
         )
 
     def definition(self) -> Definition:
-        """Return what the figures mean: the part that the state depends on."""
+        """Return the definition of the figures: the part that the state depends on."""
         return Definition(
             positives=self._positives(),
             gains=dict(self.gains),
@@ -508,9 +510,9 @@ class Settings(BaseSettings):
         if self.redis_password is None:
             return url.geturl()
         user, _, _ = (url.username or "").partition(":")
-        place = url.netloc.rpartition("@")[2]
+        host = url.netloc.rpartition("@")[2]
         password = quote(self.redis_password.get_secret_value(), safe="")
-        return urlunsplit(url._replace(netloc=f"{user}:{password}@{place}"))
+        return urlunsplit(url._replace(netloc=f"{user}:{password}@{host}"))
 
     @property
     def listen_host(self) -> str:

@@ -1,4 +1,4 @@
-"""The demo's verdict: the service's figures beside the truth, its counters beside what was sent."""
+"""The demo's result: figures beside the truth, the service's counters beside the sent events."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ FIGURES: Final = (
     ("like rate", "positive_rate", {"feedback": "like"}),
     ("NDCG@10", "ndcg", {"k": "10"}),
 )
-"""What people see, the metric's name without its prefix, and its labels beside the common ones; in
-the order of `Truth`."""
+"""Each figure's heading, metric without its prefix, and labels beside the common ones; in the order
+of `Truth`."""
 
 LIMIT: Final = 4.0
-"""How many standard errors a figure may lie from the truth."""
+"""Standard errors that a figure may lie from the truth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When the stream began (ms), the window that is compared, and H (ms)."""
+    """The start of the stream (ms), the window to compare, and H (ms)."""
 
     start: int
     window: Window
     horizon: int
 
     def filled(self, watermark: int) -> int:
-        """How much of the matured window (ms) the stream has filled."""
+        """Return the part of the matured window (ms) that the stream has filled."""
         slide = self.window.slide
         end = (watermark - self.horizon) // slide * slide
         return max(0, end - max(self.start, end - self.window.size))
 
 
 class Comparison(NamedTuple):
-    """One figure of one variant; None is what has not come in yet."""
+    """One figure of one variant; None stands for a value that has not come yet."""
 
     variant: str
     label: str
@@ -51,14 +51,14 @@ class Comparison(NamedTuple):
 
     @property
     def distance(self) -> float | None:
-        """From the truth, in standard errors."""
+        """The distance from the truth, in standard errors."""
         if self.matured is None or self.truth is None or not self.stderr:
             return None
         return (self.matured - self.truth) / self.stderr
 
 
 def compare(page: Page, world: World, span: Span, live_window: str) -> list[Comparison]:
-    """Every figure of every variant, the live one from a shorter window."""
+    """Compare every figure of every variant; live figures have a shorter window."""
     watermarks = page.by("streameval_watermark_timestamp_seconds", "partition").values()
     filled = span.filled(round(max(watermarks) * 1000)) if watermarks else 0
     expected = truth(world, filled) if filled else {}
@@ -67,9 +67,9 @@ def compare(page: Page, world: World, span: Span, live_window: str) -> list[Comp
         truths = expected.get(variant.name, (None,) * len(FIGURES))
         for (label, name, labels), true in zip(FIGURES, truths, strict=True):
             metric = f"streameval_{name}"
-            place = {"variant": variant.name, **labels}
-            live = place | {"window": live_window, "basis": "live"}
-            matured = place | {"window": span.window.name, "basis": "matured"}
+            common = {"variant": variant.name, **labels}
+            live = common | {"window": live_window, "basis": "live"}
+            matured = common | {"window": span.window.name, "basis": "matured"}
             found = (
                 page.value(metric, live),
                 page.value(metric, matured),
@@ -80,13 +80,13 @@ def compare(page: Page, world: World, span: Span, live_window: str) -> list[Comp
 
 
 def within(comparisons: Sequence[Comparison]) -> bool:
-    """Whether every figure has matured and lies within `LIMIT` standard errors of the truth."""
+    """Tell whether every figure has matured within `LIMIT` standard errors of the truth."""
     distances = [comparison.distance for comparison in comparisons]
     return all(distance is not None and abs(distance) <= LIMIT for distance in distances)
 
 
 def fates(page: Page) -> Counter[str]:
-    """What the service has done with events, in the words of `Message.fate`; nothing at 0."""
+    """Count the service's events by fate, as in `Message.fate`; without zeros."""
     accepted = sum(page.by("streameval_events_total", "event").values())
     rejected = page.by("streameval_events_rejected_total", "reason")
     counts = {"accepted": accepted, **rejected}

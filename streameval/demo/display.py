@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a table that stays in place, or plain lines off a terminal."""
+"""The demo's display: a table that refreshes on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streameval.base.terminal import UNDEFINED, shown
+from streameval.base.terminal import UNDEFINED, format_figure
 from streameval.demo.comparison import LIMIT, Comparison, within
 
 LINE_EVERY: Final = 5
@@ -28,7 +28,7 @@ class View(NamedTuple):
 
 
 class Titles(NamedTuple):
-    """What stays the same: where to look, and the windows of the live and the matured column."""
+    """The fixed parts: the pages' address, and the windows of the live and the matured column."""
 
     address: str
     live: str
@@ -36,7 +36,7 @@ class Titles(NamedTuple):
 
 
 class Show(Protocol):
-    """Shows one moment."""
+    """A function that shows one moment."""
 
     def __call__(self, view: View) -> None:
         """Show it."""
@@ -44,7 +44,7 @@ class Show(Protocol):
 
 @contextmanager
 def display(console: Console, titles: Titles) -> Iterator[Show]:
-    """A way to show moments, until the block ends."""
+    """Yield a function that shows moments, until the block ends."""
     console.print(f"status page  {titles.address}/", highlight=False)
     console.print(f"metrics      {titles.address}/metrics", highlight=False)
     console.print("Ctrl-C ends the demo.\n", highlight=False)
@@ -61,7 +61,7 @@ def _moment(view: View, titles: Titles) -> Group:
 
 
 def comparison_table(comparisons: Sequence[Comparison], titles: Titles) -> Table:
-    """Live and matured figures beside the truth, one row a variant and figure."""
+    """Build a table of live and matured figures beside the truth."""
     table = Table("variant", "figure")
     headings = (f"live {titles.live}", f"matured {titles.matured}", "truth", "off by")
     for heading in headings:
@@ -71,7 +71,11 @@ def comparison_table(comparisons: Sequence[Comparison], titles: Titles) -> Table
         if previous not in (None, row.variant):
             table.add_section()
         previous = row.variant
-        figures = (shown(row.live), shown(row.matured, row.stderr), shown(row.truth))
+        figures = (
+            format_figure(row.live),
+            format_figure(row.matured, row.stderr),
+            format_figure(row.truth),
+        )
         table.add_row(row.variant, row.label, *figures, _distance(row))
     return table
 
@@ -87,7 +91,7 @@ def _print_line(console: Console, view: View) -> None:
     if view.seconds % LINE_EVERY:
         return
     figures = "  ".join(
-        f"{row.variant} {row.label} {shown(row.matured)} (truth {shown(row.truth)})"
+        f"{row.variant} {row.label} {format_figure(row.matured)} (truth {format_figure(row.truth)})"
         for row in view.comparisons
         if row.matured is not None
     )
@@ -106,7 +110,7 @@ def print_summary(
     sent: Mapping[str, int],
     counted: Mapping[str, int],
 ) -> None:
-    """The verdict, figure by figure and event by event."""
+    """Print the result, figure by figure and event by event."""
     console.print(comparison_table(comparisons, titles))
     console.print(f"sent:    {_counts(sent)}", highlight=False)
     console.print(f"counted: {_counts(counted)}", highlight=False)

@@ -1,12 +1,12 @@
-"""`streameval demo`: the service at work on a stream whose truth is known, and the verdict.
+"""`streameval demo`: the service at work on a stream with known truth, and the result.
 
 1. Start broker and store (unless given), create a topic of the run's own, start a worker.
 2. Send the simulated stream as time goes by; each second read the worker's page and show it.
-3. Stop sending, wait until every event is counted, compare figures and counters, say so.
-4. End the processes, worker first; remove what was made.
+3. Stop sending, wait until every event is counted, compare figures and counters, print the result.
+4. End the processes, worker first; remove files and topics.
 
-The figures compared are the last ones read while the stream was still flowing: afterwards an idle
-worker's time moves on, and feedback that was never sent would be missed as if it were due.
+The compared figures are the last ones read while the stream was still flowing. Afterwards an idle
+worker's time moves on, and feedback that was never sent would seem due and missing.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from streameval.demo.truth import LIKE_GAIN
 
 PARTITIONS: Final = 4
 LIVE, MATURED = Window("20s", 20_000, 1_000), Window("5m", 300_000, 5_000)
-# From here on (seconds) a demo must have matured figures: H, a pane, and time to start.
+# Seconds after which a demo must have matured figures: H, a pane, and time to start.
 LONG_ENOUGH: Final = 30
-# How long (seconds) the worker may take to count what was sent last.
+# Time (seconds) for the worker to count the last events.
 SETTLE_SECONDS: Final = 20
 FEED_EVERY: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says; `seconds` is None for "until Ctrl-C"."""
+    """The options of the command line; `seconds` None means until Ctrl-C."""
 
     seconds: int | None
     kafka: str | None
@@ -56,7 +56,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Run the whole demo; gives the exit code: 1 where figures or counters disagree."""
+    """Run the whole demo and return the exit code: 1 if figures or counters disagree."""
     # A terminated demo ends its processes just as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
 
 
 def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object]:
-    """The worker's settings: as documented, but in seconds where a service has minutes."""
+    """Return the worker's settings, with seconds in place of a service's minutes."""
     world = World()
     return {
         "kafka": kafka,
@@ -97,7 +97,7 @@ def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object
 
 @contextmanager
 def _topics(kafka: str, topic: str, *, keep: bool) -> Iterator[None]:
-    """The run's topic and its dead-letter topic; `keep` them where the broker ends with us."""
+    """Create the run's topic and its dead-letter topic; `keep` them if the broker ends with us."""
     from streameval.kafka.admin import create_topics, delete_topics
 
     asyncio.run(create_topics(_client(kafka), {topic: PARTITIONS, f"{topic}.dead-letter": 1}))
@@ -113,7 +113,7 @@ def _client(kafka: str) -> dict[str, str]:
 
 
 class _Demo:
-    """Steps 2 and 3: the stream, the worker's page, and the verdict."""
+    """Steps 2 and 3: the stream, the worker's page, and the result."""
 
     def __init__(
         self, options: Options, kafka: str, topic: str, running: Worker, console: Console
@@ -146,7 +146,7 @@ class _Demo:
         return 0 if self._good(comparisons) and sent == counted else 1
 
     async def _feed(self) -> None:
-        """Send what is due, until it is time to stop; afterwards all of it is acknowledged."""
+        """Send due events until it is time to stop; at the end Kafka has acknowledged all."""
         from streameval.kafka.admin import sender
 
         async with sender(_client(self._kafka), self._topic) as send:
@@ -156,7 +156,7 @@ class _Demo:
                 await asyncio.sleep(FEED_EVERY)
 
     async def _watch(self, feed: asyncio.Task[None], show: Show) -> list[Comparison]:
-        """Show the page each second; gives the comparisons of the last one."""
+        """Show the page each second, and return the comparisons of the last one."""
         comparisons: list[Comparison] = []
         horizon = self._world.attribution_window + self._world.allowed_lateness
         span = Span(self._start, MATURED, horizon)
@@ -173,7 +173,7 @@ class _Demo:
         return comparisons
 
     async def _settled(self) -> Counter[str]:
-        """What the worker has counted, as soon as that is all, or has had time enough."""
+        """Return the worker's counts as soon as they are complete, or its time is over."""
         end = _now() + SETTLE_SECONDS * 1000
         counted = Counter[str]()
         while _now() < end and counted.total() < self._recommender.sent.total():
@@ -189,7 +189,7 @@ class _Demo:
             raise StreamevalError(f"the demo's worker no longer answers: {last}") from error
 
     def _good(self, comparisons: list[Comparison]) -> bool:
-        """Whether the figures agree with the truth; a short run need not have any yet."""
+        """Tell whether the figures agree with the truth; a short run may have none yet."""
         seconds = (_now() - self._start) // 1000
         matured = any(comparison.matured is not None for comparison in comparisons)
         return within(comparisons) if matured else seconds < LONG_ENOUGH

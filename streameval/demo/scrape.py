@@ -25,11 +25,11 @@ class Page:
                 self._samples[name, frozenset(_LABEL.findall(labels or ""))] = float(value)
 
     def value(self, name: str, labels: Mapping[str, str]) -> float | None:
-        """One sample, None where the page has none."""
+        """Return one sample; None if the page lacks it."""
         return self._samples.get((name, frozenset(labels.items())))
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The samples of a name, by their value of one label."""
+        """Return the samples of a name, by their value of one label."""
         return {
             dict(labels).get(label, ""): value
             for (sample, labels), value in self._samples.items()
@@ -38,6 +38,6 @@ class Page:
 
 
 def scrape(address: str) -> Page:
-    """Read `address`/metrics; raises `OSError` where the worker does not answer."""
+    """Read `address`/metrics; raises `OSError` if the worker does not answer."""
     with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:  # noqa: S310
         return Page(answer.read().decode())

