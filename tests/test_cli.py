@@ -177,6 +177,18 @@ def test_nothing_of_a_document_is_printed_where_a_figure_of_it_is_not_finite(cap
     assert capsys.readouterr().out == ""
 
 
+def test_rules_follow_the_dimensions_of_the_configuration(tmp_path):
+    config = tmp_path / "streameval.yaml"
+    config.write_text("dimensions: [surface]")
+    rules = streameval("rules", "--config", config)
+    board = streameval("rules", "--dashboard", "--config", config)
+    assert (rules.returncode, board.returncode) == (0, 0)
+    assert b"sum by (job, namespace, window, basis, surface) (" in rules.stdout
+    assert {variable["name"] for variable in json.loads(board.stdout)["templating"]["list"]} == {
+        *("job", "window", "basis", "feedback", "k")
+    }
+
+
 def test_no_command_shows_help_and_is_an_error():
     done = streameval()
     assert done.returncode == 2

@@ -46,7 +46,9 @@ def rules(settings: Settings) -> str:
 
 
 def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:
-    by = ", ".join(("job", "namespace", "window", "basis", *dimensions))
+    by, of_window = (
+        ", ".join(("job", "namespace", "window", *basis, *dimensions)) for basis in (("basis",), ())
+    )
     yield "      # Counts: users, impressions and slates of a window are distinct by construction."
     for count in ("users", "impressions", "slates", "slates_with_positive"):
         yield _sum(count, by)
@@ -57,7 +59,7 @@ def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:
     yield "      # Ranking metrics."
     for metric in RANKING:
         yield from _mean(metric.name, "slates", "k", by)
-    yield _MATURITY.format(by=by.replace(" basis,", "").removesuffix(", basis"))
+    yield _MATURITY.format(by=of_window)
 
 
 def _sum(count: str, by: str) -> str:
