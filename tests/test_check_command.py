@@ -93,7 +93,7 @@ def test_the_command_fails_with_exit_code_1_and_a_line_that_says_why(tmp_path):
     [
         (["--log", "x.jsonl"], "write PARTITION=FILE"),
         (["--log", "0=nowhere.jsonl"], "cannot read nowhere.jsonl"),
-        (["--snapshot", "nowhere"], "nowhere is no snapshot"),
+        (["--snapshot", "nowhere"], "nowhere is not a snapshot"),
         (["--reference", "nowhere"], "reference: nowhere: no such folder: give a snap"),
     ],
 )
@@ -129,13 +129,13 @@ def others(tmp_path_factory):
         ("--reference log.jsonl", "reference: log.jsonl: is a file: give a snapshot, or a folder"),
         ("--reference foreign", "reference: {}foreign/dt=2026-01-01/z.parquet: no column user"),
         ("--reference " + "a" * 300, "is too long for the name of a file"),
-        ("--reference s3://[x", "s3://[x is no URI of a file system: "),
-        ("--reference snapshot", "snapshot is no snapshot, or not whole"),
+        ("--reference s3://[x", "s3://[x is not a URI of a file system: "),
+        ("--reference snapshot", "snapshot is not a snapshot, or not whole"),
         ("--outcomes mixed", "outcomes: {}mixed/dt=2026-01-01/z.parquet: no column ranks"),
         ("--outcomes " + "a" * 300, "is too long for the name of a file"),
-        ("--outcomes s3://[x", "s3://[x is no URI of a file system: "),
-        ("--snapshot snapshot", "snapshot is no snapshot, or not whole"),
-        ("--snapshot " + "a" * 300, "is no snapshot, or not whole"),
+        ("--outcomes s3://[x", "s3://[x is not a URI of a file system: "),
+        ("--snapshot snapshot", "snapshot is not a snapshot, or not whole"),
+        ("--snapshot " + "a" * 300, "is not a snapshot, or not whole"),
     ],
 )
 def test_what_is_given_and_something_else_is_one_line(

@@ -119,7 +119,7 @@ def test_a_rank_that_nobody_reaches_is_named_with_its_place(tables: Path, rank: 
     (tables / "slates.csv").write_text(f"list,item,rank\nu1,a,1\nu1,b,{rank}\n")
     said = refused(*LISTS, "--metrics", "ndcg,half_life,recall")
     assert said == (
-        f"slates.csv: row 2, list u1: column rank: {rank} is no whole number from 1 to 1,000,000"
+        f"slates.csv: row 2, list u1: column rank: {rank} is not a whole number from 1 to 1,000,000"
     )
 
 
@@ -153,7 +153,7 @@ def test_gains_too_large_for_a_figure_are_one_line(labels: str, metric: str, mes
 def test_features_need_values_that_are_finite_and_not_all_0() -> None:
     for name, message in (
         ("zeros.csv", "no item has a feature"),
-        ("nan.csv", "is no finite number"),
+        ("nan.csv", "is not a finite number"),
     ):
         arguments = ("slates.csv", "--metrics", "diversity", "--features", name)
         assert message in refused(*arguments)
@@ -184,7 +184,7 @@ def outcome_file(path: Path, **changed: Any) -> str:
         ({"gains": None}, "column gains has rows without a value"),
         ({"gains": [1.0, None, 0.0]}, "column gains has lists with a gap"),
         ({"gains": [1.0]}, "columns ranks and gains have lists of unequal lengths"),
-        ({"gains": [float("inf"), 0.0, 0.0]}, "column gains has values that are no finite numb"),
+        ({"gains": [float("inf"), 0.0, 0.0]}, "column gains has values that are not finite"),
     ],
 )
 def test_damaged_outcome_files_are_one_line(

@@ -135,12 +135,12 @@ def test_files_of_several_formats_are_one_table() -> None:
 
 
 CELLS = {
-    "row 2, list u1: column rank: 0 is no whole number from 1": "list,item,rank\nu1,a,1\nu1,b,0\n",
-    "column rank: 1.5 is no whole": "list,item,rank\nu1,a,1.5\n",
-    "column rank: nan is no whole": "list,item,rank\nu1,a,nan\n",
-    "column rank: first is no whole": "list,item,rank\nu1,a,first\n",
-    "column score: nan is no finite number": "list,item,score\nu1,a,nan\n",
-    "column score: -inf is no finite": "list,item,score\nu1,a,-inf\n",
+    "row 2, list u1: column rank: 0 is not a whole number": "list,item,rank\nu1,a,1\nu1,b,0\n",
+    "column rank: 1.5 is not a whole": "list,item,rank\nu1,a,1.5\n",
+    "column rank: nan is not a whole": "list,item,rank\nu1,a,nan\n",
+    "column rank: first is not a whole": "list,item,rank\nu1,a,first\n",
+    "column score: nan is not a finite number": "list,item,score\nu1,a,nan\n",
+    "column score: -inf is not a finite": "list,item,score\nu1,a,-inf\n",
     "row 1: column list: is empty": "list,item,rank\n,a,1\n",
     "list u1: column item: is empty": "list,item,rank\nu1,,1\n",
     "column user: is empty": "list,user,item,rank\nr,,a,1\n",
@@ -246,8 +246,8 @@ def test_an_outcome_file_that_is_given_twice_is_read_once() -> None:
 @pytest.mark.parametrize("gain", ["nan", "inf", "much"])
 def test_a_gain_is_a_finite_number(gain: str) -> None:
     write(**{"g.csv": f"list,item,gain\nu1,a,{gain}\n", "g": f"q1 0 d1 {gain}\n"})
-    assert f"column gain: {gain} is no finite number" in refused("s.csv", "--labels", "g.csv")
-    assert f"g:1: {gain} is no finite number" in refused("--run", "run", "--qrels", "g")
+    assert f"column gain: {gain} is not a finite number" in refused("s.csv", "--labels", "g.csv")
+    assert f"g:1: {gain} is not a finite number" in refused("--run", "run", "--qrels", "g")
 
 
 def test_float_ids_are_refused() -> None:
@@ -256,7 +256,7 @@ def test_float_ids_are_refused() -> None:
     assert "column list: ids are floats; write them as text or integers" in refused(
         "s.csv", "--labels", "f.parquet"
     )
-    assert "column list: 1.5 is no id, but a float" in refused("s.csv", "--labels", "f.jsonl")
+    assert "column list: 1.5 is not an id but a float" in refused("s.csv", "--labels", "f.jsonl")
 
 
 def test_an_empty_id_is_refused_in_every_table() -> None:
@@ -318,7 +318,7 @@ def test_latest_ratings_count_by_numbers_and_dates() -> None:
         write(**{"t.csv": f"user,item,rating,prediction,ts\nu,i,1,1,{late}\nu,i,5,1,{early}\n"})
         assert run("--ratings", "t.csv", "--metrics", "mae")["figures"]["mae"]["value"] == 0.0
     write(**{"t.csv": "user,item,rating,prediction,ts\nu,i,1,1,soon\n"})
-    assert "column ts: soon is no number or date" in refused("--ratings", "t.csv")
+    assert "column ts: soon is not a number or a date" in refused("--ratings", "t.csv")
 
 
 @pytest.mark.parametrize("folder", ["item=7", "list=z", "rank=3", "user=w", "variant=A"])

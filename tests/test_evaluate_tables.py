@@ -729,7 +729,7 @@ def test_a_metrics_own_parameter_needs_nothing_but_its_row(
         slates = slates_as("slates", tmp_path)
         labels = written(tmp_path / "l.csv", [{"list": "l1", "item": "b"}])
         asked = (slates, "--labels", labels, "--metrics", "top_hits@2")
-        assert "The share of k; above 0." in invoke("--help")
+        assert "The share of k: above 0." in invoke("--help")
         found = run(*asked, "--top-share", "0.5")
         assert found["notes"]["top_share"] == 0.5
         assert found["figures"].keys() == {"top_hits@2"}
@@ -761,7 +761,7 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "rmse: needs --ratings": [slates, "--metrics", "rmse"],
         "no column prediction": ["--ratings", written(tmp_path / "n.csv", bare)],
         "predicted twice": ["--ratings", rated, "--predictions", twice],
-        "rating: nan is no finite number": ["--ratings", broken],
+        "rating: nan is not a finite number": ["--ratings", broken],
         "nrmse: needs --scale": ["--ratings", rated, "--metrics", "nrmse"],
         "lower number first": ["--ratings", rated, "--scale", "5:1"],
         "such as 1:5": ["--ratings", rated, "--scale", "5"],

@@ -175,7 +175,7 @@ def test_keys_that_are_wrong_are_said_by_writer_and_readers():
 
 
 def test_a_uri_that_cannot_be_is_said_without_its_keys():
-    with pytest.raises(InputError, match=r"^s3://b/x is no URI of a file system") as error:
+    with pytest.raises(InputError, match=r"^s3://b/x is not a URI of a file system") as error:
         locations.opened("s3://key:secret@b/x?colour=red")
     assert "secret" not in str(error.value)
 

@@ -177,7 +177,7 @@ def test_the_line_over_time_is_interrupted_where_there_is_no_slate() -> None:
 
 def test_scores_that_are_no_probabilities_are_not_compared_with_rates(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", outcomes(tmp_path, score=7.5))
-    assert "they are no probabilities" in page
+    assert "cannot be compared with observed shares" in page
     assert curves([outcomes(tmp_path, score=None)], []).calibration == []
 
 

@@ -160,7 +160,7 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     with pytest.raises(InputError, match=r"figures\.json changed since"):
         manifest_of(folder)
     (folder / "figures.json").unlink()
-    with pytest.raises(InputError, match="is no snapshot, or not whole"):
+    with pytest.raises(InputError, match="is not a snapshot, or not whole"):
         manifest_of(folder)
 
 
@@ -261,12 +261,12 @@ def test_two_may_retire_snapshots_at_a_time(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("manifest", "said"),
     [
-        ("[]", "is no snapshot, or not whole"),
-        ('{"files": {}}', "is no snapshot, or not whole"),
-        ('{"files": {"a": 1}, "format": 1}', "is no snapshot, or not whole"),
+        ("[]", "is not a snapshot, or not whole"),
+        ('{"files": {}}', "is not a snapshot, or not whole"),
+        ('{"files": {"a": 1}, "format": 1}', "is not a snapshot, or not whole"),
         ('{"format": 9}', "has format 9, this version reads 1"),
         (lambda whole: whole | {"files": {}}, "is not whole: no figures.json, open.parquet, users"),
-        (lambda whole: whole | {"partitions": [{}]}, "is no snapshot, or not whole"),
+        (lambda whole: whole | {"partitions": [{}]}, "is not a snapshot, or not whole"),
     ],
 )
 def test_a_damaged_manifest_is_one_line(tmp_path, manifest, said):

@@ -1,4 +1,4 @@
-"""`streameval evaluate`: options from what metrics declare, and the way from request to output."""
+"""`streameval evaluate`: options from the declarations of metrics, and the steps to the output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evaluate() -> None:
     """
 
 
-def _evaluate(  # the help of the command is that of `evaluate`
+def _evaluate(  # `evaluate` has the help
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -157,7 +157,7 @@ def _given(
     *,
     per_list: bool,
 ) -> Given:
-    """Return the inputs by what they are, once they are found sound. Raises `InputError`."""
+    """Check the inputs and sort them into tables and parameters. Raises `InputError`."""
     from streameval.core.metrics.inputs import Table
     from streameval.evaluate.input_kinds import declared
     from streameval.evaluate.request import FILES, Given

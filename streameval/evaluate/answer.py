@@ -1,4 +1,4 @@
-"""What an evaluation answers, whatever it read: figures by name, and what a reader should know."""
+"""The result of an evaluation, whatever it read: figures by name, and notes for their readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Figure:
     n: int
 
     def document(self) -> dict[str, float | int | None]:
-        """What `--json` prints of it."""
+        """Return the figure as `--json` prints it."""
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
@@ -34,14 +34,14 @@ Segment: TypeAlias = tuple[str, ...]
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing: `1 rating`, `2,000 ratings`."""
+    """Write a count: `1 rating`, `2,000 ratings`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 class Note(NamedTuple):
-    """Something to know beside the figures: `key` and `value` for programs, `text` for people.
+    """A fact beside the figures: `key` and `value` for programs, `text` for people.
 
-    An empty `text` is nothing that people need to know.
+    With an empty `text` only programs get it.
     """
 
     key: str
@@ -65,7 +65,7 @@ class Answer:
     notes: Sequence[Note] = ()
 
     def document(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the document that `--json` prints."""
         answer: dict[str, Any] = {"figures": _documents(self.figures)}
         if self.by:
             answer["segments"] = [
@@ -80,7 +80,7 @@ class Answer:
 
 
 def merged(names: Sequence[str], answers: Sequence[Answer]) -> Answer:
-    """One answer with the figures `names` in their order; each is in one of `answers`."""
+    """Merge answers into one with the figures `names` in their order."""
     segments = sorted({name for answer in answers for name in answer.segments})
     lists: dict[str, dict[str, float | None]] = {}
     for answer in answers:

@@ -1,9 +1,9 @@
-"""What evaluation is given, whatever the file was: ranked lists in batches, and how to score them.
+"""Ranked lists in batches, whatever the file was, and how to score them.
 
 Of a list only its relevant items are kept, one after another in flat arrays. Scoring pads them to
 matrices, lists of about the same number of relevant items together: a list with 300 of them does
 not make 16,000 others 300 wide. A score does not depend on which lists share its matrix
-(`core.metrics.lists`), so neither does a figure on the cut of the batches.
+(`core.metrics.lists`), and a figure does not depend on the batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batch:
     """n ranked lists and their relevant items, which lie flat, list after list.
 
     `relevant` (n,): how many relevant items a list has; `ranks` (their sum,): 1-based and rising
-    within a list, then 0 for those the list does not show; `gains` (> 0) and `score_ranks` (as
+    within a list, then 0 for items that the list does not have; `gains` (> 0) and `score_ranks` (as
     `core.metrics.Lists` has them) alongside. `length` (n,): items shown. `clusters` (n,): the
     cluster of the list's user; `segments` (n,): the index in `names` of its values of `--by`.
     `ids`: the lists' names, where they were asked for. `tied`: how many lists have equal

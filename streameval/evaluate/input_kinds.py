@@ -55,11 +55,12 @@ from streameval.files.tables import require_disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """How figures of an input kind are computed. `inputs` names its files for people.
+    """The computation of figures of an input kind. `inputs` names its files for people.
 
-    `takes`: every input that it may read. `reads` picks those that it reads of the given ones,
-    where that is not all. `present` tells whether its files were given. `default` names its
-    figures where nobody asked for any. `heading` is that of its metrics' parameters in help.
+    `takes`: every input that it may read. `reads` picks the ones that it does read, if these depend
+    on the given files. `present` tells whether its files were given. `default` names its
+    figures where nobody asked for any. Help shows its metrics' parameters under
+    `heading`.
     """
 
     inputs: str

@@ -30,7 +30,7 @@ _ITEMS: Final = 1_024
 
 
 def item_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Errors that are means over items. Raises `InputError`."""
+    """Compute errors that are means over items. Raises `InputError`."""
     sums: dict[Segment, list[Means]] = {}
     with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
         notes = load_pairs(connection, given, advance)
@@ -105,9 +105,9 @@ class Means:
 
 
 def _items(connection: Any, by: Sequence[str]) -> Iterator[tuple[Segment, Scores, Scores, Scores]]:
-    """Some items of a segment: Σ error² and Σ |error| in nano-units and pairs, (items, CLUSTERS).
+    """Yield items of a segment: Σ error², Σ |error| (nano-units), pairs, (items, CLUSTERS).
 
-    The clusters are those of DuckDB's MD5: they are drawn again, not merged with those of a stream.
+    Clusters come from DuckDB's MD5: they are drawn again, and never merged with those of a stream.
     Sums are integers, since threads add in any order.
     """
     columns = dimensions(by).removeprefix(", ")

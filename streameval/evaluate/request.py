@@ -63,7 +63,7 @@ EVENTS: Final = Table(
 TIES: Final = Choice(
     name="ties",
     meaning="the order of equal scores: trec_eval's (default of a run) or the file's",
-    words=("trec", "input"),
+    metavar="trec|input",
 )
 COMPLETE: Final = Flag(
     name="complete",
@@ -74,7 +74,7 @@ COMPLETE: Final = Flag(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Files and parameters. `definition` reads the configuration, which says what is a positive.
+    """Files and parameters. `definition` reads the configuration, which defines positives.
 
     `tables` holds files by role: `FILES` are outcome files, slates, or an index's approximate
     results (with `EXACT`). `values` holds the parameters that were given.

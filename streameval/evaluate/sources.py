@@ -1,4 +1,4 @@
-"""Which reader takes the files of `evaluate`: the one place that knows all kinds."""
+"""The reader for the files of `evaluate`: this module knows all kinds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from streameval.files.tables import require_disk
 class Source:
     """Files and how to read them; `outcomes` says that they are outcome files.
 
-    `ties` is the rule for equal scores, where scores decide an order. `notes` is what reading found
-    that a reader should know: complete when all is read.
+    `ties` is the rule for equal scores, where scores decide an order. `notes` are findings for
+    people; they are complete when all is read.
     """
 
     files: Sequence[str]
@@ -41,10 +41,10 @@ def source(
     with_ids: bool = False,
     with_scores: bool = False,
 ) -> Source:
-    """Choose by what was given. Raises `InputError` where that is no question we can answer.
+    """Choose the reader for the given files. Raises `InputError` if none takes them.
 
-    `ties` is `trec` for a run and `input` for tables, unless it is given. `with_ids` and
-    `with_scores`: with what `--per-list` and `auc` need of outcome files.
+    The default of `ties` is `trec` for a run and `input` for tables. `with_ids` and `with_scores`
+    add the columns of outcome files that `--per-list` and `auc` need.
     """
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")

@@ -6,7 +6,7 @@
     evaluation = on_spark.evaluate(rows, ["ndcg@10", "map@10"], by=["variant"])
     print(evaluation.figures()["ndcg@10"])
 
-Each of Spark's partitions is scored by the functions that `streameval evaluate` uses and answers
+Each of Spark's partitions is scored by the functions that `streameval evaluate` uses and returns
 integer sums by segment and cluster of users; the driver adds them up. Integers add in any order, so
 neither partitions nor batches change a bit. The session is the caller's own (Spark 4); its workers
 need this package, in the same version. pyspark is not imported here.
@@ -42,16 +42,16 @@ _SUMS: Final = pa.schema(
         ("refusal", pa.string()),
     ]
 )
-"""What a partition answers: a row a segment, its arrays in `Evaluation` flat; or why it cannot."""
+"""The result of a partition: a row a segment with flat arrays of `Evaluation`; or a refusal."""
 _SUMS_SQL: Final = "segment array<string>, sums array<bigint>, counts array<bigint>, refusal string"
 
 
 def evaluate(
     dataframe: Any, metrics: Sequence[str] = DEFAULT, by: Sequence[str] = ()
 ) -> Evaluation:
-    """The figures `metrics` of a Spark DataFrame with the columns of outcome files.
+    """Compute the figures `metrics` of a Spark DataFrame with the columns of outcome files.
 
-    Needed are `user`, `request` (rows where it is null are no ranked list), `ranks` and `gains`,
+    Needed are `user`, `request` (rows where it is null do not count), `ranks` and `gains`,
     and for `auc` the logged `scores`. `by` takes any other column; null counts as "". Intervals
     come with the figures. Raises `InputError` for a name or a column that is unknown, for rows that
     `streameval evaluate` refuses too, and for too many segments.
@@ -59,7 +59,7 @@ def evaluate(
     evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
     for asked in evaluation.asked:
         if asked.entry.name not in LIST_METRICS:
-            raise InputError(f"{asked.name}: no figure of ranked lists")
+            raise InputError(f"{asked.name}: not a figure of ranked lists")
     needed = dict(_TYPES)
     if any(asked.by_score for asked in evaluation.asked):
         needed["scores"] = "array<double>"
@@ -89,7 +89,7 @@ def evaluate(
 def _scan(
     records: Iterator[Any], metrics: Sequence[str], by: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """One of Spark's partitions, on a worker. An exception would be tried again, so none is."""
+    """Scan one partition on a worker. Errors are returned: Spark would try an exception again."""
     evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
     try:
         for record in records:

@@ -2,8 +2,8 @@
 
 A list's score is a double in integer nano-units; sums by segment and cluster of users are integers
 (`core.metrics`), so batches, files and their order do not change a bit, and memory follows the
-number of segments and not the size of the files. Intervals are those of the delta method over
-clusters of users.
+number of segments and not the size of the files. Intervals come from the jackknife over clusters
+of users.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streameval.stats.intervals import (
 )
 
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
-"""What is computed of ranked lists where nothing is asked for: the stream's metrics."""
+"""The figures of ranked lists where nothing is asked for: the stream's metrics."""
 
 _NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cutoff>[0-9.]+))?")
 _RANK: Final = re.compile("[1-9][0-9]{0,6}")
@@ -48,7 +48,7 @@ BY_NAME: Final = {entry.name: entry for entry in METRICS}
 LIST_METRICS: Final = {
     entry.name: entry for entry in METRICS if isinstance(entry, Metric | MeanMetric)
 }
-"""Those that are computed from ranked lists with labels."""
+"""The metrics of ranked lists with labels, by name."""
 
 
 Column: TypeAlias = tuple[Any, int]
@@ -101,25 +101,25 @@ class Asked:
         return cls(name, entry.with_values(values or {}), k)
 
     def columns(self) -> list[Column]:
-        """What units are scored by: itself, or the parts of a figure that is made of means."""
+        """Return the metrics that score units: itself, or the parts of a figure of means."""
         parts = self.entry.parts if isinstance(self.entry, MeanMetric) else (self.entry,)
         return [(part, self.k) for part in parts]
 
     @property
     def by_score(self) -> bool:
-        """Whether it goes by the scores that were logged, and not by the order shown."""
+        """Whether it goes by the logged scores and not by the order of the list."""
         return isinstance(self.entry, Metric) and self.entry.by_score
 
     @property
     def own(self) -> bool:
-        """Whether a unit has a score of its own, and not only a part in the figure."""
+        """Whether a unit has its own score, and not only a part in the figure."""
         return isinstance(self.entry, Metric) or (
             isinstance(self.entry, UnitMetric) and self.entry.own
         )
 
 
 def _meant(name: str) -> str:
-    """The figure that a misspelt name is closest to, with its cutoff."""
+    """Name the figure that a misspelt name is closest to, with its cutoff."""
     metric, at, cutoff = name.lower().partition("@")
     close = difflib.get_close_matches(metric, BY_NAME, n=1)
     if not close:
@@ -132,7 +132,7 @@ def _meant(name: str) -> str:
 
 
 def _cutoff(name: str, entry: Entry, cutoff: str | None) -> int:
-    """The k of a name, in tenths where it is a level of recall."""
+    """Return the k of a name, in tenths for a level of recall."""
     if entry.cutoff == "recall":
         if cutoff is None or not _LEVEL.fullmatch(cutoff):
             raise InputError(f"{name}: needs a level of recall in tenths, such as {entry.name}@0.3")
@@ -205,10 +205,10 @@ class Evaluation:
             self.add_sums(batch.names[number], clusters[rows], sums[:, rows], numbers_of[rows])
 
     def add_sums(self, name: Segment, clusters: Ints, sums: Ints, counts: Ints) -> None:
-        """Add what a segment has in `clusters` (n,), all different.
+        """Add a segment's sums in `clusters` (n,), all different.
 
-        `sums` (2, n, columns), `counts` (n, columns). So sums of several scans become those of
-        one. Raises `InputError` beyond `MAX_EVALUATED_SEGMENTS`.
+        `sums` (2, n, columns), `counts` (n, columns). Several scans add up to the sums of one.
+        Raises `InputError` beyond `MAX_EVALUATED_SEGMENTS`.
         """
         x, y = self._segment(name)
         exact_sums.add(x, clusters, sums)
@@ -238,7 +238,7 @@ class Evaluation:
             }
 
     def figures(self, segment: Segment | None = None) -> Figures:
-        """The figures by name, of one segment or of all lists."""
+        """Return the figures by name, of one segment or of all lists."""
         chosen = [self.segments[segment]] if segment is not None else list(self.segments.values())
         shape = (CLUSTERS, len(self.columns))
         x = sum((sums for sums, _ in chosen), start=exact_sums.zeros(*shape))
@@ -253,7 +253,7 @@ class Evaluation:
         return found
 
     def answer(self, *notes: Note) -> Answer:
-        """What was found, with `notes` on it."""
+        """Return the figures, with `notes` on them."""
         return Answer(
             figures=self.figures(),
             by=self.by,
@@ -270,10 +270,10 @@ class Evaluation:
         values = dict(pair for asked in self.asked for pair in asked.entry.values)
         for parameter, value in values.items():
             if parameter.note:
-                yield Note(parameter.name, value, parameter.sentence(value))
+                yield Note(parameter.name, value, parameter.note.format(value))
 
     def _few_users(self) -> Iterator[Note]:
-        """A note where intervals rest on fewer users than they need, as far as clusters tell."""
+        """Yield a note if intervals rest on too few users, as far as clusters tell."""
         clusters = np.zeros(CLUSTERS, np.bool_)
         for _, counts in self.segments.values():
             clusters |= counts.any(axis=1)
@@ -286,7 +286,7 @@ class Evaluation:
             yield Note("few_users", users, text)
 
     def document(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the document that `--json` prints."""
         return self.answer().document()
 
 
@@ -297,7 +297,7 @@ def evaluate(
     *,
     per_list: bool = False,
 ) -> Evaluation:
-    """The figures `names` of ranked lists. Raises `InputError`."""
+    """Compute the figures `names` of ranked lists. Raises `InputError`."""
     asked = [Asked.parse(name) for name in names]
     for figure in asked:
         if figure.entry.name not in LIST_METRICS:
@@ -308,7 +308,7 @@ def evaluate(
 def evaluated(
     batches: Iterable[Units], asked: Sequence[Asked], by: Sequence[str], *, per_list: bool
 ) -> Evaluation:
-    """The figures `asked` for, of batches of what they are computed from."""
+    """Compute the figures `asked` for from batches of their units."""
     evaluation = Evaluation(asked, by, per_list)
     for batch in batches:
         evaluation.add(batch)
@@ -331,7 +331,7 @@ def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
 
 
 def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:
-    """Σx/Σy of clusters, x in nano-units."""
+    """Divide Σx by Σy over clusters, x in nano-units."""
     n = int(y.sum())
     if n == 0:
         return Figure(None, None, None, 0)
@@ -346,7 +346,7 @@ def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:
 
 
 def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:
-    """The figure that an entry makes of its Σx/Σy."""
+    """Make the figure of an entry from its Σx/Σy."""
     if isinstance(entry, MeanMetric):
         return _combined(entry, parts)
     (figure,) = parts
@@ -356,12 +356,12 @@ def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:
 
 
 def _root(value: float | None) -> float | None:
-    """The root of a mean of squares or of its bound, which may lie below 0."""
+    """Return the root of a mean of squares or of its bound, which may lie below 0."""
     return None if value is None else math.sqrt(max(value, 0.0))
 
 
 def _combined(metric: MeanMetric, parts: Sequence[Figure]) -> Figure:
-    """A figure of means; no formula gives its interval."""
+    """Combine means into a figure; no formula gives its interval."""
     means = [part.value for part in parts]
     value = None if None in means else metric.combine(*means)
     return Figure(value, None, None, min(part.n for part in parts))

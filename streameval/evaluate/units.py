@@ -1,7 +1,7 @@
-"""Units that are no ranked lists with labels (users, queries, lists by what they show), in batches.
+"""Units other than ranked lists with labels (users, queries, lists of items), in batches.
 
-What they are computed from lies in tables: DuckDB puts the rows of a unit side by side and hands
-them over in bounded memory, and no unit is cut.
+Their data lies in tables. DuckDB puts the rows of a unit side by side and hands them over in
+bounded memory, and no unit is divided.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from streameval.evaluate.sums import Column
 from streameval.files.table_scans import quoted
 
 BY: Final = "by "
-"""What the names of the columns of `--by` begin with, so that they hide no other."""
+"""The prefix of the columns of `--by`, so that they hide no other column."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitBatch(Generic[Data]):
-    """n units with what their metrics are computed from; the rest as `evaluate.Units` has it."""
+    """n units with the data of their metrics; `sums.Units` describes the other fields."""
 
     data: Data
     clusters: Ints
@@ -49,21 +49,21 @@ def batch_of(
     ids: Sequence[str],
     tied: tuple[int, int] = (0, 0),
 ) -> UnitBatch[Data]:
-    """Units with their users, their values of `--by`, and their names."""
+    """Make a batch of units with their users, their values of `--by`, and their names."""
     numbers, names = segments_of(segments)
     clusters = np.array([cluster_of(user) for user in users], np.int64)
     return UnitBatch(data, clusters, numbers, names, ids, tied)
 
 
 def dimensions(by: Sequence[str]) -> str:
-    """The columns of `--by` as SQL selects them, each after a comma."""
+    """Return the columns of `--by` as SQL selects them, each after a comma."""
     return "".join(f", {quoted(BY + name)}" for name in by)
 
 
 def grouped(
     connection: Any, query: str, width: int
 ) -> Iterator[tuple[list[tuple[Any, ...]], list[int]]]:
-    """The rows of a query, and where in them each new key starts; the rows of a key are not cut.
+    """Yield rows of a query with the index of each new key; the rows of a key stay together.
 
     The key is the first `width` columns, which the query is in order of.
     """

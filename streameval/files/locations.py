@@ -22,7 +22,7 @@ _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 class Location(NamedTuple):
-    """A file system, and the path of a file or folder there."""
+    """A file system, and the path of a file or folder in it."""
 
     files: fs.FileSystem
     path: str
@@ -44,7 +44,7 @@ def is_uri(name: str) -> bool:
 
 
 def redacted(name: str) -> str:
-    """The name for messages: of a URI neither keys nor options."""
+    """Return a name for messages: a URI without keys and options."""
     if not is_uri(name):
         return name
     scheme, _, rest = name.partition("://")
@@ -57,7 +57,7 @@ def redacted(name: str) -> str:
 
 
 def joined(name: str, tail: str) -> str:
-    """What lies at `tail` below the folder `name`."""
+    """Return the name of `tail` below the folder `name`."""
     if not is_uri(name):
         return str(Path(name) / tail)
     folder, question, options = name.partition("?")
@@ -76,7 +76,7 @@ def opened(name: str) -> Location:
         files, path = fs.FileSystem.from_uri(name)
     except ValueError as error:
         raise InputError(
-            f"{redacted(name)} is no URI of a file system: {said(error, name)}"
+            f"{redacted(name)} is not a URI of a file system: {said(error, name)}"
         ) from error
     except OSError as error:
         raise UnreachableError(
@@ -86,7 +86,7 @@ def opened(name: str) -> Location:
 
 
 def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-    """What is in a folder, in order of name; nothing where there is none."""
+    """List a folder in order of name; an absent folder is empty."""
     from pyarrow import fs
 
     selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
@@ -94,7 +94,7 @@ def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[
 
 
 def require_bucket(location: Location) -> None:
-    """Raise OSError where the bucket is absent, which listings take for an empty one."""
+    """Raise OSError for an absent bucket, which listings take for an empty one."""
     if location.has_folders:
         return
     from pyarrow import fs
@@ -118,12 +118,12 @@ def read(name: str) -> tuple[Any, int]:
 
 
 def on_disk(name: str) -> str:
-    """The path that `file:///…` names; any other name as it is. Raises `InputError`."""
+    """Return the path in `file:///…`, and any other name unchanged. Raises `InputError`."""
     return opened(name).path if name.startswith("file://") else name
 
 
 def size(name: str) -> int:
-    """Bytes of a file, or of all files below a folder; 0 for what is neither."""
+    """Return the bytes of a file, or of all files below a folder; 0 for an absent name."""
     with reaching(name):
         location = opened(name)
         found = location.files.get_file_info(location.path)
@@ -132,7 +132,7 @@ def size(name: str) -> int:
 
 
 def said(error: BaseException, name: str) -> str:
-    """What an error says, in one line without the keys that its URI holds."""
+    """Return the first line of an error, without the keys in its URI."""
     line = next(iter(str(error).splitlines()), "") or repr(error)
     return line.partition(" (Request ID: ")[0].replace(name, redacted(name))
 
@@ -146,7 +146,7 @@ def require_name(name: str) -> None:
 
 @contextlib.contextmanager
 def reaching(name: str, subject: str = "") -> Iterator[None]:
-    """What a file system raises, as our own; `subject` begins the line, such as the key.
+    """Turn errors of a file system into ours; `subject` begins the line, such as the key.
 
     Raises `InputError` for a name that no file can have, `UnreachableError` for all else.
     """

@@ -1,4 +1,4 @@
-"""What columns of outcome files must be for a figure: their types, no gaps, lists of one length."""
+"""Checks of the columns of outcome files: their types, no gaps, lists of one length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streameval.base.errors import InputError
 from streameval.files.outcome_files import SCHEMA
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
-"""Columns without which a row says nothing; items in lists may lack a score."""
+"""Columns that every row needs; items in lists may lack a score."""
 
 
 def require_types(path: str, schema: Any, columns: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ def require_rows(path: str, record: Any) -> None:
         if name != "scores" and values.null_count:
             raise InputError(f"{path}: column {name} has lists with a gap")
         if name == "gains" and pc.all(pc.is_finite(values)).as_py() is False:
-            raise InputError(f"{path}: column gains has values that are no finite numbers")
+            raise InputError(f"{path}: column gains has values that are not finite")
         found = pc.list_value_length(column).cast(pa.int64())
         if lengths is None:
             first, lengths = name, found

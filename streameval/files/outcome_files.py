@@ -2,20 +2,20 @@
 
     <root>/dt=2026-01-31/hour=07/p<partition>-<from>-<to>-<token>.parquet    visible
     <root>/_pending/p<partition>-<from>-<to>-<token>/dt=…/hour=…/….parquet   complete, not visible
-    <root>/_streameval.json                                                  whose files these are
+    <root>/_streameval.json                                                  owner of these files
 
 `from` and `to` are the offsets of the checkpoint before and of the checkpoint that the rows belong
-to; day and hour are those of the slate's time (UTC). One span of a partition goes in three steps,
+to; day and hour come from the slate's time (UTC). One span of a partition goes in three steps,
 safe to stop between any two:
 
 1. `write`: the files are written whole under `_pending`, where no reader looks.
 2. The commit script flips the checkpoint's pointer; the new header names the span.
-3. `publish`: the files are moved to where readers look, by whoever sees that the pointer names the
-   span: the worker that wrote it, or the one that restores the partition after its death.
+3. `publish`: the files are moved to their visible folders by a worker that sees that the pointer
+   names the span: the worker that wrote it, or the one that restores the partition after its death.
 
 So a span is visible only if its checkpoint counts, and a worker that lost its partition without
-noticing never publishes. After a store that lost data, `beyond` finds what lies beyond the
-checkpoint that a partition is restored from, and `remove` removes it: it is written again.
+noticing never publishes. After a store lost data, `beyond` finds the spans beyond the checkpoint
+that a partition is restored from, and `remove` removes them: they are written again.
 
 Everything here blocks: call it in a thread. The world's errors are `UnreachableError`.
 """
@@ -80,7 +80,7 @@ SCHEMA: Final = pa.schema(
         ("feedback", pa.list_(FEEDBACK)),
     ]
 )
-"""The columns; what each holds stands at `core.outcome.Outcome`. `delay` and `shown` are ms."""
+"""The columns; `core.outcome.Outcome` describes each. `delay` and `shown` are ms."""
 
 _PER_ITEM: Final = ("positions", "ranks", "shown", "scores", "propensities", "gains")
 
@@ -88,7 +88,7 @@ _PER_ITEM: Final = ("positions", "ranks", "shown", "scores", "propensities", "ga
 def table(
     partition: int, rows: Sequence[Outcome], user: Callable[[str], str] | None = None
 ) -> pa.Table:
-    """The rows as Arrow columns, by `SCHEMA`; `user` gives the name to write for a user."""
+    """Return the rows as Arrow columns, by `SCHEMA`; `user` gives the name to write for a user."""
     names = [row.user for row in rows]
     items: list[str] = []
     starts = [0]
@@ -293,7 +293,7 @@ class OutcomeFolder:
         return sorted(found)
 
     def remove(self, partition: int, names: Sequence[str], since: int | None) -> int:
-        """Remove the files of visible spans, whose store has lost them; answers how many files."""
+        """Remove the files of visible spans, whose store has lost them; return how many files."""
         removed = 0
         with self._reaching():
             for path, span in list(self._spans(partition, since)):

@@ -1,4 +1,4 @@
-"""The folder of snapshots: which there are, and what jobs left beside them.
+"""The folder of snapshots, and the results that jobs left beside them.
 
 The leader looks at it between batches, so nothing here needs pyarrow or DuckDB: they would cost a
 worker 50 MB and a third of a second in which it counts nothing.
@@ -24,10 +24,11 @@ T = TypeVar("T")
 
 
 class LastResult(TypedDict):
-    """What a leader needs of one result of `checks.json`.
+    """The part of a result of `checks.json` that a leader needs.
 
-    `unanswered_since`: the time (ms) of the first of the runs up to this one that had no answer
-    although one was due; None where this one has, or none was due.
+    `unanswered_since`: the check may have been due and without an answer in the runs up to this
+    one. This is the time (ms) of the first such run, and None where there was an answer or none
+    was due.
     """
 
     name: str
@@ -39,14 +40,14 @@ class LastResult(TypedDict):
 
 
 class LastResults(TypedDict):
-    """What a leader needs of `checks.json`; `time` in ms."""
+    """The part of `checks.json` that a leader needs; `time` in ms."""
 
     time: int
     checks: list[LastResult]
 
 
 class DailyRate(TypedDict):
-    """The rates of one kind of positive; a rate over no user is None."""
+    """The rates of one kind of positive; a rate without users is None."""
 
     feedback: str
     positive_rate: float | None
@@ -78,9 +79,9 @@ def taken_at(snapshot: Path) -> float:
 
 
 def earlier_than(snapshot: Path) -> list[Path]:
-    """The snapshots beside this one that were taken before it, oldest first.
+    """List the snapshots beside this one that were taken before it, oldest first.
 
-    None where its name is not a snapshot's: then nothing says when it was taken.
+    The list is empty for a folder with another name, which does not tell its time.
     """
     root = snapshot.parent
     if not _NAME.fullmatch(snapshot.name):
@@ -89,7 +90,7 @@ def earlier_than(snapshot: Path) -> list[Path]:
 
 
 def last_results(root: Path) -> LastResults | None:
-    """The document of the newest snapshot that was checked; None where none was.
+    """Return the results of the newest snapshot that was checked, or None.
 
     Raises `InputError`, `UnreachableError`.
     """
@@ -97,14 +98,14 @@ def last_results(root: Path) -> LastResults | None:
 
 
 def last_daily(root: Path) -> Daily | None:
-    """What the newest snapshot has that has any. Raises `InputError`, `UnreachableError`."""
+    """Return the newest daily rates of all snapshots. Raises `InputError`, `UnreachableError`."""
     return _newest(root, DAILY, Daily)
 
 
 def _newest(root: Path, name: str, shape: type[T]) -> T | None:
-    """What is attached by this name to the newest snapshot that has it; None where none has.
+    """Return the document of this name from the newest snapshot that has one, or None.
 
-    Raises `InputError` where it is not of the shape (a TypedDict), `UnreachableError`.
+    Raises `InputError` for a document of another shape (a TypedDict), `UnreachableError`.
     """
     for folder in reversed(snapshots(root)):
         path = folder / name

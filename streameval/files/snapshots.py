@@ -1,4 +1,4 @@
-"""Snapshots: what the service holds at one moment, as files that checks can read.
+"""Snapshots: the state of the service at one moment, as files that checks can read.
 
     <root>/20260131T071500Z-<token>/
       manifest.json    versions, offsets, watermarks, rows and checksums of the files, configuration
@@ -6,10 +6,10 @@
       figures.json     the windows at the checkpoints' watermarks: of each partition, and combined
       open.parquet     the open slates at the checkpoints, in the columns of outcome files
 
-A partition has two offsets: `checkpoint_offset`, which figures and open slates belong to (as do the
-outcome files visible then, at least), and `users_begin` = `users_end`, which the counters belong
-to. Where the two differ, the partition was busy: then each row's own `offset` counts, and a user
-without a row had no counters at `users_begin`.
+A partition has two offsets. Figures and open slates belong to `checkpoint_offset`, and so do at
+least the outcome files that were visible then. The counters belong to `users_begin` = `users_end`.
+If these two differ, the partition was busy: then each row's own `offset` counts, and a user without
+a row had no counters at `users_begin`.
 
 A folder appears complete, by one rename. The leader of the workers takes them on schedule; the
 name carries its fencing token (0 for the command), and a leader that was replaced meanwhile throws
@@ -74,7 +74,7 @@ UserName = Callable[[str], str]
 
 
 class PartFacts(TypedDict):
-    """What readers need of the manifest's facts of a partition."""
+    """The facts of a partition in the manifest, as far as readers need them."""
 
     partition: int
     watermark: int | None
@@ -86,7 +86,7 @@ class PartFacts(TypedDict):
 
 
 class FileFacts(TypedDict):
-    """What readers need of the manifest's facts of a file."""
+    """The facts of a file in the manifest, as far as readers need them."""
 
     sha256: str
 
@@ -96,7 +96,7 @@ class _Form(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What readers need of a manifest."""
+    """A manifest, as far as readers need it."""
 
     format: int
     fingerprint: str
@@ -107,7 +107,7 @@ class Manifest(TypedDict):
 
 
 class _Part(NamedTuple):
-    """What one partition adds."""
+    """The part of one partition."""
 
     facts: dict[str, Any]
     users: pa.Table
@@ -117,7 +117,7 @@ class _Part(NamedTuple):
 
 
 async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path:
-    """Take a snapshot of all partitions; answers its folder.
+    """Take a snapshot of all partitions and return its folder.
 
     `token` is the leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. Raises
     ConfigError without a folder to put it in, `RefusedError` for state of another definition or
@@ -183,7 +183,7 @@ async def take_from(
 
 
 def attach(snapshot: Path, name: str, content: Mapping[str, Any] | bytes) -> None:
-    """Add what was found of a snapshot as a file beside it, there whole or not at all.
+    """Add results to a snapshot as a file in its folder, there whole or not at all.
 
     `content` is a JSON document, or bytes as they are.
     """
@@ -206,7 +206,7 @@ def manifest_of(snapshot: Path) -> Manifest:
     try:
         wrong = [name for name in files if _sha256(snapshot / name) != files[name]["sha256"]]
     except OSError as error:
-        raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
+        raise InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}") from error
     if wrong:
         raise InputError(f"{snapshot}: {', '.join(wrong)} changed since the snapshot was taken")
     return manifest
@@ -220,7 +220,7 @@ def facts_of(snapshot: Path) -> Manifest:
             raise InputError(f"{snapshot} has format {form}, this version reads {FORMAT}")
         manifest = document(snapshot / MANIFEST, Manifest)
     except (OSError, ValueError) as error:
-        raise InputError(f"{snapshot} is no snapshot, or not whole: {error!r}") from error
+        raise InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}") from error
     if lacking := _FILES - manifest["files"].keys():
         raise InputError(f"{snapshot} is not whole: no {', '.join(sorted(lacking))}")
     return manifest
@@ -286,7 +286,7 @@ def _known_of(state: Partition, slate: Slate) -> Particulars:
 
 
 def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict[str, Any]:
-    """Write all files but the manifest; answers rows, bytes and checksum of each."""
+    """Write all files but the manifest; return rows, bytes and checksum of each."""
     users = pa.concat_tables([USERS.empty_table(), *(part.users for part in parts)])
     slates = pa.concat_tables([SCHEMA.empty_table(), *(part.open_slates for part in parts)])
     for name, rows in (("users.parquet", users), ("open.parquet", slates)):
@@ -331,7 +331,7 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk keep a file or folder, whatever comes."""
+    """Have the disk keep a file or folder, also through a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -340,7 +340,7 @@ def _sync(path: Path) -> None:
 
 
 def retire(root: Path, keep: int) -> None:
-    """Remove the oldest snapshots beyond `keep`, and what dead ones began.
+    """Remove the oldest snapshots beyond `keep`, and unfinished ones of processes that died.
 
     Another may do so at the same time. Raises `UnreachableError`.
     """

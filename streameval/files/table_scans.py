@@ -24,7 +24,7 @@ _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _JSON: Final = frozenset({".jsonl", ".ndjson", ".json"})
 MARK: Final = "streameval: "
-"""What our own messages begin with where DuckDB raises them."""
+"""The beginning of our own messages where DuckDB raises them."""
 
 _FIELDS: Final = re.compile(
     r"CSV Error on Line: (\d+)\n.*Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL
@@ -98,7 +98,7 @@ def table_file(connection: Any, file: str) -> TableFile:
 
 @contextmanager
 def reading(file: str) -> Iterator[None]:
-    """What DuckDB says of a file, as `InputError` in one line."""
+    """Turn DuckDB's errors about a file into `InputError` of one line."""
     import duckdb
 
     try:
@@ -125,7 +125,7 @@ def reading(file: str) -> Iterator[None]:
 
 
 def _first_broken_line(file: str) -> str:
-    """Say which line of a file is no JSON; DuckDB counts lines in several ways."""
+    """Find the line of a file that is not JSON; DuckDB counts lines in several ways."""
     packed = _COMPRESSIONS.get(Path(file).suffix.lower())
     with pa.input_stream(file, compression=packed) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
@@ -165,7 +165,7 @@ def parquet_scan(files: Sequence[str]) -> str:
 
 def _names(files: Sequence[str]) -> str:
     """Names as the functions of DuckDB take them that read files."""
-    # Brackets keep a character that would be a pattern; a folder `item=7` is no column.
+    # Brackets quote a character that would be a pattern; a folder `item=7` does not make a column.
     names = (literal(re.sub(r"[\[*?]", r"[\g<0>]", file)) for file in files)
     return f"[{', '.join(names)}], hive_partitioning = false"
 

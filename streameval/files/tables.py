@@ -26,7 +26,7 @@ ITEM_NAMES: Final = ("item", "item_id", "doc", "docid", "docno")
 RANK_NAMES: Final = ("rank", "position")
 SCORE_NAMES: Final = ("score", "prediction")
 GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
-"""What a column may be called: the first that a table has counts."""
+"""The names that a column may have; the first one that a table has counts."""
 
 CellType: TypeAlias = Literal["id", "label", "number", "rank", "time"]
 
@@ -38,16 +38,16 @@ _TYPES: Final[dict[CellType, str]] = {
     "time": "DECIMAL(38, 9)",
 }
 _NEEDED: Final[dict[CellType, str]] = {
-    "id": "id, but a float: write ids as text or integers",
+    "id": "an id but a float: write ids as text or integers",
     "label": "text",
-    "number": "finite number",
-    "rank": f"whole number from 1 to {MAX_EVALUATED_RANK:,}",
-    "time": "number or date",
+    "number": "a finite number",
+    "rank": f"a whole number from 1 to {MAX_EVALUATED_RANK:,}",
+    "time": "a number or a date",
 }
 
 
 class Column(NamedTuple):
-    """A column to read: its name in the files (None: 1 in every row), and what its cells are."""
+    """A column to read: its name in the files (None: 1 in every row), and the type of its cells."""
 
     source: str | None
     type: CellType
@@ -55,7 +55,7 @@ class Column(NamedTuple):
 
 @contextmanager
 def connected(*files: str) -> Iterator[Any]:
-    """A DuckDB of one's own for as long as it takes; its errors become `InputError` of `files`."""
+    """Open a DuckDB for the length of a block; its errors become `InputError` of `files`."""
     require_duckdb("reading tables")
     import duckdb
 
@@ -84,7 +84,7 @@ def load(
 ) -> None:
     """Read files into a table `name` of `columns` and `line`, the order of the rows.
 
-    Raises `InputError` at a cell that is not what its column needs.
+    Raises `InputError` at a cell that does not fit its column.
     """
     types = ", ".join(f"{quoted(name)} {_TYPES[column.type]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
@@ -123,7 +123,7 @@ def require_disk(files: Sequence[str]) -> None:
 
 
 def _sql(table: TableFile, column: Column, lists: str | None) -> str:
-    """A column's value as its type has it; a cell that is none ends the query with an error."""
+    """Return the SQL of a column's value. A cell of another type ends the query with an error."""
     if column.source is None:
         return "1.0"
     value = table.value(column.source)
@@ -134,7 +134,7 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
         f"'{MARK}' || {literal(locations.redacted(table.file))} || ': row ' || {table.line}{whose}"
     )
     where += f" || {literal(f': column {column.source}: ')}"
-    wrong = f"error({where} || {written} || {literal(f' is no {_NEEDED[column.type]}')})"
+    wrong = f"error({where} || {written} || {literal(f' is not {_NEEDED[column.type]}')})"
     if column.type == "id":
         absent = f"error({where} || 'is empty')"
         whole = f"{value} IS NULL OR {written} = ''"

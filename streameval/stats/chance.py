@@ -1,4 +1,4 @@
-"""What chance does to counts: exact, or bounded from above, never approximated."""
+"""Chances of counts: exact, or bounded from above, never approximated."""
 
 from __future__ import annotations
 

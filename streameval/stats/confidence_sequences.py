@@ -4,7 +4,7 @@ A z test looked at again and again finds a difference between equal variants in 
 experiments (benchmarks/false_alarms.py). A confidence sequence holds for all looks together, so an
 experiment may be watched all day and stopped when the answer is there. Its price: at least 1.55
 times the width of an interval that may be looked at once. It counts users as they come, each with
-what is final about them: use matured figures, and a user's later days as part of the same unit.
+final figures: use matured ones, and count a user's later days as part of the same unit.
 
 It rests on a normal approximation, so it starts after a burn-in; before that the answer is "not
 yet". It does not hold for heavy importance weights: `off_policy` has its own bounds.
@@ -26,8 +26,8 @@ ALPHA = 0.05
 # Users of both variants at which the sequence is narrowest; not to be chosen after a look. At a
 # tenth of them it is 1.95 times as wide as one look's interval, at ten times 1.65.
 PLANNED_UNITS = 10_000
-# Users a variant needs before the normal approximation is trusted. Where one variant gets less
-# than a quarter of the other's users, its variance is too uncertain at 100.
+# Users a variant needs before the normal approximation is trusted. If one variant gets less than a
+# quarter of the other's users, its variance is too uncertain at 100.
 FLOOR = 100
 FLOOR_UNEQUAL = 500
 UNEQUAL = 0.25
@@ -40,8 +40,8 @@ class Comparison:
     """`difference` = treatment − control, and bounds that hold at all looks together.
 
     `low` and `high` are None while the verdict is "not yet"; `needed` says how many users each
-    variant needs by what is known now (None: no user's part differs from another's yet). "no
-    difference" means none was shown so far.
+    variant needs by present knowledge (None: no user's part differs from another's yet). "no
+    difference" means that no difference has been found so far.
     """
 
     difference: float
@@ -115,10 +115,10 @@ def mixing(alpha: float, planned: int) -> float:
 def empirical_bernstein(values: Any, alpha: float = ALPHA) -> tuple[float, float]:
     """Bounds of the mean of `values` in [0, 1], in the order they came; they hold at every look.
 
-    No approximation, so also for the few large values that clipped importance weights leave.
+    No approximation is made, so they also hold for the few large values of clipped weights.
     Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv
-    2010.09686: predictable plug-in empirical Bernstein, bets of at most 1/2; the bounds
-    are those of the last look intersected with all earlier ones.
+    2010.09686: predictable plug-in empirical Bernstein, bets of at most 1/2; the bounds of the last
+    look are intersected with all earlier ones.
     """
     x = np.asarray(values, np.float64)
     assert x.size > 0, "no value, no mean"
@@ -127,7 +127,7 @@ def empirical_bernstein(values: Any, alpha: float = ALPHA) -> tuple[float, float
     t = np.arange(1, len(x) + 1)
     means = (0.5 + np.cumsum(x)) / (t + 1)
     variances = (0.25 + np.cumsum(np.square(x - means))) / (t + 1)
-    # What is known before each value: a bet must not look at what it bets on.
+    # The knowledge before each value: a bet must not look at the value it bets on.
     mean_before = np.concatenate(([0.5], means[:-1]))
     variance_before = np.concatenate(([0.25], variances[:-1]))
     bets = np.minimum(np.sqrt(2 * math.log(2 / alpha) / (variance_before * t * np.log(t + 1))), 0.5)

@@ -1,7 +1,7 @@
 """Sums of scores in integer nano-units that no scale makes wrap: two int64, low and high parts.
 
 A sum is `high * 2^44 + low` with `low` in [0, 2^44), shape (2, …). Integers add in any order, so
-neither batches nor what is added first change a bit.
+neither the batches nor their order change a bit.
 """
 
 from __future__ import annotations

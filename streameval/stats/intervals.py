@@ -6,8 +6,8 @@ x = positives, a mean over users has y = 1.
 Treating the slates of a user as independent makes the standard error 46 % too small (70 % coverage
 for 95 %).
 
-An interval of this file holds for a look at a time chosen beforehand. Who watches a figure and
-stops when it looks good needs `sequences`; where no formula holds there is `bootstrap`.
+An interval of this file holds for a look at a time chosen beforehand. To watch a figure and
+stop when it looks good, use `confidence_sequences`. Without a formula, use `bootstrap`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What is known of a figure in one variant (or period, or file).
+    """A figure of one variant (or period, or file), with its spread.
 
-    `units` are users; `clusters` are what the standard error was computed from (users, or the
-    clusters they fall into). `skewness` is that of one user's part in the figure; NaN where
-    every user's is the same. `freedom`: degrees of freedom of the standard error; None: one less
+    `units` are users. The standard error was computed from `clusters` (users, or the clusters they
+    fall into). `skewness` belongs to one user's part in the figure; it is NaN where all users'
+    parts are the same. `freedom`: degrees of freedom of the standard error; None: one less
     than the clusters.
     """
 
@@ -63,9 +63,9 @@ class Arm:
 def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike) -> Arm | None:
     """Σx/Σy of units with the jackknife's standard error; None below two units with y > 0.
 
-    Where a few users make most of Σy, the delta method takes what these few say for sure: they pull
-    the ratio to themselves. Leaving each unit out once undoes that, and the degrees of freedom are
-    those of Kish's effective number of units, (Σy)²/Σy². Measured in `tests/test_intervals.py`.
+    A few users may make most of Σy and pull the ratio to themselves. Then the delta method trusts
+    them too much. Leaving each unit out once undoes that. The degrees of freedom come from Kish's
+    effective number of units, (Σy)²/Σy². Measured in `tests/test_intervals.py`.
 
     Efron and Stein, "The jackknife estimate of variance", Annals of Statistics 9, 1981; Kish,
     "Survey Sampling", 1965. `x` and `y` of shape (units,).
@@ -127,7 +127,7 @@ class Moments:
         return Moments(*both)
 
     def ratio(self) -> Floats:
-        """Σx/Σy; NaN where there is no unit."""
+        """Return Σx/Σy; NaN without units."""
         return _divide(self.x, self.y)
 
     def variance(self) -> Floats:
@@ -147,15 +147,15 @@ class Moments:
         """
         ratio = self.ratio()
         squares = np.maximum(self.xx - 2 * ratio * self.xy + ratio**2 * self.yy, 0.0)
-        # Below this, what is left of the squares is rounding.
+        # Smaller squares are only rounding.
         squares = np.where(squares > 1e-12 * self.xx, squares, 0.0)
         cubes = self.xxx - 3 * ratio * self.xxy + 3 * ratio**2 * self.xyy - ratio**3 * self.yyy
         return _divide(cubes * np.sqrt(self.count), squares**1.5)
 
     def arm(self, users: int | None = None) -> Arm | None:
-        """What an interval or a comparison needs; None below two units.
+        """Return the arm for an interval or a comparison; None below two units.
 
-        `users` says how many there are where the units are clusters of them: m clusters of
+        `users` counts the users where the units are clusters of users: m clusters of
         independent users are √(users/m) times less skewed than users, so that is multiplied back.
         """
         count = int(self.count)
@@ -178,10 +178,10 @@ def _divide(numerator: Any, denominator: Any) -> Floats:
 
 
 def linear_count(filled: int, clusters: int) -> int:
-    """About how many users fill so many of the clusters that they are hashed into.
+    """Estimate how many users fill so many of the clusters that they are hashed into.
 
     Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm for database
-    applications", TODS 15, 1990. Where no cluster is empty there are at least so many.
+    applications", TODS 15, 1990. If no cluster is empty, there are at least so many.
     """
     empty = max(clusters - filled, 1)
     return max(filled, round(-clusters * math.log(empty / clusters)))
@@ -215,8 +215,8 @@ def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
 class Rate:
     """A rate from counts. `positives` and `trials` are counts, `stderr` the clustered one.
 
-    `clusters` is what the standard error was computed from. None of both: the trials are
-    independent (no user is known).
+    The standard error was computed from `clusters`. If both are None, the trials are independent
+    (no user is known).
     """
 
     positives: int
@@ -267,9 +267,9 @@ def rate_interval(rate: Rate, level: float = LEVEL) -> Interval:
 def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     """The interval of a mean of `count` scores in [0, 1], by Wilson on the effective trials.
 
-    As with `rate_interval`, users are brought in by the effective number of trials: so many that a
+    As with `rate_interval`, users are brought in by the effective number of trials: with so many a
     rate would have this standard error. Scores vary less than clicks do, so the effective trials
-    may exceed `count`. Where no score differs, `count` is used. With many positives it is as good
+    may exceed `count`. If no score differs, `count` is used. With many positives it is as good
     as symmetric.
     """
     spread = arm.value * (1 - arm.value)

@@ -1,10 +1,10 @@
-"""What another policy would have earned, from the log of the one that served.
+"""The reward that another policy would have earned, from the log of the policy that served.
 
-Each round (an impression, or a slate) carries the propensity of what was shown: the logging
-policy's probability of showing it there. A round counts `target / logged` times. The estimate is
-as good as these weights: where the target policy likes what the log hardly shows, a few rounds
-carry everything, and a number that looks like any other means nothing. So the weights' mean,
-largest value and effective sample size stand beside every estimate, which is refused when too few
+Each round (an impression, or a slate) carries a propensity: the logging policy's probability of
+showing this item there. A round counts `target / logged` times. The estimate is as good as these
+weights: where the target policy prefers items that the log hardly shows, a few rounds carry
+everything, and the estimate means nothing although it looks like any other. So the weights' mean,
+largest value and effective sample size stand beside every estimate. It is refused when too few
 rounds are left.
 """
 
@@ -55,9 +55,9 @@ class WeightSums:
         logged: npt.ArrayLike,
         clusters: npt.ArrayLike | None = None,
     ) -> WeightSums:
-        """Sum up rounds: `rewards`, and the probabilities of what was shown, shape (rounds,).
+        """Sum up rounds: `rewards`, and the probabilities of the shown items, shape (rounds,).
 
-        `target` in [0, 1] is the policy asked about, `logged` in (0, 1] the one that served.
+        `target` in [0, 1] is the policy in question, `logged` in (0, 1] the policy that served.
         `clusters` are the users' clusters. Without them the rounds count as independent, and are
         dealt to the clusters in turn.
 
@@ -96,7 +96,7 @@ class WeightSums:
 
 @dataclass(frozen=True, slots=True)
 class OffPolicy:
-    """The value of the target policy (mean reward a round), and what it rests on.
+    """The value of the target policy (mean reward a round), and its evidence.
 
     `ips` divides by the rounds and is unbiased; `snips` divides by the weights: slightly biased,
     usually closer, and it cannot leave the range of the rewards. Both are None when `refused` says
@@ -116,7 +116,7 @@ class OffPolicy:
 
 
 def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
-    """IPS and SNIPS with intervals clustered by user (delta method), or a refusal.
+    """Estimate IPS and SNIPS with intervals clustered by user (delta method), or refuse.
 
     Horvitz and Thompson, JASA 1952; Swaminathan and Joachims, "The self-normalized estimator for
     counterfactual learning", NeurIPS 2015; effective sample size after Kish, 1965.
@@ -163,8 +163,8 @@ def _warnings(sums: WeightSums, rounds: int, effective: float, weights: Arm | No
     if weights is not None and abs(weights.value - 1) > max(FAR * weights.stderr, 1e-6):
         found.append(
             f"the mean weight is {weights.value:.3f} ± {weights.stderr:.3f} and must be 1: the "
-            "propensities are not those of the policy that served, or it never shows what the "
-            "other would"
+            "propensities do not belong to the policy that served, or it never shows an item "
+            "that the other would"
         )
     if sums.rewarded < FEW_REWARDED:
         found.append(
@@ -190,11 +190,11 @@ def clipped(
     clip: float,
     alpha: float = 1 - LEVEL,
 ) -> Interval:
-    """IPS with weights of at most `clip`, rounds in the order of time, rewards in [0, 1].
+    """Estimate IPS with weights of at most `clip`, rounds in the order of time, rewards in [0, 1].
 
     Bounds are an empirical-Bernstein sequence: no approximation, valid at every look. Clipping
-    takes reward away, so `low` also bounds the policy's value from below; `high` bounds what the
-    clipped weights estimate and nothing else. Raises InputError for a reward out of [0, 1].
+    takes reward away, so `low` also bounds the policy's value from below; `high` bounds only the
+    estimate with clipped weights. Raises InputError for a reward out of [0, 1].
     """
     reward = np.asarray(rewards, np.float64)
     if not ((reward >= 0) & (reward <= 1)).all():

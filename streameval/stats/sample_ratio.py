@@ -49,8 +49,8 @@ def ratio_mismatch(
 ) -> RatioMismatch:
     """Judge `counts` (users by variant, each once) against `split` (weights by variant).
 
-    A user of a variant that the split does not name is impossible by it: E is infinite. The test
-    never takes evidence back: `earlier_p_value` is what the look before gave.
+    A user of a variant that the split does not name is impossible: E is infinite. The test never
+    takes evidence back: `earlier_p_value` comes from the look before.
 
     Raises InputError for a split without two variants of positive weight.
     """
@@ -84,7 +84,7 @@ def shares(split: Mapping[str, float]) -> dict[str, float]:
 def log_evidence(
     counts: npt.ArrayLike, expected: npt.ArrayLike, concentration: float = CONCENTRATION
 ) -> Floats:
-    """Ln E for `counts` (..., variants) against the shares `expected` (variants,), shape (...).
+    """Return ln E, shape (...), for `counts` (..., variants) against the shares `expected`.
 
     E = Γ(κ)/Γ(κ+n) · Π Γ(κp_k+S_k)/Γ(κp_k) · Π p_k^(−S_k): the likelihood under shares drawn from
     a Dirichlet distribution around the split, over that under the split. A martingale with mean 1

@@ -1,9 +1,9 @@
-"""The catalogue of metrics: a metric is a file, or a family is, with its whole meaning in it.
+"""The catalogue of metrics: each file holds one metric, or one family, with its whole meaning.
 
-Families share what they are computed from: `beyond_accuracy`, `daily_positive_rate`,
-`rating_errors`, `rating_thresholds`, `retrieval`. `catalogue` orders all of them, `entry` says what
-each of them states, `lists` holds the shapes that ranking metrics share, `scorer` applies those of
-a window to the slates of a stream.
+The metrics of a family share their data: `beyond_accuracy`, `daily_positive_rate`,
+`rating_errors`, `rating_thresholds`, `retrieval`. `catalogue` orders all of them, `entry` describes
+their rows, `inputs` their tables and parameters. `lists` holds the shapes that ranking metrics
+share, and `scorer` applies the metrics of a window to the slates of a stream.
 """
 
 from streameval.core.metrics.catalogue import METRICS, RANKING, RATES

@@ -1,10 +1,10 @@
 """AUC of a list: how often a relevant item of it scores above one that is not, ties counting 1/2.
 
-Over the items of the list only. With P the sum of the places of the h relevant items that are in
-the list (1 is the best, ties sharing the mean of theirs) and N items in all,
+Only the items of the list count. Let h relevant items be among its N items, and let P be the sum of
+their ranks by score (1 is the best; ties share the mean of their ranks). Then
 `AUC = 1 - (P - h(h + 1)/2) / (h (N - h))`: P less its smallest value counts the pairs in the wrong
-order. Places are those of the scores, also where stored positions decide the rank; a list that was
-never given a score is taken by its order (see docs/evaluate.md for which lists those are).
+order. The scores decide also where stored positions decide the rank. A list without any score is
+taken by its order (docs/evaluate.md says for which lists).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def score(lists: Lists, k: int) -> Scores:  # noqa: ARG001 (over the whole list)
     assert lists.score_ranks is not None, "auc needs all items of a list"
     hits = (lists.ranks >= 1).sum(axis=1)
     pairs = hits * (lists.length - hits)
-    # Places are multiples of 1/2 far below 2^52: their sums are exact.
+    # Ranks by score are multiples of 1/2 far below 2^52: their sums are exact.
     wrong = add_columns(lists.score_ranks) - hits * (hits + 1) / 2
     auc = np.full(len(hits), np.nan)
     np.divide(pairs - wrong, pairs, out=auc, where=pairs > 0)

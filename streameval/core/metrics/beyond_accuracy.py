@@ -1,9 +1,9 @@
-"""What lists are made of, whatever was relevant: coverage, novelty, diversity.
+"""Contents of lists, relevant or not: coverage, novelty, diversity.
 
 Two items are as similar as the cosine of their features; a category is a feature of 1. With the
 vectors v of the n items of a list brought to length 1, and s their sum, the mean over an item's
-n - 1 others of 1 - similarity sums over the list to `n - (|s|² - n) / (n - 1)`, so a list costs
-what its features do and not its pairs.
+n - 1 others of 1 - similarity sums over the list to `n - (|s|² - n) / (n - 1)`. So the cost of a
+list follows its features and not its pairs.
 
 Sources: Bobadilla et al. 2013 (novelty, diversity, coverage by neighbours), recmetrics (novelty as
 self-information).
@@ -28,7 +28,7 @@ Vector = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ItemLists:
-    """The items of n lists in order, with their ranks alongside; what is known of items.
+    """The items of n lists in order, their ranks alongside, and facts about items.
 
     `vectors`: the features of items; `popularity`: the share of users, in (0, 1], who have used
     an item. An item that is in neither is unknown there.
@@ -49,7 +49,7 @@ def unit_vector(features: Mapping[str, float]) -> Vector:
     """Return features, not all of them 0, brought to length 1."""
     largest = max(map(abs, features.values()), default=0.0)
     assert 0 < largest < math.inf, "an item without features has no direction to compare"
-    # Squares of what is very large or small would overflow or vanish; powers of 2 round nothing.
+    # Squares of very large or small values would overflow or vanish; powers of 2 round nothing.
     scale = math.frexp(largest)[1]
     scaled = {name: math.ldexp(value, -scale) for name, value in features.items()}
     length = math.sqrt(math.fsum(value * value for value in scaled.values()))
@@ -163,7 +163,7 @@ CATALOGUE_COVERAGE = Entry(
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """For each of n users: items they have not rated, and those of them a neighbour has."""
+    """For each of n users: the items they have not rated, and how many of these a neighbour has."""
 
     unrated: npt.NDArray[np.int64]
     reached: npt.NDArray[np.int64]

@@ -1,8 +1,8 @@
 """Gorse's positive rate of a day: of the distinct items a user read, how many were positive.
 
-`positive_rate` is Gorse's documentation, the mean over all users who read something;
-`positive_rate_gorse_v05` its releases 0.5.0 to 0.5.6: only those with a positive among what they
-read. A user counts once for each day.
+`positive_rate` follows Gorse's documentation: the mean over all users who read something.
+`positive_rate_gorse_v05` follows its releases 0.5.0 to 0.5.6: only users with a positive item among
+the items they read. A user counts once for each day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streameval.core.metrics.lists import ratio
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """For each of n users and days: distinct items read (> 0), and those of them positive."""
+    """For each of n users and days: distinct items read (> 0), and how many were positive."""
 
     reads: npt.NDArray[np.int64]
     positives: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""DCG at k, not normalised: linear gains, so its scale is that of the gains."""
+"""DCG at k, not normalised: linear gains, so it has the scale of the gains."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def _table(size: int) -> Scores:
     return np.array([1.0] + [math.log2(rank + 1) for rank in range(1, size)])
 
 
-# What a stream needs, at hand without a look-up.
+# The ranks of a stream, at hand without a look-up.
 _STREAM = _table(MAX_RANK + 1)
 
 

@@ -1,7 +1,7 @@
 """Inputs that a metric's row declares beside its data: tables of files, and parameters.
 
-`evaluate` makes an option of each, checks the values, and says in messages and help what the row
-says here.
+`evaluate` makes an option of each, checks its value, and takes the words of messages and help from
+here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streameval.base.errors import InputError
 
 LISTS: Final = "Ranked lists"
 RATED: Final = "Ratings and predictions"
-KNOWN: Final = "What is known of items and users"
+KNOWN: Final = "Facts about items and users"
 OTHER: Final = "Other inputs"
 HEADINGS: Final = (LISTS, RATED, KNOWN, OTHER)
 """Headings of the options in help, in order."""
@@ -29,6 +29,11 @@ class _Option:
     meaning: str
 
     @property
+    def detail(self) -> str:
+        """The columns or the bounds, for people."""
+        return ""
+
+    @property
     def option(self) -> str:
         """The option as people write it."""
         return f"--{self.name.replace('_', '-')}"
@@ -36,12 +41,13 @@ class _Option:
     @property
     def described(self) -> str:
         """The option with its meaning, for messages."""
-        return f"{self.option}, {self.meaning}"
+        return f"{self.option}, {self.meaning}" + (f" ({self.detail})" if self.detail else "")
 
     @property
     def help(self) -> str:
         """The sentence for the option's help."""
-        return f"{self.meaning[:1].upper()}{self.meaning[1:]}."
+        text = self.meaning + (f": {self.detail}" if self.detail else "")
+        return f"{text[:1].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,39 +59,26 @@ class Table(_Option):
     single: bool = False
 
     @property
-    def described(self) -> str:
-        """The option with its meaning and columns, for messages."""
-        return f"{self.option}, {self.meaning} ({self.columns})"
-
-    @property
-    def help(self) -> str:
-        """The sentence for the option's help."""
-        columns = f": {self.columns}" if self.columns else ""
-        return f"{self.meaning[:1].upper()}{self.meaning[1:]}{columns}."
+    def detail(self) -> str:
+        """The columns."""
+        return self.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter(_Option):
     """A value that a metric takes beside its cutoff; without a `default` the metric needs it.
 
-    With a `note`, figures come with this sentence, which holds the value.
+    `metavar` stands for the value in help. A `note` is a sentence with the value, for people who
+    read the figures.
     """
 
     default: Any = None
+    metavar: str | None = None
     note: str = ""
-
-    @property
-    def metavar(self) -> str | None:
-        """A word for the value in help; None: the name of its type."""
-        return None
 
     def read(self, value: Any) -> Any:
         """Return the value as the metric takes it. Raises `InputError`."""
         return value
-
-    def sentence(self, value: Any) -> str:
-        """Format the note."""
-        return self.note.format(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +89,11 @@ class Number(Parameter):
     least: float = -math.inf
 
     @property
-    def help(self) -> str:
-        """The sentence for the option's help."""
-        # Not `super()`: a class with slots is made anew, and `super()` would mean the old one.
-        return f"{self.meaning[:1].upper()}{self.meaning[1:]}{self._bound('; ')}."
-
-    def _bound(self, before: str) -> str:
+    def detail(self) -> str:
+        """The bound, if there is one."""
         if self.above > -math.inf:
-            return f"{before}above {self.above:g}"
-        return f"{before}not below {self.least:g}" if self.least > -math.inf else ""
+            return f"above {self.above:g}"
+        return f"not below {self.least:g}" if self.least > -math.inf else ""
 
     def read(self, value: Any) -> float:
         """Return the number. Raises `InputError`."""
@@ -112,7 +101,7 @@ class Number(Parameter):
         if not math.isfinite(number):
             raise InputError(f"{self.option} {value}: give a finite number")
         if not (number > self.above and number >= self.least):
-            raise InputError(f"{self.option} {value}: give a number {self._bound('')}")
+            raise InputError(f"{self.option} {value}: give a number {self.detail}")
         return number
 
 
@@ -120,10 +109,7 @@ class Number(Parameter):
 class Range(Parameter):
     """Two finite numbers, the lower one first: `1:5`, or a pair."""
 
-    @property
-    def metavar(self) -> str:
-        """The form of the value."""
-        return "LOW:HIGH"
+    metavar: str | None = "LOW:HIGH"
 
     def read(self, value: str | Sequence[float]) -> tuple[float, float]:
         """Return the two numbers. Raises `InputError`."""
@@ -139,26 +125,18 @@ class Range(Parameter):
             raise InputError(f"{self.option} {written}: give the lower number first, such as 1:5")
         return found
 
-    def sentence(self, value: Any) -> str:
-        """Format the note."""
-        return self.note.format(*value)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Parameter):
-    """One of a few words."""
+    """One of the words of `metavar`, `this|that`, or None."""
 
-    words: tuple[str, ...]
-
-    @property
-    def metavar(self) -> str:
-        """The words."""
-        return "|".join(self.words)
+    metavar: str
 
     def read(self, value: Any) -> Any:
         """Return the word. Raises `InputError`."""
-        if value is not None and value not in self.words:
-            raise InputError(f"{self.option} {value}: give {' or '.join(self.words)}")
+        words = self.metavar.split("|")
+        if value is not None and value not in words:
+            raise InputError(f"{self.option} {value}: give {' or '.join(words)}")
         return value
 
 
@@ -168,6 +146,7 @@ class Flag(Parameter):
 
 
 Input: TypeAlias = Table | Parameter
+
 
 FEATURES: Final = Table(
     name="features",

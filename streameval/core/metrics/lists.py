@@ -1,8 +1,8 @@
-"""What a ranking metric is and what it is given: the shapes every metric of the catalogue shares.
+"""Ranking metrics and their data: the shapes that all metrics of ranked lists share.
 
 A metric is one function over a batch of ranked lists. Every sum runs over columns in order, one
 addition at a time, and padding adds an exact zero: a list has the same score, bit for bit, in
-whatever batch it is scored. (`ndarray.sum` adds in an order that depends on the shape.)
+any batch. (`ndarray.sum` adds in an order that depends on the shape.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streameval.base.limits import NANO
 from streameval.core.metrics.entry import Entry, InputKind
 
 Scores: TypeAlias = npt.NDArray[np.float64]
-"""A score for each list, shape (n,): NaN where undefined, in [0, 1] for those of `RANKING`."""
+"""A score for each list, shape (n,): NaN where undefined, in [0, 1] for metrics of `RANKING`."""
 
 RelevantItems: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]
 """The relevant items of one list: their ranks, rising from 1, and their gains (> 0) alongside.
@@ -31,8 +31,8 @@ A relevant item that is not in the list has a gain beyond the last rank."""
 class Lists:
     """The relevant items of n ranked lists, the widest with m of them.
 
-    `ranks` (n, m): 1-based ranks, rising; 0 at the right end where there is none, be it padding
-    or a relevant item that is not in the list. `gains` (n, m): the gain of each relevant item, in
+    `ranks` (n, m): 1-based ranks, rising; 0 at the right end for padding and for a relevant item
+    that is not in the list. `gains` (n, m): the gain of each relevant item, in
     the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
     items a list has.
 
@@ -99,7 +99,7 @@ class MeanMetric(Entry):
 
 
 NO_RELEVANT = "0 without relevant items, kept and counted"
-"""What most ranking metrics make of a list without relevant items."""
+"""The rule of most ranking metrics for a list without relevant items."""
 
 
 def ratio(

@@ -2,8 +2,8 @@
 
 `(1/k) sum over i = 1..k of P@i`, without the indicator that the item at i is relevant. A hit at
 rank r counts in P@i for each i from r to k, so it adds `1/r + … + 1/k`, which is the harmonic
-number of k less that of r - 1. It rewards early hits, but is no average precision: one relevant
-item on top of k = 2 gives (1 + 1/2) / 2 = 0.75.
+number of k less the harmonic number of r - 1. It rewards early hits but differs from average
+precision: one relevant item on top of k = 2 gives (1 + 1/2) / 2 = 0.75.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, ad
 
 @lru_cache(maxsize=32)
 def _worth(k: int) -> Scores:
-    """Return, by rank from 0 to k, what a hit adds: 1/rank + … + 1/k."""
-    # From the smallest term on, one by one.
+    """Return the share of a hit by its rank from 0 to k: 1/rank + … + 1/k."""
+    # Terms are added one by one, the smallest first.
     sums = np.cumsum(1.0 / np.arange(k, 0, -1))[::-1]
     return np.concatenate(([0.0], sums))
 

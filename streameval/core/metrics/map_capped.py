@@ -1,4 +1,4 @@
-"""Average precision at k, divided by what fits into k: 1 for a list whose first k are relevant."""
+"""Average precision at k, divided by min(R, k): 1 for a list whose first k are relevant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision at k: how much of what was shown first was relevant.
+"""Precision at k: the share of the first k ranks that holds relevant items.
 
 `precision = hits / k`. A list shorter than k is divided by k all the same (trec_eval, ranx,
 ir_measures, RecTools); dividing by its length would reward showing less.

@@ -1,7 +1,7 @@
 """Errors of predicted ratings, over pairs, over users or over items: three seeds, three meanings.
 
-The error of a pair is predicted - actual. `rmse` is over pairs, `rmse_user` the mean of users'
-RMSE, `rmse_item` that of items'. Source of the names: Bobadilla et al. 2013.
+The error of a pair is predicted - actual. `rmse` is over pairs, `rmse_user` the mean over users of
+each one's RMSE, `rmse_item` the mean over items. Source of the names: Bobadilla et al. 2013.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streameval.core.metrics.lists import Scores
 SCALE = Range(
     name="scale",
     meaning="the lowest and the highest possible rating, such as 1:5",
-    note="Scale {:g} to {:g}.",
+    note="Scale {0[0]:g} to {0[1]:g}.",
 )
 
 

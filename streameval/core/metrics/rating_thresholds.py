@@ -1,8 +1,8 @@
 """Precision, recall and F1 of ratings at a threshold t, user by user.
 
-Recommended: of a user's k pairs with the highest predictions (ties: the earlier pair first), those
-predicted above t. Relevant: the pairs with an actual rating of at least t. What has an empty
-denominator is 0. Source: the recipe of k-NN libraries; Bobadilla et al. 2013.
+Of a user's k pairs with the highest predictions (ties: the earlier pair first), recommended are
+the pairs with a prediction above t. Relevant are the pairs with an actual rating of at least t. A
+figure with an empty denominator is 0. Source: the recipe of k-NN libraries; Bobadilla et al. 2013.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recall at k: how much of what was relevant was shown first.
+"""Recall at k: the share of the relevant items that stands at the first k ranks.
 
 `recall = hits / R`, R being all relevant items of the list, also where R > k (dividing by
 min(R, k) is another figure, "capped recall").

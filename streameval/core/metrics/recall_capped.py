@@ -1,4 +1,4 @@
-"""Capped recall at k: how much of what fits into k places and was relevant was shown.
+"""Capped recall at k: the share of relevant items at the first k ranks, of at most k.
 
 `hits / min(R, k)`: 1 for a list whose first k are all relevant, which recall cannot reach when R
 is above k.

@@ -1,4 +1,6 @@
-"""Figures of retrieval that are not those of a ranked list, and that names keep apart from them.
+"""Figures of retrieval: an index against an exact one, and a positive among sampled negatives.
+
+Their names keep them apart from the figures of ranked lists.
 
 Source: Gorse's code.
 """
@@ -17,7 +19,7 @@ from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The items that an approximate and an exact index answer to n queries, best first."""
+    """The items that an approximate and an exact index return for n queries, best first."""
 
     approximate: Sequence[Sequence[str]]
     exact: Sequence[Sequence[str]]
@@ -25,7 +27,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class SampledRanks:
-    """Where one positive ranks among sampled negatives, from 1, in each of n samples.
+    """Ranks of one positive among sampled negatives, from 1, in each of n samples.
 
     A negative that scores as high counts against the positive.
     """

@@ -1,6 +1,6 @@
-"""Scoring slates as the stream needs it: all metrics at all cut-offs, in exact integers.
+"""Scores of slates for the stream: all metrics at all cutoffs, in exact integers.
 
-Also the rule that turns the items of a slate, as they were shown, into ranks.
+Also the rule that turns the items of a slate into ranks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from streameval.core.metrics.lists import Lists, RelevantItems, nano
 
 
 class Scorer:
-    """Scores rows of relevant items at every k of `ks`, remembering what it has scored.
+    """Scores rows of relevant items at every k of `ks`, and remembers the scores.
 
     `columns` names the columns of a score, (metric, k): all metrics of the first k in the order
-    of the catalogue, then those of the next. With `ndcg_gain` exponential, the column `ndcg` holds
+    of the catalogue, then all of the next. With `ndcg_gain` exponential, the column `ndcg` holds
     the catalogue's `ndcg_exp`.
 
     Slates repeat: few positives at few ranks. Memory is bounded by rows and by ranks, and emptied
-    as a whole: what is forgotten is scored again, to the same bits.
+    as a whole. A forgotten row is scored again, to the same bits.
     """
 
     def __init__(self, ks: Sequence[int], ndcg_gain: Literal["linear", "exponential"]) -> None:
@@ -76,9 +76,9 @@ class Scorer:
 
 
 def order_ranks(items: Iterable[tuple[str, int | None, int]]) -> dict[str, int]:
-    """Rank the items of a slate, given as (item_id, position, ts), in the order of their ranks.
+    """Rank the items of a slate, which come as (item_id, position, ts); the best rank is first.
 
-    The order is that of position (none counts as 0), then `ts`, then `item_id`; the rank is
+    Items are ordered by position (none counts as 0), then `ts`, then `item_id`; the rank is
     `max(position or 0, previous rank + 1)`, so ranks strictly rise and gaps stay.
     """
     ranks: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Gorse's positive rate of a day, from logs of events or from outcome files.
 
-Of a log: an item is read on the day (UTC) of its impression and positive on the day of its
-feedback, as in Gorse; what feedback counts as positive is the configuration's, and the latest of a
-day decides where it is taken back. Of outcome files: an item is read, and positive if it has a
-gain, on the day of its slate. Either way items are distinct: shown twice a day counts once.
+In a log an item is read on the day (UTC) of its impression and positive on the day of its feedback,
+as in Gorse. The configuration defines positive feedback, and the latest feedback of a day decides
+if some is retracted. In outcome files an item is read, and positive if it has a gain, on the day of
+its slate. Either way items are distinct: shown twice a day counts once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _RATES: Final = """
 
 
 def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """The positive rate over users and days, or with `--by day` of each day too.
+    """Compute the positive rate over users and days, and with `--by day` of each day too.
 
     Raises `InputError`.
     """

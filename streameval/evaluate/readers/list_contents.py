@@ -1,7 +1,7 @@
-"""Figures of what lists are made of: coverage of the catalogue, novelty, diversity.
+"""Figures of the contents of lists: coverage of the catalogue, novelty, diversity.
 
-Lists are read a batch at a time. What is known of items (features, popularity, the catalogue) is
-held in memory: it follows the number of items, not that of lists.
+Lists are read a batch at a time. Facts about items (features, popularity, the catalogue) are held
+in memory: they follow the number of items, not of lists.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NamedLists:
 
 
 def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Novelty and diversity. Raises `InputError`."""
+    """Compute novelty and diversity. Raises `InputError`."""
     needed = {table for figure in asked for table in figure.entry.needs}
     vectors = _vectors(given[FEATURES]) if FEATURES in needed else {}
     popularity = _popularity(given[TRAIN]) if TRAIN in needed else {}
@@ -75,7 +75,7 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
 
 
 def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Coverage of the catalogue; no formula gives its interval. Raises `InputError`."""
+    """Compute the coverage of the catalogue, without an interval. Raises `InputError`."""
     known = _items_of(given[ITEMS])
     found: dict[Segment, list[set[str]]] = {}
     tied = scored = 0
@@ -160,7 +160,7 @@ def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator
 
 
 def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
-    """Each item's features, brought to length 1; an item whose values are all 0 has none."""
+    """Return each item's features, brought to length 1; an item with zeros only has none."""
     with connected(*paths) as connection:
         files = files_of(paths)
         tables = opened(connection, files)
@@ -185,7 +185,7 @@ def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
 
 
 def _popularity(paths: Sequence[str]) -> dict[str, float]:
-    """The share of the users of the training interactions who have each item."""
+    """Return the share of users in the training interactions who have each item."""
     with connected(*paths) as connection:
         load_interactions(connection, "train", paths)
         ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
@@ -209,7 +209,7 @@ def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
 
 
 def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
-    """Read who has what into a table: user, item, line. Answers the size of the files."""
+    """Read who has which item into a table: user, item, line. Return the size of the files."""
     files = files_of(paths)
     tables = opened(connection, files)
     known = columns_of(tables)

@@ -1,4 +1,4 @@
-"""Coverage by neighbours: who rated what, and who is whose neighbour."""
+"""Coverage by neighbours, from ratings of users and tables of their neighbours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id"
 
 
 def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Coverage over users that have ratings or neighbours. Raises `InputError`."""
+    """Compute the coverage over users with ratings or neighbours. Raises `InputError`."""
     if given.by:
         raise InputError("--by: neighbour_coverage is of all users")
     rated = given[TRAIN] or given[RATINGS]
@@ -46,7 +46,7 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
 
 
 def _items(connection: Any, items: Sequence[str]) -> int:
-    """Make the table `rated` of the catalogue's items; answers how many those are."""
+    """Make the table `rated` of the catalogue's items, and count these."""
     if items:
         load_items(connection, "known", items)
     else:

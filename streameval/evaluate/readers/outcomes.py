@@ -1,4 +1,4 @@
-"""Readers of what `evaluate` takes: outcome files here, tables and TREC files by `ranked_tables`.
+"""The reader of outcome files; `ranked_tables` reads tables and TREC files.
 
 Outcome files are read row group by row group (`iter_batches` grows with the file), and of a row
 group only the columns that the figures need. Arrow's buffers are looked at in place: its own way
@@ -28,11 +28,11 @@ from streameval.files.outcome_columns import require_rows, require_types
 from streameval.files.outcome_files import PENDING
 
 DIMENSIONS: Final = ("variant", "surface")
-"""What outcome files can be split by."""
+"""The columns by which outcome files can be split."""
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """The files to read, each once: of a folder the Parquet files below it, in order of name.
+    """List the files to read, each once: of a folder its Parquet files, in order of name.
 
     A URI is a file if it ends in `.parquet`, else a folder. Spans that no checkpoint has confirmed
     yet (`_pending`) are left out. Raises `InputError`, `UnreachableError`.
@@ -56,7 +56,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def _same(file: str) -> str:
-    """What two names of one file have in common: none is read twice."""
+    """Return one name for all names of a file, so that no file is read twice."""
     return file if locations.is_uri(file) else str(Path(file).resolve())
 
 
@@ -93,10 +93,10 @@ def read_outcomes(
     with_ids: bool = False,
     with_scores: bool = False,
 ) -> Iterator[Batch]:
-    """The slates of outcome files; impressions without a request are no ranked list.
+    """Yield the slates of outcome files, without impressions that have no request.
 
-    A list's name is its request. `with_scores`: with what `auc` needs. Raises `InputError` for a
-    dimension that such files do not have.
+    A list's name is its request. `auc` needs `with_scores`. Raises `InputError` for a dimension
+    that such files do not have.
     """
     check_dimensions(by)
     columns = ["user", "ranks", "gains", *by, *(["scores"] if with_scores else [])]
@@ -155,7 +155,7 @@ def _opened(path: str) -> tuple[Any, int]:
 
 
 def _unreadable(path: str, error: Exception) -> StreamevalError:
-    """What is wrong with a file, or with the store that it is in."""
+    """Return the error for an unreadable file, or for the store that it is in."""
     wrong = InputError if isinstance(error, ValueError) or not locations.is_uri(path) else None
     return (wrong or UnreachableError)(f"{locations.redacted(path)}: {locations.said(error, path)}")
 
@@ -168,7 +168,7 @@ def _has_null(file: Any, group: int, column: str) -> bool:
 
 
 def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch:
-    """The slates of an Arrow batch with the columns of outcome files; a null `request` is none.
+    """Return the slates of an Arrow batch of outcome files, except those with a null `request`.
 
     Without the column `scores` the ranks by score are unknown.
     """
@@ -215,7 +215,7 @@ def _score_ranks(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float6
 
 
 def _flat(column: Any, kind: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:
-    """Where each list starts (n + 1,), and the values of all of them."""
+    """Return the start of each list (n + 1,), and the values of all lists."""
     wide = np.int64 if pa.types.is_large_list(column.type) else np.int32
     starts = _window(column, 1, wide, len(column) + 1).astype(np.int64)
     first, last = int(starts[0]), int(starts[-1])
@@ -242,14 +242,14 @@ def clusters_of(users: Any) -> Ints:
 
 
 def _segments(record: Any, by: Sequence[str]) -> tuple[Ints, list[tuple[str, ...]]]:
-    """The segment of each row as an index into the segments found, and those; null is ""."""
+    """Return each row's segment as an index, and the segments; null is ""."""
     codes = np.zeros(len(record), np.int64)
     names: list[tuple[str, ...]] = [()]
     for dimension in by:
         column = record.column(dimension).fill_null("").dictionary_encode()
         values = column.dictionary.to_pylist()
         indices = _window(column.indices, 1, np.int32, len(column))
-        # Number the pairs of what was found so far and this dimension's values.
+        # Number the pairs of a segment so far and a value of this dimension.
         pairs, codes = np.unique(codes * len(values) + indices, return_inverse=True)
         names = [(*names[pair // len(values)], values[pair % len(values)]) for pair in pairs]
     return codes.astype(np.int64), names

@@ -75,10 +75,10 @@ def ranked_lists(
 ) -> RankedLists:
     """Join tables of pyarrow: `slates` (list, item, user, rank, score, compared, line, `by …`).
 
-    Its order is that of `rank`, then of `compared` (the score as equal scores are told) from the
-    highest; at equal ones, with `last_first`, the item that sorts last comes first, and then
-    `line` decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are
-    lists without items; else they are left out.
+    Its rows are ordered by `rank`, then by `compared` from the highest (the score, rounded for
+    ties). At equal ones, with `last_first`, the item that sorts last comes first, and then `line`
+    decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are lists
+    without items; else they are left out.
     """
     rows = slates.num_rows
     lists, names = _numbered(slates["list"], labels["list"])
@@ -165,7 +165,7 @@ def _order(slates: Any, lists: Ints, items: Ints | None) -> Ints:
 
 
 def _without_repeats(order: Ints, pairs: Ints) -> tuple[Ints, Ints]:
-    """Leave the first of equal pairs in order; and what brings those left in order of pair."""
+    """Keep the first of equal pairs; also return the order of the rest by pair."""
     by_pair = np.argsort(pairs[order], kind="stable")
     found = pairs[order][by_pair]
     repeated = by_pair[1:][found[1:] == found[:-1]]
@@ -214,7 +214,7 @@ def _score_ranks(slates: Any, order: Ints, own: Ints, length: Ints) -> tuple[Flo
 
 
 def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
-    """Where runs of equal (list, value) start, and how long they are."""
+    """Return the starts and lengths of runs of equal (list, value)."""
     new = (lists[1:] != lists[:-1]) | (values[1:] != values[:-1])
     starts = np.flatnonzero(np.concatenate((np.ones(min(len(lists), 1), np.bool_), new)))
     return starts, np.diff(starts, append=len(lists))
@@ -247,7 +247,7 @@ def _values(slates: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
 
 
 def _any(lists: Ints, rows: Flags, count: int) -> Flags:
-    """Which of `count` lists have one of `rows`."""
+    """Tell for each of `count` lists whether it has one of `rows`."""
     found = np.zeros(count, np.bool_)
     found[lists[rows]] = True
     return found

@@ -1,12 +1,12 @@
-"""Ranked lists from two tables: what was shown, and what turned out relevant.
+"""Ranked lists from two tables: slates, and labels of relevant items.
 
 Slates (list, item, and rank or score) and labels (list, item, gain) as Parquet, CSV or JSON Lines,
-or a TREC run and qrels. DuckDB reads and checks them; it sets aside on disk what does not fit into
-its memory, and hands over a portion of the lists at a time, which `ranked_lists` joins.
+or a TREC run and qrels. DuckDB reads and checks them. It uses the disk beyond its memory, and hands
+over a portion of the lists at a time, which `ranked_lists` joins.
 
-The order of a list is that of `rank`, or of `score` from the highest. Equal scores: with ties
-`trec`, the item that sorts last comes first, scores being single precision, as trec_eval has it;
-with `input`, the order of the file.
+A list is ordered by `rank`, or by `score` from the highest. With ties `trec`, scores are equal
+in single precision, and among them the item that sorts last comes first, as in trec_eval. With ties
+`input` they keep the order of the file.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _ORDER: Final[dict[Ties, str]] = {
     "input": "score DESC, line",
 }
 _EQUAL: Final[dict[Ties, str]] = {"trec": "CAST(score AS FLOAT)", "input": "score"}
-"""What two items have in common whose order is left to the rule."""
+"""The value by which scores count as equal, so that the rule for ties orders the items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What to read. `kind`: tables by column names, or TREC's run and qrels.
+    """The tables to read. `kind`: tables by column names, or TREC's run and qrels.
 
-    `complete`: lists that only the labels know count as empty, 0 in every mean; else they are
-    left out. Lists of a TREC run without qrels are left out, as nothing is known of them; slates
-    without labels have nothing relevant.
+    `complete`: lists that only the labels know count as empty, 0 in every mean; else they are left
+    out. Lists of a TREC run without qrels are left out, since their relevant items are unknown.
+    Slates without labels have no relevant items.
     """
 
     slates: Sequence[str]
@@ -82,7 +82,7 @@ _UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in bo
 
 
 def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
-    """How many lists equal scores left to the rule, where scores put any in order at all."""
+    """Note how many lists have equal scores, where scores put any list in order at all."""
     if not scored:
         return []
     words = {
@@ -97,9 +97,9 @@ def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
 
 
 def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator[Batch]:
-    """The lists of both tables, with their names. Raises `InputError`.
+    """Yield the lists of both tables, with their names. Raises `InputError`.
 
-    At their end `notes` says where the two have nothing in common.
+    At the end `notes` says whether the two tables have anything in common.
     """
     labelled = met = False
     with connected(*tables.slates, *tables.labels) as connection:
@@ -116,7 +116,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
                 last_first=tables.ties == "trec",
                 complete=tables.complete,
             )
-            # The rows are done with before those of the next portion come.
+            # Frees the rows before the next portion comes.
             del slates, labels
             labelled, met = labelled or lists.labelled, met or lists.met
             yield from lists.batches()
@@ -146,8 +146,8 @@ def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:
 def _portion_conditions(connection: Any) -> list[tuple[str, str]]:
     """Conditions on the rows of `slates` and of `labels`, a pair for each portion.
 
-    The rows of a list mostly lie together: portions are then cut by rows, and each row is read once
-    (what DuckDB has on disk is read from there each time). Else by the hash of the list.
+    The rows of a list mostly lie together. Then portions are ranges of rows, and each row is read
+    once. Else portions go by the hash of the list, and DuckDB reads its file once for each.
     """
     hashes, starts, rows = _runs(connection)
     ((labels,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
@@ -163,7 +163,7 @@ def _portion_conditions(connection: Any) -> list[tuple[str, str]]:
     portion_of = np.searchsorted(bounds, starts, "right")[order]
 
     def portion(batch: Any) -> Any:
-        """Of a list that is not shown by its hash, which spreads them."""
+        """Return the portion of each list. The hash spreads lists that have no slate."""
         wanted = batch.column(0).to_numpy()
         row = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
         found = np.where(hashes[row] == wanted, portion_of[row], wanted % np.uint64(portions))
@@ -183,7 +183,7 @@ def _portion_conditions(connection: Any) -> list[tuple[str, str]]:
 
 
 def _runs(connection: Any) -> tuple[Any, Any, int]:
-    """Of each run of rows of one list: the list's hash and the first row; and the count of rows."""
+    """Return the hash and first row of each run of rows of one list, and the count of rows."""
     hashes, starts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     rows, last = 0, None
     for batch in _hashes(connection, "slates"):
@@ -313,7 +313,7 @@ def _finite(path: str, line: int, word: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{path}:{line}: {word} is no finite number")
+        raise InputError(f"{path}:{line}: {word} is not a finite number")
     return value
 
 

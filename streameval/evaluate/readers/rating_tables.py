@@ -44,7 +44,7 @@ TIME_NAMES: Final = ("timestamp", "ts", "time")
 
 
 def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Errors over pairs and users, and figures at a threshold. Raises `InputError`."""
+    """Compute errors over pairs and users, and figures at a threshold. Raises `InputError`."""
     files = [*given[RATINGS], *given[PREDICTIONS]]
     with connected(*files) as connection:
         notes = load_pairs(connection, given, advance)
@@ -56,7 +56,7 @@ def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
 def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     """Make the table `pairs`: `by …`, user, item, rating, prediction, line.
 
-    Answers what was left out. Raises `InputError`.
+    Return notes on ratings that were left out. Raises `InputError`.
     """
     ratings, predictions = files_of(given[RATINGS]), files_of(given[PREDICTIONS])
     tables = opened(connection, ratings)
@@ -90,7 +90,7 @@ def _load_ratings(
     *,
     with_predictions: bool,
 ) -> int:
-    """Make the table `latest`, a row a pair; answers how many ratings were replaced by others."""
+    """Make the table `latest`, a row a pair; return how many ratings were replaced by others."""
     files, known = [table.file for table in tables], columns_of(tables)
     moment = optional(known, TIME_NAMES)
     columns = _keys(files, known) | {
@@ -165,7 +165,7 @@ def _prediction(files: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _require_ratings(connection: Any, files: Sequence[str]) -> None:
-    """Refuse a pair without a rating; other cells that say nothing are refused by `load`."""
+    """Refuse a pair without a rating; `load` refuses other empty cells."""
     wrong = connection.execute("SELECT user, item FROM rated WHERE rating IS NULL LIMIT 1")
     for user, item in wrong.fetchall():
         raise InputError(f"{', '.join(files)}: {user}, {item}: each row needs a rating")

@@ -41,7 +41,7 @@ POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
 
 
 def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Recall of an index, over the queries of the exact result. Raises `InputError`."""
+    """Compute the recall of an index over the queries of the exact result. Raises `InputError`."""
     longest = max(figure.k for figure in asked)
     with connected(*given[FILES], *given[EXACT]) as connection:
         for table, paths, by in (("found", given[FILES], given.by), ("best", given[EXACT], ())):
@@ -79,7 +79,7 @@ def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]
 
 
 def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Leave-one-out among sampled negatives. Raises `InputError`."""
+    """Compute figures of a positive among sampled negatives. Raises `InputError`."""
     with connected(*given[SAMPLED]) as connection:
         files = files_of(given[SAMPLED])
         tables = opened(connection, files)
@@ -105,7 +105,7 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
 
 
 def _check_samples(connection: Any, files: Sequence[str]) -> tuple[int, int]:
-    """How many negatives samples have. Raises `InputError` for one that is none."""
+    """Return the fewest and most negatives of a sample. Raises `InputError` for unsound ones."""
     where = ", ".join(files)
     wrong = connection.execute("""
         SELECT list, count(*) FILTER (positive) AS positives,

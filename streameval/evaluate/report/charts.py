@@ -1,4 +1,4 @@
-"""The charts of the report, each with its title, what it shows and, where it helps, its table."""
+"""The charts of the report: title, explanation and, where it helps, a table of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE: Final = "share with a positive"
 
 
 def list_charts(source: Source) -> tuple[int, list[str]]:
-    """How many lists there are, and the charts of precision over recall."""
+    """Return the number of lists, and the charts of precision over recall."""
     at_cutoffs = [f"{name}@{k}" for k in CUTOFFS for name in ("precision", "recall")]
     at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
     found = evaluate(source.read(lambda _: None), [*at_cutoffs, *at_levels.values()]).figures()
@@ -82,8 +82,8 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             "time",
             "Over time",
             f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
-            f" {step}{split}. A step of few impressions moves a lot by chance; where there are none"
-            " the line is interrupted.",
+            f" {step}{split}. A step of few impressions moves a lot by chance. The line is"
+            " interrupted at a step without impressions.",
             found.time,
             x="time",
             y=SHARE,
@@ -93,8 +93,8 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             "rank",
             "By rank and by position",
             "Share of impressions with a positive, by rank in the list and by the position that"
-            " was sent. It mixes what was better with what was seen first: it is not the effect of"
-            " the place.",
+            " was sent. Better items stand first and are also seen first: it is not the effect of"
+            " the rank alone.",
             {
                 name: points
                 for name, points in (("rank", found.rank), ("position", found.position))
@@ -129,8 +129,8 @@ def _calibration(points: Curve | None) -> str:
     if points is None:
         return _note(
             "Calibration",
-            "Scores are logged, but not all within 0 and 1: they are no"
-            " probabilities that could be compared with what happened.",
+            "Scores are logged, but not all within 0 and 1: they cannot be"
+            " compared with observed shares as probabilities can.",
         )
     return _chart(
         "calibration",

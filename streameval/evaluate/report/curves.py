@@ -1,6 +1,6 @@
-"""What the report draws of outcome files: counts by time, rank, item and score.
+"""Curves of outcome files for the report: counts by time, rank, item and score.
 
-DuckDB scans the files in bounded memory. All it adds up are integers, so threads and the order of
+DuckDB scans the files in bounded memory. It adds up integers only, so threads and the order of
 files do not change a bit; they are divided here, once.
 """
 
@@ -72,7 +72,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
 
 
 def _open(connection: Any, files: Sequence[str]) -> None:
-    """Make the view `slates`; what is no path is read by pyarrow, which knows its file system."""
+    """Make the view `slates`. A URI is read by pyarrow, which knows its file system."""
     if any(map(locations.is_uri, files)):
         connection.register("slates", dataset_of(files))
         return
@@ -86,7 +86,7 @@ def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:
     if first is None:
         return _STEPS[0], {}
     step = next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
-    # Each dimension is a known column of outcome files (`inputs.DIMENSIONS`).
+    # Each dimension is a known column of outcome files (`outcomes.DIMENSIONS`).
     segment = " || ' · ' || ".join(f"coalesce({name}, '-')" for name in by) or "''"
     rows = connection.execute(
         f"""

@@ -22,10 +22,10 @@ def numbers(*cells: str) -> str:
 
 
 def bounds(figure: Figure) -> tuple[str, str]:
-    """What an interval shows."""
+    """Return the two bounds of an interval as text."""
     return format_figure(figure.low), format_figure(figure.high)
 
 
 def format_figure(value: float | None) -> str:
-    """A figure to four places."""
+    """Return a figure to four decimals."""
     return UNDEFINED if value is None else f"{value:.4f}"

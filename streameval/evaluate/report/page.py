@@ -26,7 +26,7 @@ _VERDICTS: Final = {
     False: ("failed", "failed"),
     None: ("quiet", "not checked"),
 }
-"""Class and word of what a check said."""
+"""Class and word for the result of a check."""
 
 
 def write_report(
@@ -73,8 +73,8 @@ def _page(
 <p class="quiet">{escape(about)} · streameval {__version__}</p>
 <h2>Figures</h2>
 <p>n counts the lists (users, pairs, items) that have a value. The interval is 95 %, clustered by
-user: the lists of one user are not independent. It holds for one look; who watches figures until
-they differ will see them differ by chance.</p>
+user: the lists of one user are not independent. It holds for one look: figures
+that are watched until they differ will differ by chance.</p>
 {_figures(answer)}
 {_notes(answer)}{_checks(results)}
 {drawn}<h2>Formulas</h2>

@@ -1,4 +1,4 @@
-"""What `evaluate` shows on a terminal: its figures, and the catalogue."""
+"""Output of `evaluate` on a terminal: its figures, and the list of metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNCUT: Final = 100_000
 
 
 def print_answer(answer: Answer, *, with_intervals: bool) -> None:
-    """Print the figures, those of each segment below those of all, notes, then each list's."""
+    """Print the figures of all, then of each segment, the notes, and the scores of each list."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in (*answer.by, "figure"):
         table.add_column(name, overflow="fold")
@@ -65,7 +65,7 @@ def _format(value: float | None) -> str:
 
 
 def metric_rows(metrics: Iterable[Entry], inputs: Callable[[Entry], str]) -> list[dict[str, str]]:
-    """The rows of the catalogue as `--list --json` prints them; `inputs` says what takes what."""
+    """Return the metrics as `--list --json` prints them; `inputs` names the inputs of each."""
     return [
         {
             "name": metric.name,
@@ -81,7 +81,7 @@ def metric_rows(metrics: Iterable[Entry], inputs: Callable[[Entry], str]) -> lis
 
 
 def print_metrics(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print each figure's name, formula, convention, source and what it is computed from."""
+    """Print the name, formula, convention, source and inputs of each metric."""
     console = Console(highlight=False, soft_wrap=True)
     names = {"required": "{0}@k", "optional": "{0}@k or {0}", "none": "{0}", "recall": "{0}@0.3"}
     for row in rows:
