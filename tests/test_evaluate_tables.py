@@ -734,7 +734,7 @@ def test_a_metrics_own_parameter_needs_nothing_but_its_row(
         assert found["notes"]["top_share"] == 0.5
         assert found["figures"].keys() == {"top_hits@2"}
         assert "--top-share -1.0: give a number above 0" in refused(*asked, "--top-share", "-1")
-        assert refused(*asked) == "top_hits@2: needs --top-share, the share of k"
+        assert refused(*asked) == "top_hits@2: needs --top-share, the share of k (above 0)"
     finally:
         evaluating_command._command.cache_clear()
 

@@ -172,6 +172,7 @@ def _given(
             tables[one] = value or ()
         elif value is not None:
             tables[one] = [value]
+            require_name(value)
             if Path(value).is_dir():
                 raise InputError(f"{one.option} {value}: is a folder: give the file")
     given = Given(

@@ -55,9 +55,7 @@ class SnapshotSchedule:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
-        follows = settings.outcomes is not None or settings.checks is not None
-        self._follows = follows and has_duckdb()
-        if settings.snapshots is not None and follows and not self._follows:
+        if settings.snapshots is not None and self._follows() and not has_duckdb():
             log.warning(
                 "scheduled checks and the daily positive rate need DuckDB, which is not installed,"
                 " and do not run: %s",
@@ -102,7 +100,10 @@ class SnapshotSchedule:
             log.warning("the snapshot failed (exit code %s)", code)
             self._not_before = self._later()
         self._process = None
-        self._is_waiting = self._is_waiting or (code == 0 and self._follows)
+        self._is_waiting = self._is_waiting or (code == 0 and self._follows() and has_duckdb())
+
+    def _follows(self) -> bool:
+        return self._settings.outcomes is not None or self._settings.checks is not None
 
     def _look_after_followers(self) -> None:
         if self._following is None:
