@@ -170,13 +170,13 @@ BUGS = (
     ),
     Bug(
         "record path: records of aborted transactions are handed out",
-        "streameval/kafka/record_batches.py",
+        "streameval/kafka/aiokafka_internals.py",
         "batch.is_transactional and batch.producer_id in self._aborted_producers",
         "False",
     ),
     Bug(
         "record path: a batch is not checked against its checksum",
-        "streameval/kafka/record_batches.py",
+        "streameval/kafka/aiokafka_internals.py",
         "if self._check_crcs and not batch.validate_crc():",
         "if False:",
     ),

@@ -1,4 +1,4 @@
-"""Records by column are the records that aiokafka itself hands out, whatever the units."""
+"""Record lists hold the records that aiokafka itself hands out, whatever the units."""
 
 import contextlib
 import random
@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from streameval.core.events import TooLarge
 from streameval.core.record_mark import mark
-from streameval.kafka import unpacking
+from streameval.kafka import batch_format, unpacking
+from streameval.kafka.aiokafka_internals import KeptRecords
+from streameval.kafka.batch_format import RECORDS
 from streameval.kafka.fetch_by_id import _mark_in
-from streameval.kafka.record_batches import Fetched, _KeptRecords, _ListedRecords
-from streameval.kafka.unpacking import RECORDS, Memory, bound_legacy_codecs
+from streameval.kafka.record_batches import Fetched, ListedRecords
+from streameval.kafka.unpacking import Memory, bound_legacy_codecs
 
 LZ4, NONE = 3, 0
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
@@ -76,21 +78,30 @@ def fetches(draw):
     return raw, aborted, starts[0]  # a broker answers from the batch that holds the offset
 
 
-PLACE = TopicPartition("topic", 0)
+PARTITION = TopicPartition("topic", 0)
 
 
-def plain(raw, aborted, start, *, check_crcs=False, place=PLACE):
-    arguments = (place, _KeptRecords(raw), aborted, start, None, None, check_crcs, READ_COMMITTED)
+def plain(raw, aborted, start, *, check_crcs=False, topic_partition=PARTITION):
+    arguments = (
+        topic_partition,
+        KeptRecords(raw),
+        aborted,
+        start,
+        None,
+        None,
+        check_crcs,
+        READ_COMMITTED,
+    )
     return PartitionRecords(*arguments)
 
 
 def read(fetched, fetch, *, turn=lambda: None):
-    """The columns of a fetch; what waits for room is given it, after `turn`."""
-    ours = _ListedRecords(fetched, plain(*fetch))
+    """The lists of a fetch; what waits for room is given it, after `turn`."""
+    ours = ListedRecords(fetched, plain(*fetch))
     memory = fetched.memory
     while True:
-        for columns in ours:
-            yield ours, columns
+        for lists in ours:
+            yield ours, lists
         if not ours.interrupted:
             return
         ours.interrupted = False
@@ -99,8 +110,8 @@ def read(fetched, fetch, *, turn=lambda: None):
             memory.allow(memory.asked)
 
 
-def rows_of(columns):
-    return zip(columns.offsets, columns.timestamps, columns.keys, columns.values, strict=True)
+def rows_of(lists):
+    return zip(lists.offsets, lists.timestamps, lists.keys, lists.values, strict=True)
 
 
 @contextlib.contextmanager
@@ -108,7 +119,8 @@ def bounds(**changed):
     """Other bounds than the real ones, so that small batches are treated like large ones."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changed.items():
-            patch.setattr(unpacking, name, value)
+            for module in (unpacking, batch_format):
+                patch.setattr(module, name, value, raising=False)
         yield
 
 
@@ -121,16 +133,16 @@ SCRATCH = st.sampled_from([1 << 20, 120, 0])
 def test_record_lists_are_the_records_of_aiokafka_with_the_same_next_offset(
     fetch, unit, scratch, at_once
 ):
-    """Also where batches are cut, held, or large."""
+    """Also where batches are split, held, or large."""
     theirs = plain(*fetch)
     records = [(r.offset, r.timestamp, r.key, r.value) for r in theirs]
     fetched = Fetched(Memory(32 * scratch + 4_096))
     fetched.unit = unit
     rows = []
     with bounds(AT_ONCE=at_once):
-        for ours, columns in read(fetched, fetch):
-            assert 1 <= len(columns.offsets) <= unit
-            rows += rows_of(columns)
+        for ours, lists in read(fetched, fetch):
+            assert 1 <= len(lists.offsets) <= unit
+            rows += rows_of(lists)
             after = [row[0] for row in records if row[0] > rows[-1][0]]
             assert rows[-1][0] < ours.next_fetch_offset
             assert not after or ours.next_fetch_offset <= after[0], "a seek back here loses nothing"
@@ -144,7 +156,7 @@ def test_record_lists_are_the_records_of_aiokafka_with_the_same_next_offset(
 def test_a_fetch_that_is_dropped_and_read_again_from_its_offset_loses_and_repeats_nothing(
     fetch, unit, scratch, parts
 ):
-    """As by a pause or a seek; batches that were cut go on where they stopped."""
+    """As by a pause or a seek; batches that were split go on where they stopped."""
     raw, aborted, start = fetch
     records = [(r.offset, r.timestamp, r.key, r.value) for r in plain(*fetch)]
     fetched = Fetched(Memory(32 * scratch + 4_096))
@@ -152,8 +164,8 @@ def test_a_fetch_that_is_dropped_and_read_again_from_its_offset_loses_and_repeat
     rows = []
     with bounds(AT_ONCE=0):
         for _ in records:
-            for count, (ours, columns) in enumerate(read(fetched, (raw, aborted, start))):
-                rows += rows_of(columns)
+            for count, (ours, lists) in enumerate(read(fetched, (raw, aborted, start))):
+                rows += rows_of(lists)
                 start = ours.next_fetch_offset
                 if count >= parts:
                     ours.close()
@@ -181,8 +193,8 @@ def test_what_is_too_large_is_dropped_before_it_is_an_object_and_the_rest_is_kep
     with bounds(MAX_EVENT_BYTES=100, MAX_DEAD_LETTER_BYTES=50):
         rows = [
             row
-            for _, columns in read(fetched, (bytes(builder.build()), [], 0))
-            for row in rows_of(columns)
+            for _, lists in read(fetched, (bytes(builder.build()), [], 0))
+            for row in rows_of(lists)
         ]
     assert [row[0] for row in rows] == list(range(7))
     assert [row[1] for row in rows] == list(range(1_000, 1_007))
@@ -199,8 +211,8 @@ def test_reading_ends_before_a_damaged_batch_which_is_named(unit):
     bad[-1] ^= 1
     fetched = Fetched(Memory())
     fetched.unit = unit
-    records = _ListedRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
-    assert [offset for columns in records for offset in columns.offsets] == [0, 1]
+    records = ListedRecords(fetched, plain(good + bytes(bad), [], 0, check_crcs=True))
+    assert [offset for lists in records for offset in lists.offsets] == [0, 1]
     assert records.next_fetch_offset == 2, "the next fetch begins with it"
     assert (
         "offsets 2 to 3 ([Error 2] CorruptRecord" in fetched.unreadable[TopicPartition("topic", 0)]
@@ -211,8 +223,8 @@ def test_nothing_of_a_batch_that_breaks_in_the_middle_is_handed_out():
     bad = bytearray(batch(2, [0, 1, 2], codec=NONE))
     struct.pack_into(">i", bad, RECORD_COUNT, 5)
     fetched = Fetched(Memory())
-    records = _ListedRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
-    assert [offset for columns in records for offset in columns.offsets] == [0, 1]
+    records = ListedRecords(fetched, plain(batch(0, [0, 1]) + bytes(bad), [], 0))
+    assert [offset for lists in records for offset in lists.offsets] == [0, 1]
     assert "offsets 2 to 4" in fetched.unreadable[TopicPartition("topic", 0)]
 
 
@@ -226,12 +238,12 @@ def test_batches_of_the_format_before_this_one_are_read(packed):
     if packed:
         struct.pack_into(">q", raw, 0, 4)
     fetched = Fetched(Memory())
-    records = _ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
-    assert [offset for columns in records for offset in columns.offsets] == [2, 3, 4]
+    records = ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    assert [offset for lists in records for offset in lists.offsets] == [2, 3, 4]
     assert records.next_fetch_offset == 5
     raw[-1] ^= 1
-    damaged = _ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
-    whole = [offset for columns in damaged for offset in columns.offsets]
+    damaged = ListedRecords(fetched, plain(bytes(raw), [], 2, check_crcs=True))
+    whole = [offset for lists in damaged for offset in lists.offsets]
     assert whole == ([] if packed else [2, 3])  # unpacked, each record is a batch of its own
     assert fetched.unreadable
 
@@ -241,13 +253,15 @@ def test_a_batch_that_fits_no_space_is_named_and_not_unpacked_again(codec):
     """It is announced before it is tried; what is before it is handed out."""
     first = batch(0, [0, 1])
     fetched = Fetched(Memory(32 * 100))
-    place = TopicPartition("topic", 0)
+    topic_partition = TopicPartition("topic", 0)
     for count in (1, 0):
         turns = []
         builder = one(random.Random(1).randbytes(2_000), codec)
         seen = list(read(fetched, (first + builder, [], 0), turn=lambda at=turns: at.append(1)))
-        assert [offset for _, columns in seen for offset in columns.offsets] == [0, 1]
-        assert "offsets 2 to 2 (damaged, or larger than 0 MiB" in fetched.unreadable.pop(place)
+        assert [offset for _, lists in seen for offset in lists.offsets] == [0, 1]
+        assert "offsets 2 to 2 (damaged, or larger than 0 MiB" in fetched.unreadable.pop(
+            topic_partition
+        )
         assert len(turns) == count, "announced the first time"
         assert fetched.memory.in_use == 0
     # A batch of a topic that was made anew stands at the same place and is another one.
@@ -276,11 +290,16 @@ def test_large_batches_of_several_partitions_take_turns_and_small_ones_go_on():
     fetched.unit = 1
     memory = fetched.memory
     raw = one(bytes(300), 4) + batch(3, [0, 1])
-    places = [TopicPartition("topic", number) for number in range(3)]
-    readers = [_ListedRecords(fetched, plain(raw, [], 2, place=place)) for place in places[:2]]
-    small = _ListedRecords(fetched, plain(batch(0, [0, 1]), [], 0, place=places[2]))
+    topic_partitions = [TopicPartition("topic", number) for number in range(3)]
+    readers = [
+        ListedRecords(fetched, plain(raw, [], 2, topic_partition=topic_partition))
+        for topic_partition in topic_partitions[:2]
+    ]
+    small = ListedRecords(
+        fetched, plain(batch(0, [0, 1]), [], 0, topic_partition=topic_partitions[2])
+    )
     assert [list(each) for each in readers] == [[], []]
-    assert memory.asked == (places[0], 2, 2), "the first that came"
+    assert memory.asked == (topic_partitions[0], 2, 2), "the first that came"
     assert len(list(small)) == 2
     memory.allow(memory.asked)
     assert next(readers[0]).offsets == [2]
@@ -289,14 +308,14 @@ def test_large_batches_of_several_partitions_take_turns_and_small_ones_go_on():
     assert memory.in_use == memory.largest
     assert next(readers[0]).offsets == [3], "its large batch is read"
     assert list(readers[1]) == []
-    assert memory.asked == (places[1], 2, 2)
+    assert memory.asked == (topic_partitions[1], 2, 2)
     memory.refuse(memory.asked, "somebody died of it")
     assert list(readers[1]) == []
-    assert fetched.unreadable == {places[1]: "offsets 2 to 2 (somebody died of it)"}
+    assert fetched.unreadable == {topic_partitions[1]: "offsets 2 to 2 (somebody died of it)"}
     assert memory.in_use == 0
 
 
-def test_a_batch_of_many_records_becomes_objects_bit_by_bit():
+def test_a_batch_of_many_records_becomes_objects_part_by_part():
     """At 7 bytes a record; the objects of all of them would take 300 times as much."""
     records = b"\x0c\0\0\0\1\1\0" * 50_000
     header = bytearray(batch(0, [0], codec=NONE)[:RECORDS])
@@ -306,7 +325,7 @@ def test_a_batch_of_many_records_becomes_objects_bit_by_bit():
     tracemalloc.start()
     try:
         count = sum(
-            len(columns.offsets) for _, columns in read(fetched, (bytes(header) + records, [], 0))
+            len(lists.offsets) for _, lists in read(fetched, (bytes(header) + records, [], 0))
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -327,7 +346,7 @@ def test_a_batch_of_the_format_before_is_unpacked_up_to_the_scratch_space():
             fetched = Fetched(Memory())
             seen = [offset for _, part in read(fetched, (bytes(raw), [], 0)) for offset in part[0]]
             assert len(seen) == found
-            assert ("larger than" in fetched.unreadable.get(PLACE, "")) == (not found)
+            assert ("larger than" in fetched.unreadable.get(PARTITION, "")) == (not found)
     finally:
         bound_legacy_codecs(8 << 20)
 
@@ -337,24 +356,24 @@ def test_a_batch_of_the_format_before_is_unpacked_up_to_the_scratch_space():
 def test_the_mark_of_a_record_in_the_log_is_that_of_the_record_as_it_was_read(
     fetch, scratch, at_once, largest
 ):
-    """Also where its batch is cut, or its value too large to be kept."""
+    """Also where its batch is split, or its value too large to be kept."""
     raw, _, start = fetch
     fetched = Fetched(Memory(32 * scratch + 4_096))
     with bounds(AT_ONCE=at_once, MAX_EVENT_BYTES=largest, MAX_DEAD_LETTER_BYTES=4):
-        for _, columns in read(fetched, (raw, [], start)):
-            for row in rows_of(columns):
-                at = next(bytes(b) for b in unpacking.batches(raw) if holds(b, row[0]))
-                assert _mark_in(PLACE, at, row[0]) == mark(*row)
+        for _, lists in read(fetched, (raw, [], start)):
+            for row in rows_of(lists):
+                at = next(bytes(b) for b in batch_format.batches(raw) if holds(b, row[0]))
+                assert _mark_in(PARTITION, at, row[0]) == mark(*row)
 
 
 class Assignment:
     """The part of aiokafka's that says what is paused."""
 
-    def __init__(self, places):
-        self.tps, self.paused = places, set()
+    def __init__(self, topic_partitions):
+        self.tps, self.paused = topic_partitions, set()
 
-    def state_value(self, place):
-        return SimpleNamespace(paused=place in self.paused)
+    def state_value(self, topic_partition):
+        return SimpleNamespace(paused=topic_partition in self.paused)
 
 
 @pytest.fixture
@@ -362,13 +381,15 @@ def held_back():
     """Three partitions, of which two take the share; what comes, and what is asked for."""
     raw = batch(0, range(100), codec=NONE)
     fetched = Fetched(Memory(16 * 2 * len(raw)))
-    places = [TopicPartition("topic", number) for number in range(3)]
-    assignment = Assignment(places)
+    topic_partitions = [TopicPartition("topic", number) for number in range(3)]
+    assignment = Assignment(topic_partitions)
     actions = fetched.restrained(lambda _assignment: (["request"], {}, 0.2, False, []))
-    for place in places[:2]:
+    for topic_partition in topic_partitions[:2]:
         assert actions(assignment) == (["request"], {}, 0.2, False, [])
-        records = plain(raw, [], 0, place=place)
-        fetched[place] = FetchResult(place, assignment=None, partition_records=records, backoff=0)
+        records = plain(raw, [], 0, topic_partition=topic_partition)
+        fetched[topic_partition] = FetchResult(
+            topic_partition, assignment=None, partition_records=records, backoff=0
+        )
     return fetched, assignment, lambda: actions(assignment)[0]
 
 
@@ -388,5 +409,5 @@ def test_what_is_paused_does_not_keep_the_others_from_being_fetched(held_back):
 
 
 def holds(raw, offset):
-    batch = unpacking.opened(raw)
+    batch = batch_format.opened(raw)
     return batch.base_offset <= offset < batch.next_offset

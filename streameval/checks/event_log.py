@@ -30,7 +30,7 @@ from streameval.files.locations import reaching
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import RangeReader, open_range_reader
-from streameval.kafka.record_batches import RecordLists
+from streameval.kafka.records import RecordLists
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

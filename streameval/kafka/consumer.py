@@ -1,16 +1,18 @@
 """The log: a member of Kafka's consumer group that keeps its offsets elsewhere.
 
-What aiokafka does and does not do for us, with 0.14:
+The rules of working with aiokafka 0.14:
 
-1. Positions are ours. Nothing of a partition is handed out before `seek`; what was fetched for an
-   older position is dropped, and the position set again to what was handed out last.
+1. Positions are ours. Nothing of a partition is handed out before `seek`. A fetch for an older
+   position is dropped, and the position set again to the end of the records handed out last.
 2. A read that was begun is never cancelled: aiokafka would count the reader as busy for ever and
    not notice one that hangs. It goes on over calls of `poll`, also while the group rebalances.
-3. `poll` also without partitions: a member that does not read for `MAX_POLL_MS` leaves the group,
-   and without partitions it could not come back (its issue 1187).
+3. Call `poll` also without partitions: a member that does not read for `MAX_POLL_MS` leaves the
+   group, and without partitions it could not come back (its issue 1187).
 4. A broken background task of aiokafka is silent: `poll` looks, and joins anew.
-5. Offsets have gaps (compaction, aborted transactions): the next offset is the consumer's
+5. Offsets have gaps (compaction, aborted transactions). The next offset is the consumer's
    position, and moves on also where no record was handed out.
+
+`record_source` says how records come out of aiokafka.
 """
 
 from __future__ import annotations
@@ -39,11 +41,9 @@ from streameval.base.retry import Complaints, within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.fetch_by_id import VerifyingClient, verify_fetches
-from streameval.kafka.record_batches import Fetched, RecordLists, read_record_lists
-from streameval.kafka.records import DeadLetter, Records
-from streameval.kafka.topic_identity import identify
-from streameval.kafka.unpacking import UNIT, BatchLocation
+from streameval.kafka.record_source import RecordSource, open_source, stop
+from streameval.kafka.records import BatchLocation, DeadLetter, RecordLists, Records
+from streameval.kafka.unreadable_batches import UnreadableBatches
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -53,32 +53,26 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_MS: Final = 3_000
-# A worker that does not read for this long loses them too.
+# A worker that does not read for this long loses its partitions.
 MAX_POLL_MS: Final = 300_000
-# What a rebalance waits for a member that finishes with its partitions.
+# A rebalance waits so long for a member that finishes with its partitions.
 REBALANCE_MS: Final = 30_000
 # Partitions that were added are noticed after this time.
 METADATA_AGE_MS: Final = 30_000
 REQUEST_SECONDS: Final = 5.0
-# The ends of partitions that stand still are asked for by the way, and are no reason to wait.
+# The ends of partitions that stand still are asked for by the way: nobody waits long for them.
 LOOK_AHEAD_SECONDS: Final = 2.0
-# An election takes less, once the broker is known to be away; what lasts longer is reported.
+# An election takes less, once the broker is known to be away. A longer one is reported.
 ELECTION_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.5
-# What `poll` waits beyond its timeout for a read held up by a rebalance.
+# `poll` waits so long beyond its timeout for a read that a rebalance holds up.
 HELD_UP_SECONDS: Final = 0.05
-# A batch that cannot be read is fetched again after this time; other partitions go on.
-UNREADABLE_SECONDS: Final = 5.0
-
-# How often the log names it.
-UNREADABLE_LOG_SECONDS: Final = 60.0
-
-# The embedded broker answers end offsets that count batches (its high watermarks are good).
+# The embedded broker tells end offsets that count batches (its high watermarks are good).
 EMBEDDED_CLUSTER: Final = "tansu_cluster"
 
 
 def client_arguments(settings: Settings) -> dict[str, Any]:
-    """The arguments that every client of aiokafka takes: servers and security."""
+    """Return the arguments that every client of aiokafka takes: servers and security."""
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.kafka,
         "security_protocol": settings.kafka_security_protocol,
@@ -95,7 +89,7 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def open_event_log(settings: Settings) -> KafkaEventLog:
-    """The reader that the settings describe; nothing is connected before `start`."""
+    """Make the log that the settings describe; it connects in `start`."""
     return KafkaEventLog(
         client_arguments(settings),
         settings.topic,
@@ -110,9 +104,9 @@ def open_event_log(settings: Settings) -> KafkaEventLog:
 class KafkaEventLog:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
-    `client` are the arguments of `client_arguments`. What is fetched, unpacked and not handed out
-    takes at most `memory` bytes. A worker silent for `session_ms` loses its partitions;
-    `rack`: fetch from a replica there. `max_poll_ms` is for tests of time limits.
+    `client` are the arguments of `client_arguments`. Records that are fetched and not handed out
+    take at most `memory` bytes, packed and unpacked. A worker silent for `session_ms` loses its
+    partitions. With `rack`, a replica there answers. `max_poll_ms` is for tests of time limits.
     """
 
     def __init__(
@@ -145,29 +139,28 @@ class KafkaEventLog:
             "max_poll_interval_ms": max_poll_ms,
             "rebalance_timeout_ms": REBALANCE_MS,
             "client_rack": rack,
+            "fetch_max_bytes": memory // 16,
             "metadata_max_age_ms": METADATA_AGE_MS,
         }
         self._memory = memory
         self._consumer: AIOKafkaConsumer | None = None
         self._listener: Listener | None = None
-        self._positions: dict[TopicPartition, int] = {}  # of what was handed out; open ones only
-        self._fetched: Fetched | None = None
-        self._verifying: VerifyingClient | None = None
-        self._reading: asyncio.Task[dict[TopicPartition, list[RecordLists]]] | None = None
-        self._stale: set[TopicPartition] = set()  # what `_reading` brings was fetched before a seek
+        self._source: RecordSource | None = None  # on `_consumer`
+        self._positions: dict[TopicPartition, int] = {}  # after records handed out; open ones only
+        self._reading: asyncio.Task[Mapping[TopicPartition, Sequence[RecordLists]]] | None = None
+        self._stale: set[TopicPartition] = set()  # sought since `_reading` fetched
         self._paused: set[TopicPartition] = set()  # by the listener
         self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
-        self._held: dict[TopicPartition, float] = {}  # until when, for a batch that is unreadable
-        self._unreadable: dict[TopicPartition, tuple[str, float]] = {}  # and when the log said so
+        self._unreadable = UnreadableBatches()
         self._asking: asyncio.Task[None] | None = None  # whether a large batch may be unpacked
-        self._allowed: set[TopicPartition] = set()
+        self._allowed: set[TopicPartition] = set()  # to unpack one
         self._dead_letters = DeadLetters(client, topic, dead_letter_topic)
         self._complaints = Complaints(log, f"Kafka at {self._servers()}")
 
     # ------------------------------------------------------------------ start and end
 
     async def start(self, listener: Listener) -> None:
-        """Connect, where that is not done, and join the group.
+        """Connect, unless `connect` came before, and join the group.
 
         Returns before partitions are assigned. Raises `RefusedError` where Kafka forbids it.
         """
@@ -177,31 +170,33 @@ class KafkaEventLog:
         self._open().subscribe([self._topic], listener=_Bridge(self))
 
     async def connect(self) -> int:
-        """Wait for the brokers and the topic (a line every few seconds); the partitions it has."""
+        """Wait for the brokers and the topic (a line every few seconds); return its partitions."""
         while True:
             consumer = AIOKafkaConsumer(**self._arguments)
             try:
                 with listening() as heard:
                     await self._ask(consumer.start())
+                self._source = open_source(consumer, self._client, self._topic, self._memory)
                 self._consumer = consumer
                 await self._identify()
             except UnreachableError as away:
                 error: Exception = away
-                # Once connected, one server of several that is down is no reason.
+                # Once connected, the error is not that of one server of several that is down.
                 if self._consumer is None and heard.error is not None:
                     error = unreached(f"Kafka at {self._servers()}", heard.error)
-                self._consumer = None
-                await within(_stop(consumer), REQUEST_SECONDS)
+                await self._disconnect(consumer, REQUEST_SECONDS)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except BaseException:
-                self._consumer = None
-                await within(_stop(consumer), REQUEST_SECONDS)
+                await self._disconnect(consumer, REQUEST_SECONDS)
                 raise
             else:
-                self._fetched = read_record_lists(consumer, self._memory)
-                self._verifying = verify_fetches(consumer, self._topic, self.topic_id)
+                self._source.verify(self.topic_id)
                 return self.partitions
+
+    async def _disconnect(self, consumer: AIOKafkaConsumer, deadline: float) -> None:
+        source, self._source, self._consumer = self._source, None, None
+        await within(stop(consumer) if source is None else source.stop(), deadline)
 
     async def close(self, deadline: float) -> None:
         """Leave the group and close, within `deadline` seconds."""
@@ -209,22 +204,19 @@ class KafkaEventLog:
             self._reading.cancel()
         if self._asking is not None:
             self._asking.cancel()
-        consumer, self._consumer, self._reading = self._consumer, None, None
-        if self._fetched is not None:
-            self._fetched.clear()
+        self._reading = None
         closing = [self._dead_letters.close(deadline)]
-        if consumer is not None:
-            closing.append(within(_stop(consumer), deadline))
+        if self._consumer is not None:
+            closing.append(self._disconnect(self._consumer, deadline))
         await asyncio.gather(*closing)
 
     async def _rejoin(self) -> None:
         """Join anew after a background task of aiokafka broke."""
         assert self._listener is not None, "start comes first"
         log.warning("the Kafka client of %s broke down, joining the group anew", self._topic)
-        # All that was ours, also what the listener has not sought yet.
+        # All partitions that were ours, also those that the listener has not sought yet.
         lost = [topic_partition.partition for topic_partition in self._open().assignment()]
         self._positions.clear()
-        self._held.clear()
         self._unreadable.clear()
         await self.close(REQUEST_SECONDS)
         await self._listener.revoked(lost)
@@ -232,28 +224,27 @@ class KafkaEventLog:
 
     @property
     def trouble(self) -> str:
-        """What Kafka lacks though it answers, in one line; "" where nothing."""
+        """One line on what Kafka lacks though it answers; "" where it lacks nothing."""
         return self._trouble or self._dead_letters.trouble
 
     # ------------------------------------------------------------------ reading
 
     async def poll(self, timeout: float, max_records: int) -> list[Records]:  # noqa: ASYNC109 - Kafka's word for how long an empty poll may take
-        """What there is to read, by partition; waits about `timeout` seconds for something.
+        """Return the next records, by partition; wait about `timeout` seconds for some.
 
         Raises `RefusedError` where Kafka forbids to read; everything else is tried again.
         """
-        consumer = self._consumer
+        consumer, source = self._consumer, self._source
         assert consumer is not None, "start comes first"
-        if _broken(consumer):
+        assert source is not None, "start comes first"
+        if source.broken:
             await self._rejoin()
             return []
-        assert self._fetched is not None, "start comes first"
-        self._let_go_on(consumer)
+        for topic_partition in self._unreadable.release():
+            if topic_partition not in self._paused:
+                consumer.resume(topic_partition)
         if self._reading is None:
-            self._fetched.unit = unit = min(UNIT, max_records)
-            self._reading = asyncio.ensure_future(
-                consumer.getmany(timeout_ms=int(timeout * 1000), max_records=max_records // unit)
-            )
+            self._reading = asyncio.ensure_future(source.read(timeout, max_records))
         reading = self._reading
         await asyncio.wait({reading}, timeout=timeout + HELD_UP_SECONDS)
         if not reading.done():
@@ -272,9 +263,8 @@ class KafkaEventLog:
                 consumer, topic_partition, found.get(topic_partition, ()), stale
             )
         ]
-        if self._fetched is not None:
-            await self._hold_back(consumer, self._fetched)
-            self._ask_for_room(self._fetched)
+        await self._hold_back(consumer, source)
+        self._ask_for_room(source)
         return handed_out
 
     async def _hand_out(
@@ -284,7 +274,7 @@ class KafkaEventLog:
         found: Sequence[RecordLists],
         stale: Collection[TopicPartition],
     ) -> list[Records]:
-        """What was read of one partition; no records but a new offset where some are gone."""
+        """Return the records of one partition; none but a new offset where some are gone."""
         before = self._positions.get(topic_partition)
         try:
             if found and topic_partition in stale:
@@ -297,7 +287,7 @@ class KafkaEventLog:
         if topic_partition not in self._positions or position == before:
             return []
         self._positions[topic_partition] = position
-        self._unreadable.pop(topic_partition, None)
+        self._unreadable.read_on(topic_partition)
         parts = found or (RecordLists([], [], [], [], 0),)
         ends = [*(part.offsets[0] for part in parts[1:]), position]
         return [
@@ -305,63 +295,38 @@ class KafkaEventLog:
             for part, end in zip(parts, ends, strict=True)
         ]
 
-    def _ask_for_room(self, fetched: Fetched) -> None:
-        """Have the listener told of the large batch whose turn it is, before it is unpacked."""
-        topic_partition = fetched.memory.asked
-        if topic_partition is not None and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._announce(fetched, topic_partition))
+    def _ask_for_room(self, source: RecordSource) -> None:
+        """Tell the listener of the large batch whose turn it is, before it is unpacked."""
+        location = source.asked
+        if location is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._announce(source, location))
 
-    async def _announce(self, fetched: Fetched, topic_partition: BatchLocation) -> None:
+    async def _announce(self, source: RecordSource, location: BatchLocation) -> None:
         assert self._listener is not None, "start comes first"
-        number = topic_partition.partition.partition
-        why = await self._listener.unpacking(number, topic_partition.first, topic_partition.last)
+        number = location.topic_partition.partition
+        why = await self._listener.unpacking(number, location.first, location.last)
         if why:
-            fetched.memory.refuse(topic_partition, why)
+            source.refuse(location, why)
         else:
-            self._allowed.add(topic_partition.partition)
-            fetched.memory.allow(topic_partition)
+            self._allowed.add(location.topic_partition)
+            source.allow(location)
 
-    async def _hold_back(self, consumer: AIOKafkaConsumer, fetched: Fetched) -> None:
+    async def _hold_back(self, consumer: AIOKafkaConsumer, source: RecordSource) -> None:
         """Leave partitions alone for a while whose next batch cannot be read; others go on."""
-        for topic_partition, batch in fetched.unreadable.items():
+        for topic_partition, batch in source.unreadable.items():
             if topic_partition in self._allowed:
                 self._allowed.discard(topic_partition)
                 assert self._listener is not None, "start comes first"
                 await self._listener.unpacked(topic_partition.partition)
             if topic_partition in self._positions:
-                now = time.monotonic()
-                before, said = self._unreadable.get(
-                    topic_partition, ("", now - UNREADABLE_LOG_SECONDS)
-                )
-                if before != batch or now - said >= UNREADABLE_LOG_SECONDS:
-                    said = now
-                    log.error(
-                        "partition %d: the batch at %s cannot be read, trying again;"
-                        " kafka-delete-records.sh skips it",
-                        topic_partition.partition,
-                        batch,
-                    )
-                self._unreadable[topic_partition] = batch, said
-                self._held[topic_partition] = now + UNREADABLE_SECONDS
+                self._unreadable.hold(topic_partition, batch)
                 consumer.pause(topic_partition)
-        fetched.unreadable.clear()
-
-    def _let_go_on(self, consumer: AIOKafkaConsumer) -> None:
-        """Fetch again where a batch could not be read some time ago."""
-        for topic_partition in [
-            topic_partition
-            for topic_partition, end in self._held.items()
-            if time.monotonic() >= end
-        ]:
-            del self._held[topic_partition]
-            if topic_partition not in self._paused:
-                consumer.resume(topic_partition)
+        source.unreadable.clear()
 
     async def _recover(self, consumer: AIOKafkaConsumer, error: BaseException) -> None:
-        """Set things right after a read that failed; what was not handed out is read again."""
-        # aiokafka counts a read that fails as under way for ever: it would not notice one that
-        # hangs.
-        consumer._subscription._fetch_count = 0  # noqa: SLF001 - there is no public way
+        """Set things right after a read that failed; records not handed out are read again."""
+        if self._source is not None:
+            self._source.forget_failed_read()
         if isinstance(error, TopicAuthorizationFailedError | GroupAuthorizationFailedError):
             raise RefusedError(
                 f"Kafka forbids to read topic {self._topic} as group {self._group} ({error}):"
@@ -369,7 +334,7 @@ class KafkaEventLog:
             ) from error
         if isinstance(error, OffsetOutOfRangeError):
             await self._start_over(error.args[0])
-        elif not isinstance(error, NoOffsetForPartitionError):  # that is one not sought yet
+        elif not isinstance(error, NoOffsetForPartitionError):  # raised for one not sought yet
             topic_partitions = ", ".join(
                 f"{p.partition} at {at}" for p, at in self._positions.items()
             )
@@ -390,9 +355,9 @@ class KafkaEventLog:
         for number in numbers:
             log.error("partition %d: the log does not hold the offset to read next", number)
             del self._positions[TopicPartition(self._topic, number)]
-            if self._verifying is not None:
-                self._verifying.forget(number)
-            self._unreadable.pop(TopicPartition(self._topic, number), None)
+            if self._source is not None:
+                self._source.forget(number)
+            self._unreadable.read_on(TopicPartition(self._topic, number))
             self.pause(number)
         await self._listener.revoked(numbers)
         await self._listener.assigned(numbers)
@@ -417,17 +382,16 @@ class KafkaEventLog:
         """Read `partition` again; without effect if it was taken away meanwhile."""
         topic_partition = TopicPartition(self._topic, partition)
         self._paused.discard(topic_partition)
-        if topic_partition not in self._held:
+        if topic_partition not in self._unreadable:
             with contextlib.suppress(IllegalStateError, UnreachableError):
                 self._open().resume(topic_partition)
 
     async def revoked(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Hear from the group that `topic_partitions` go: nothing more of them is handed out."""
+        """Hear from the group that `topic_partitions` go; nothing more of them is handed out."""
         assert self._listener is not None, "start comes first"
         for topic_partition in topic_partitions:
             self._positions.pop(topic_partition, None)
-            self._held.pop(topic_partition, None)
-            self._unreadable.pop(topic_partition, None)
+            self._unreadable.forget(topic_partition)
             self._allowed.discard(topic_partition)
         await self._listener.revoked(
             [topic_partition.partition for topic_partition in topic_partitions]
@@ -436,9 +400,8 @@ class KafkaEventLog:
     async def assigned(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Hear from the group that `topic_partitions` come; they wait for `seek` and `resume`."""
         assert self._listener is not None, "start comes first"
-        if self._fetched is not None and self._consumer is not None:
-            brokers = self._consumer._client.cluster.brokers()  # noqa: SLF001 - there is no public way
-            self._fetched.divide(len(topic_partitions), len(brokers))
+        if self._source is not None:
+            self._source.share(len(topic_partitions))
         for topic_partition in topic_partitions:
             self.pause(topic_partition.partition)
             # Without a position aiokafka asks Kafka for one at every turn, and each read fails.
@@ -451,9 +414,9 @@ class KafkaEventLog:
     # ------------------------------------------------------------------ asking
 
     async def bounds(self, partition: int) -> tuple[int, int | None]:
-        """First offset of the log, and the one after its last (None: the broker does not say).
+        """Return the first offset of the log, and the one after its last (None: not told).
 
-        Also looks again which log it is: a topic may have been made anew. Raises
+        Also asks again which log it is: a topic may have been made anew. Raises
         `UnreachableError`.
         """
         await self._identify()
@@ -465,16 +428,16 @@ class KafkaEventLog:
         return first[topic_partition], end.get(topic_partition)
 
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
-        """The mark of the record at `offset`; None where the log holds no record there.
+        """Return the mark of the record at `offset`; None where the log holds no record there.
 
         Raises `UnreachableError`.
         """
         self._open()
-        assert self._verifying is not None, "connect comes first"
-        return await self._ask(self._verifying.mark_at(partition, offset))
+        assert self._source is not None, "connect comes first"
+        return await self._ask(self._source.mark_at(partition, offset))
 
     def lag(self, partition: int, next_offset: int) -> int | None:
-        """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
+        """Count records from `next_offset` to the end, as of the last fetch or probe, if known."""
         consumer = self._consumer
         topic_partition = TopicPartition(self._topic, partition)
         if consumer is None or topic_partition not in self._positions:
@@ -491,12 +454,11 @@ class KafkaEventLog:
         return None if end is None else max(0, end - next_offset)
 
     def unreadable(self, partition: int) -> str | None:
-        """The batch that `partition` waits before because it cannot be read, and why."""
-        found = self._unreadable.get(TopicPartition(self._topic, partition))
-        return None if found is None else found[0]
+        """Name the unreadable batch that `partition` waits before, and why it is unreadable."""
+        return self._unreadable.named(TopicPartition(self._topic, partition))
 
     async def probe(self) -> bool:
-        """Whether a broker answers; also notices when partitions were added, and new lag."""
+        """Whether a broker answers; also notices added partitions, and new lag."""
         if self._consumer is None:
             return False
         try:
@@ -513,7 +475,7 @@ class KafkaEventLog:
         still = [
             topic_partition
             for topic_partition in self._positions
-            if topic_partition in self._paused or topic_partition in self._held
+            if topic_partition in self._paused or topic_partition in self._unreadable
         ]
         known = still and self.cluster_id != EMBEDDED_CLUSTER
         self._ends = (
@@ -521,7 +483,9 @@ class KafkaEventLog:
         )
 
     async def _identify(self) -> None:
-        identity = await self._ask(identify(self._open()._client, self._topic))  # noqa: SLF001 - the only way to send a request of our own
+        self._open()
+        assert self._source is not None, "connect comes first"
+        identity = await self._ask(self._source.identify())
         if identity is None:
             self._trouble = (
                 f"the topic {self._topic} does not exist: create it, keyed by user, with"
@@ -544,7 +508,7 @@ class KafkaEventLog:
         self._trouble = f"Kafka has no leader for partitions {numbers}" if lasting else ""
 
     async def _ask(self, question: Coroutine[Any, Any, T], seconds: float = REQUEST_SECONDS) -> T:
-        """The answer to `question`, within a few seconds; raises `UnreachableError`."""
+        """Wait a few seconds for the answer to `question`; raises `UnreachableError`."""
         asking = asyncio.ensure_future(question)
         await asyncio.wait({asking}, timeout=seconds)
         if not asking.done():
@@ -568,7 +532,7 @@ class KafkaEventLog:
             await within(consumer.commit(told), REQUEST_SECONDS)
 
     async def write_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> int:
-        """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
+        """Write to the dead-letter topic until acknowledged; count those that Kafka refuses."""
         return await self._dead_letters.write(dead_letters)
 
     # ------------------------------------------------------------------ saying
@@ -585,29 +549,11 @@ class KafkaEventLog:
 class _Bridge(ConsumerRebalanceListener):  # type: ignore[misc]  # it has no types
     """Hands aiokafka's calls on; aiokafka only logs what they raise."""
 
-    def __init__(self, reader: KafkaEventLog) -> None:
-        self._reader = reader
+    def __init__(self, event_log: KafkaEventLog) -> None:
+        self._event_log = event_log
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        await self._reader.revoked(revoked)
+        await self._event_log.revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        await self._reader.assigned(assigned)
-
-
-def _broken(consumer: AIOKafkaConsumer) -> bool:
-    """Whether a background task of the consumer ended; there is no public way to see it."""
-    tasks = (consumer._fetcher._fetch_task, consumer._coordinator._coordination_task)  # noqa: SLF001 - see the docstring
-    return any(task.done() for task in tasks)
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer whole: where its fetcher leaks a `CancelledError`, it leaves the rest."""
-    leaked: BaseException | None = None
-    try:
-        await consumer.stop()
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - not GeneratorExit: a loop that is gone awaits nothing
-        leaked = error
-    await consumer._client.close()  # noqa: SLF001 - nobody else closes its connections then
-    if leaked is not None:
-        raise leaked
+        await self._event_log.assigned(assigned)

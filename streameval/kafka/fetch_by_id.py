@@ -1,16 +1,16 @@
-"""Fetches by topic id, with the epoch of what was read before: no other log can answer them.
+"""Fetches by topic id, with the epoch of the record before: no other log can answer them.
 
-aiokafka asks for records by topic name and offset. A topic that was deleted and made anew, and a
-log that was set back (an unclean leader election, a restored disk) and has grown again, answer that
-with records that do not follow those read before. Kafka's protocol can tell, from version 13 of
-Fetch on:
+aiokafka asks for records by topic name and offset. A topic may be deleted and made anew. A log may
+be set back (an unclean leader election, a restored disk) and grow again. Both answer with records
+that do not follow those read before. Kafka's protocol can tell, from version 13 of Fetch on:
 
-* topics are named by their ids, so a topic made anew is an unknown topic;
+* requests name topics by their ids, so a topic made anew is an unknown topic;
 * a request carries the leader epoch of the last record read (KIP-320, KIP-595). A broker whose log
   ends that epoch earlier answers where the logs diverge, with no records.
 
-`VerifyingClient` stands between aiokafka's fetcher and its client, sends this version and answers
-in the layout of version 11, which the fetcher reads. Brokers before 3.1 are asked as aiokafka does.
+`VerifyingClient` stands between aiokafka's fetcher and its client. It sends this version and
+answers in the layout of version 11, which the fetcher reads. It asks brokers before 3.1 as aiokafka
+does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.consumer.fetcher import READ_UNCOMMITTED
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     CorruptRecordException,
     LeaderNotAvailableError,
@@ -31,29 +30,35 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.types import (
+
+from streameval.core.record_mark import NO_RECORD, RecordMark, mark
+from streameval.kafka.aiokafka_internals import (
+    READ_UNCOMMITTED,
     CompactArray,
     CompactBytes,
     CompactString,
+    FetchRequest,
     Int8,
     Int16,
     Int32,
     Int64,
+    Request,
+    RequestStruct,
+    Response,
     Schema,
     TaggedFields,
+    fetch_options,
 )
-
-from streameval.core.record_mark import NO_RECORD, RecordMark, mark
+from streameval.kafka.batch_format import batches, opened
+from streameval.kafka.records import UNIT
 from streameval.kafka.topic_identity import UUID
-from streameval.kafka.unpacking import UNIT, Memory, Parts, batches, opened
+from streameval.kafka.unpacking import Memory, Parts
 
 FETCH: Final = 1
 NO_EPOCH: Final = -1
-# What brokers answer for an id that they do not know (any more), or know by another name.
+# Error codes for an id that a broker does not know (any more), or knows by another name.
 _OTHER_TOPIC: Final = (100, 103)
-# The tagged field of a partition's answer that says where the logs diverge.
+# The tagged field of a partition's response that says where the logs diverge.
 _DIVERGING: Final = 0
 # Before a request that was refused is sent again; aiokafka would do it at once.
 PAUSE_SECONDS: Final = 0.1
@@ -164,23 +169,14 @@ class _FetchById(Request[_Request13]):  # type: ignore[misc]  # aiokafka has no 
             for _, asked in plain.topics
             for partition, offset, max_bytes in asked
         ]
-        return request_struct_class(
-            -1,  # no replica
-            plain._max_wait_ms,  # noqa: SLF001 - there is no public way
-            plain._min_bytes,  # noqa: SLF001 - as above
-            plain._max_bytes,  # noqa: SLF001 - as above
-            plain._isolation_level,  # noqa: SLF001 - as above
-            0,  # no session
-            -1,
-            [(self._topic_id, partitions, {})],
-            [],
-            plain._rack_id,  # noqa: SLF001 - as above
-            {},
-        )
+        *limits, rack = fetch_options(plain)
+        topics: list[tuple[Any, ...]] = [(self._topic_id, partitions, {})]
+        no_replica, no_session = -1, (0, -1)
+        return request_struct_class(no_replica, *limits, *no_session, topics, [], rack, {})
 
 
-class _Answer:
-    """What the fetcher reads of an answer, in the layout of version 11."""
+class _Response11:
+    """The part of a response that the fetcher reads, in the layout of version 11."""
 
     API_VERSION: Final = 11
 
@@ -189,7 +185,7 @@ class _Answer:
 
 
 class _Epochs:
-    """The leader epochs of what was fetched of one partition, up to offset `end`."""
+    """The leader epochs of the records fetched of one partition, up to offset `end`."""
 
     def __init__(self) -> None:
         self.end = -1
@@ -197,12 +193,12 @@ class _Epochs:
         self._epochs: list[int] = []
 
     def before(self, offset: int) -> int:
-        """Return the epoch of the record before `offset`, `NO_EPOCH` where that is not known."""
+        """Return the epoch of the record before `offset`, `NO_EPOCH` where nobody knows it."""
         at = bisect_left(self._starts, offset)
         return self._epochs[at - 1] if at and offset <= self.end else NO_EPOCH
 
     def learn(self, offset: int, records: bytes) -> None:
-        """Take note of what a fetch at `offset` brought."""
+        """Take note of the records that a fetch at `offset` brought."""
         at = bisect_left(self._starts, offset) if offset <= self.end else 0
         del self._starts[at:], self._epochs[at:]
         for start, end, epoch in _batches(records):
@@ -226,7 +222,8 @@ def _batches(records: bytes) -> Iterator[tuple[int, int, int]]:
 def _mark_in(topic_partition: TopicPartition, records: bytes, offset: int) -> RecordMark | None:
     """Find the record at `offset` in the batch that a fetch from there begins with.
 
-    None where it is not there, or the batch is so large that it would have to wait for its turn.
+    None where the offset has no record, or the batch is so large that it would have to wait for its
+    turn.
     """
     raw = next(batches(records), None)
     if raw is None:
@@ -252,7 +249,7 @@ def _mark_in(topic_partition: TopicPartition, records: bytes, offset: int) -> Re
 
 
 def _parts(found: list[Any] | Parts) -> Parts:
-    """The records of a batch part by part, also where they come all at once."""
+    """Yield the records of a batch part by part, also where they come all at once."""
     if isinstance(found, list):
         yield found
     else:
@@ -262,16 +259,16 @@ def _parts(found: list[Any] | Parts) -> Parts:
 class VerifyingClient:
     """The client of one consumer's fetcher, which verifies that the log goes on where it was left.
 
-    Where it does not, the fetcher is told that the offset is out of range; a topic that is another
-    by now is an unknown one to it.
+    Where it does not, the fetcher hears that the offset is out of range. A topic with another id is
+    unknown. While `topic_id` is "", for a broker that tells no ids, nothing is verified.
     """
 
-    def __init__(self, client: Any, topic: str, topic_id: str) -> None:
-        self._client, self._topic, self._topic_id = client, topic, topic_id
+    def __init__(self, client: Any, topic: str, topic_id: str = "") -> None:
+        self._client, self._topic, self.topic_id = client, topic, topic_id
         self._epochs: dict[int, _Epochs] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the client's own."""
+        """Take everything else from the client."""
         return getattr(self._client, name)
 
     def forget(self, partition: int) -> None:
@@ -281,8 +278,8 @@ class VerifyingClient:
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
         """Return the mark of the record at `offset`; None where the log holds no record there.
 
-        It is of no record of ours where a marker of transactions is in its place. Raises aiokafka's
-        errors.
+        Where a marker of transactions is at the offset, the mark is that of no record. Raises
+        aiokafka's errors.
         """
         topic_partition = TopicPartition(self._topic, partition)
         self.forget(partition)
@@ -304,14 +301,14 @@ class VerifyingClient:
 
     async def send(self, node: int, request: Any, **options: Any) -> Any:
         """Send a request to a broker; raises aiokafka's errors."""
-        if not isinstance(request, FetchRequest) or not self._topic_id:
+        if not isinstance(request, FetchRequest) or not self.topic_id:
             return await self._client.send(node, request, **options)
         asked = {partition: offset for _, asked in request.topics for partition, offset, _ in asked}
         epochs = {
             partition: self._known(node, partition, offset) for partition, offset in asked.items()
         }
         try:
-            answer = await self._client.send(node, _FetchById(request, self._topic_id, epochs))
+            answer = await self._client.send(node, _FetchById(request, self.topic_id, epochs))
         except NotImplementedError:  # a broker before 3.1
             return await self._client.send(node, request, **options)
         partitions = [
@@ -321,10 +318,10 @@ class VerifyingClient:
         ]
         if any(partition[1] for partition in partitions):
             await asyncio.sleep(PAUSE_SECONDS)
-        return _Answer(self._topic, partitions)
+        return _Response11(self._topic, partitions)
 
     def _known(self, node: int, partition: int, offset: int) -> int:
-        """Return the epoch to send, if any: a follower that lags would take it for a divergence."""
+        """Return the epoch to send, if any: a follower that lags would call it a divergence."""
         epochs = self._epochs.get(partition)
         leader = self._client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
         return epochs.before(offset) if epochs is not None and node == leader else NO_EPOCH
@@ -359,14 +356,3 @@ class VerifyingClient:
             preferred,
             records or b"",
         )
-
-
-def verify_fetches(consumer: AIOKafkaConsumer, topic: str, topic_id: str) -> VerifyingClient:
-    """Have a consumer that was just started verify what it fetches of `topic`.
-
-    With `topic_id` "", which is a broker's that does not tell ids, nothing can be verified.
-    """
-    fetcher = consumer._fetcher  # noqa: SLF001 - there is no public way
-    verifying = VerifyingClient(fetcher._client, topic, topic_id)  # noqa: SLF001 - as above
-    fetcher._client = verifying  # noqa: SLF001 - as above
-    return verifying

@@ -1,6 +1,6 @@
-"""The log read again beside the workers, by a consumer without a group: what checks recount.
+"""A part of the log, read again beside the workers by a consumer without a group: for recounts.
 
-Nothing that the workers do depends on it: it commits no offset and joins nothing.
+The workers do not depend on it: it commits no offset and joins nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
 from streameval.kafka.admin import Client, our_errors
-from streameval.kafka.record_batches import RecordLists, read_record_lists
-from streameval.kafka.topic_identity import LogIdentity, identify
+from streameval.kafka.record_source import RecordSource, open_source
+from streameval.kafka.records import LogIdentity, RecordLists
 
 REQUEST_MS: Final = 10_000
-FETCH_MS: Final = 500
+FETCH_SECONDS: Final = 0.5
+# Records of one read.
+FETCH_RECORDS: Final = 100_000
 # A log that gives nothing for so long, before its end, has nobody who serves it.
 SILENCE_SECONDS: Final = 30.0
 
@@ -27,33 +29,32 @@ SILENCE_SECONDS: Final = 30.0
 class RangeReader:
     """One consumer on `topic`; offsets count records, times are ms."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, topic: str) -> None:
-        self._consumer, self._topic = consumer, topic
+    def __init__(self, consumer: AIOKafkaConsumer, source: RecordSource, topic: str) -> None:
+        self._consumer, self._source, self._topic = consumer, source, topic
 
     async def identity(self) -> LogIdentity | None:
-        """Which log this is; None where there is no such topic."""
-        return await identify(self._consumer._client, self._topic)  # noqa: SLF001 - the only way to send a request of our own
+        """Ask which log this is; None where there is no such topic."""
+        return await self._source.identify()
 
     async def starts(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The offset of the first record that each partition still holds."""
-        topic_partitions = [TopicPartition(self._topic, number) for number in partitions]
-        found = await self._consumer.beginning_offsets(topic_partitions)
-        return {topic_partition.partition: offset for topic_partition, offset in found.items()}
+        """Return the offset of the first record that each partition still holds."""
+        asked = [TopicPartition(self._topic, number) for number in partitions]
+        found = await self._consumer.beginning_offsets(asked)
+        return {each.partition: offset for each, offset in found.items()}
 
     async def since(self, times: Mapping[int, int]) -> dict[int, int | None]:
-        """By partition, the first offset whose record has this timestamp or a later one.
+        """Return, by partition, the first offset with this timestamp or a later one.
 
-        None where no record has. All records before the offset have earlier timestamps.
+        None where no record has one. All records before the offset have earlier timestamps.
         """
         asked = {TopicPartition(self._topic, number): moment for number, moment in times.items()}
         found = await self._consumer.offsets_for_times(asked)
         return {
-            topic_partition.partition: None if entry is None else entry.offset
-            for topic_partition, entry in found.items()
+            each.partition: None if entry is None else entry.offset for each, entry in found.items()
         }
 
     async def read(self, partition: int, begin: int, end: int) -> AsyncIterator[RecordLists]:
-        """The records with offsets from `begin` up to and without `end`, in order.
+        """Yield the records with offsets from `begin` up to and without `end`, in order.
 
         Raises `UnreachableError` where they stop coming.
         """
@@ -61,11 +62,10 @@ class RangeReader:
         self._consumer.assign([topic_partition])
         self._consumer.seek(topic_partition, begin)
         give_up = time.monotonic() + SILENCE_SECONDS
-        # The position counts what a compacted or transactional log has no record for, too.
+        # The position also counts offsets without a record of a compacted or transactional log.
         while await self._consumer.position(topic_partition) < end:
-            for lists in (await self._consumer.getmany(timeout_ms=FETCH_MS)).get(
-                topic_partition, ()
-            ):
+            found = await self._source.read(FETCH_SECONDS, FETCH_RECORDS)
+            for lists in found.get(topic_partition, ()):
                 give_up = time.monotonic() + SILENCE_SECONDS
                 inside = sum(offset < end for offset in lists.offsets)
                 if inside:
@@ -82,7 +82,7 @@ class RangeReader:
 
 @asynccontextmanager
 async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeReader]:
-    """A consumer on a topic; raises as every call of `admin` does."""
+    """Open a consumer on a topic; raises like every call of `admin`."""
     with our_errors(client):
         consumer = AIOKafkaConsumer(
             **client,
@@ -92,11 +92,12 @@ async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeRe
             isolation_level="read_committed",
             request_timeout_ms=REQUEST_MS,
         )
+        source: RecordSource | None = None
         try:
             await consumer.start()
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
-            read_record_lists(consumer)
-            yield RangeReader(consumer, topic)
+            source = open_source(consumer, client, topic)
+            yield RangeReader(consumer, source, topic)
         finally:
-            await consumer.stop()
+            await (consumer.stop() if source is None else source.stop())

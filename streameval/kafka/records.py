@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from aiokafka import TopicPartition
+
 from streameval.core.events import Rejection
+
+UNIT = 1_000
+"""Records handed out together, at most."""
 
 
 class Records(NamedTuple):
@@ -20,6 +25,36 @@ class Records(NamedTuple):
     size: int = 0  # bytes in the log, unpacked
 
 
+class RecordLists(NamedTuple):
+    """Consecutive records of one partition, at least one, as parallel lists.
+
+    `size` counts their bytes in the log, unpacked.
+    """
+
+    offsets: list[int]
+    timestamps: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    size: int
+
+
+class BatchLocation(NamedTuple):
+    """A batch in the log: its partition, and the offsets from its first to its last record."""
+
+    topic_partition: TopicPartition
+    first: int
+    last: int
+
+
+class LogIdentity(NamedTuple):
+    """The marks that tell one log from another; ids are "" where the broker does not tell them."""
+
+    cluster_id: str
+    topic_id: str  # as kafka-topics.sh prints it
+    partitions: int
+    leaderless: frozenset[int] = frozenset()  # partitions that no broker serves
+
+
 class DeadLetter(NamedTuple):
     """A record that was rejected, and why."""
 
@@ -32,7 +67,7 @@ class DeadLetter(NamedTuple):
 
 
 class Listener(Protocol):
-    """Whoever wants to know which partitions come and go."""
+    """The part of the worker that hears which partitions come and go."""
 
     async def revoked(self, partitions: Sequence[int]) -> None:
         """Finish with `partitions`; the next owner may begin when this returns."""
@@ -41,7 +76,7 @@ class Listener(Protocol):
         """Begin with `partitions`; nothing is read of them before `seek` and `resume`."""
 
     async def unpacking(self, partition: int, first: int, last: int) -> str:
-        """A large batch is about to be unpacked; the answer says why it must not be, if so."""
+        """Hear that a large batch is about to be unpacked; return why it must not be, or ""."""
 
     async def unpacked(self, partition: int) -> None:
-        """The large batch of `partition` could not be read, and no longer takes memory."""
+        """Hear that the large batch of `partition` cannot be read and takes no memory any more."""

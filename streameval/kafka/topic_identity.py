@@ -1,8 +1,8 @@
-"""Which log is this: cluster id, topic id and partitions, in one request.
+"""The identity of a log: cluster id, topic id and partitions, in one request.
 
 A topic that was deleted and made anew has its old name and another id. Kafka tells ids since
-Metadata version 10, which aiokafka does not speak; the request is written here on its protocol
-classes, field by field as in Kafka's MetadataRequest.json and MetadataResponse.json.
+Metadata version 10, which aiokafka does not speak. So the request is written here on aiokafka's
+protocol classes, field by field as in Kafka's MetadataRequest.json and MetadataResponse.json.
 """
 
 from __future__ import annotations
@@ -11,38 +11,33 @@ import asyncio
 import base64
 import random
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from aiokafka.client import AIOKafkaClient
+from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError, for_code
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.protocol.types import (
+
+from streameval.kafka.aiokafka_internals import (
     Boolean,
     CompactArray,
     CompactString,
     Int16,
     Int32,
+    MetadataRequest,
+    Request,
+    RequestStruct,
+    Response,
     Schema,
     TaggedFields,
 )
+from streameval.kafka.records import LogIdentity
 
 METADATA: Final = 3
-# A broker that has not answered by then may be down: another one is asked, too.
+# A broker that is silent for so long may be down: another one is asked, too.
 HESITATION_SECONDS: Final = 0.5
 
 
-class LogIdentity(NamedTuple):
-    """What tells one log from another; ids are "" where the broker does not tell them."""
-
-    cluster_id: str
-    topic_id: str  # as kafka-topics.sh prints it
-    partitions: int
-    leaderless: frozenset[int] = frozenset()  # partitions that no broker serves
-
-
 class _Uuid(CompactString):  # type: ignore[misc]  # aiokafka has no types
-    """16 bytes; Kafka writes them in URL-safe base 64 without padding, "" stands for none."""
+    """16 bytes, written in URL-safe base 64 without padding as Kafka does; "" stands for none."""
 
     def decode(self, data: BytesIO) -> str:
         raw = data.read(16)
@@ -129,8 +124,8 @@ class _TopicRequest(Request[_Request10]):  # type: ignore[misc]  # aiokafka has 
 async def identify(client: AIOKafkaClient, topic: str) -> LogIdentity | None:
     """Ask the brokers for the identity of `topic`; None if there is no such topic.
 
-    The first that answers will do: another one is asked where one fails or hesitates. Raises
-    aiokafka's errors.
+    The first broker that answers will do. Where one fails or hesitates, another one is asked.
+    Raises aiokafka's errors.
     """
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     random.shuffle(nodes)
@@ -157,7 +152,7 @@ async def identify(client: AIOKafkaClient, topic: str) -> LogIdentity | None:
 
 
 async def _ask(client: AIOKafkaClient, node: int, topic: str) -> LogIdentity | None:
-    """Ask one broker; an old one without version 10 tells neither id. None creates the topic."""
+    """Ask one broker; one without version 10 tells neither id. No question creates a topic."""
     try:
         answer: Any = await client.send(node, _TopicRequest(topic))
     except NotImplementedError:

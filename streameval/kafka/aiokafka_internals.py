@@ -1,0 +1,319 @@
+"""Every private part of aiokafka that the service uses; no other file touches one.
+
+aiokafka makes a `ConsumerRecord` of eleven fields for each record and hands them out one by one.
+This takes 1.0 of the 1.6 us that a record costs on its way to us. We need four fields, and lists of
+them. There is no public way to fetched batches, so the fast way stands on private parts of
+aiokafka 0.14:
+
+1. The fetcher keeps the records of a partition in `_records`, as a `FetchResult`. Its
+   `_partition_records` is an iterator with a `next_fetch_offset`. `FetchTap` replaces `_records`,
+   so that `record_batches` can replace each iterator as it is stored. Positions, seeks, pauses and
+   rebalances stay with aiokafka.
+2. The fetcher looks its class for the bytes of a response up by the name `MemoryRecords`. Ours
+   keeps the bytes.
+3. The fetcher reads `_fetch_max_bytes` and `_max_partition_fetch_bytes` before each fetch.
+4. `_get_actions_per_node` returns the fetches to send. Ours returns none while enough is fetched.
+   The fetcher wakes up when records are handed out or forgotten.
+5. The fetcher deletes a `FetchResult` that ends from `_records`. One that only waits for memory
+   puts itself back (`Fetched.__delitem__`), so nothing is fetched twice.
+6. The classes of the protocol and of batches let us write requests of newer versions, and unpack
+   batches within a budget.
+
+Another version of aiokafka may lack some of this. Then this import fails, or `lacking` names the
+missing part, and `record_source` takes the plain way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Generator
+from operator import attrgetter
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer import fetcher as _fetcher_module
+from aiokafka.consumer.fetcher import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchResult,
+    PartitionRecords,
+)
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import CorruptRecordException
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
+
+__all__ = [
+    "READ_UNCOMMITTED",
+    "Boolean",
+    "CompactArray",
+    "CompactBytes",
+    "CompactString",
+    "DefaultRecordBatch",
+    "FetchRequest",
+    "FetchResult",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
+    "LegacyRecordBatch",
+    "MetadataRequest",
+    "Request",
+    "RequestStruct",
+    "Response",
+    "Schema",
+    "TaggedFields",
+]
+
+# Attributes of a consumer that was started.
+_OF_A_CONSUMER: Final = (
+    "_client.cluster.brokers",
+    "_client.cluster.leader_for_partition",
+    "_client.close",
+    "_client.force_metadata_update",
+    "_client.send",
+    "_coordinator",
+    "_fetcher._client",
+    "_fetcher._fetch_max_bytes",
+    "_fetcher._fetch_task",
+    "_fetcher._get_actions_per_node",
+    "_fetcher._max_partition_fetch_bytes",
+    "_fetcher._records",
+    "_subscription._fetch_count",
+)
+# Names that a function of aiokafka must use, as far as its code tells.
+_USED: Final = (
+    (FetchResult.getall, ("_partition_records",)),
+    (FetchResult._update_position, ("next_fetch_offset",)),
+    (
+        PartitionRecords.__init__,
+        (
+            "_tp",
+            "_records",
+            "_aborted_transactions",
+            "_aborted_producers",
+            "_check_crcs",
+            "_isolation_level",
+            "next_fetch_offset",
+            "_records_iterator",
+            "_unpack_records",
+        ),
+    ),
+    (PartitionRecords.__next__, ("_records_iterator",)),
+    (
+        FetchRequest.__init__,
+        ("_max_wait_ms", "_min_bytes", "_max_bytes", "_isolation_level", "_rack_id"),
+    ),
+    (GroupCoordinator.check_errors, ("_coordination_task",)),
+    (_fetcher_module.Fetcher._proc_fetch_request, ("MemoryRecords", "PartitionRecords")),
+)
+_ARGUMENTS: Final = (
+    "self tp records aborted_transactions fetch_offset key_deserializer value_deserializer"
+    " check_crcs isolation_level"
+)
+_LEGACY_CODECS: Final = {1: "gzip_decode", 2: "snappy_decode", 3: "lz4_decode"}
+
+
+def lacking(consumer: AIOKafkaConsumer) -> str:
+    """Name one part that this version of aiokafka lacks; "" where it has all of them."""
+    for path in _OF_A_CONSUMER:
+        try:
+            attrgetter(path)(consumer)
+        except AttributeError:
+            return path
+    for function, names in _USED:
+        code = getattr(function, "__code__", None)
+        for name in names:
+            if code is None or name not in code.co_names:
+                return f"{name} in {function.__qualname__}"
+    if " ".join(inspect.signature(PartitionRecords.__init__).parameters) != _ARGUMENTS:
+        return "the arguments of PartitionRecords"
+    for name in ("_consume_aborted_up_to", "_contains_abort_marker"):
+        if not hasattr(PartitionRecords, name):
+            return name
+    codecs = sys.modules[LegacyRecordBatch.__module__]
+    return next((name for name in _LEGACY_CODECS.values() if not hasattr(codecs, name)), "")
+
+
+# --- The client ---------------------------------------------------------------------------------
+
+
+def client_of(consumer: AIOKafkaConsumer) -> Any:
+    """Return the client of a consumer, which sends requests of our own."""
+    return consumer._client
+
+
+def replace_fetch_client(consumer: AIOKafkaConsumer, wrap: Callable[[Any], Any]) -> Any:
+    """Have a consumer fetch through what `wrap` makes of its client, and return that."""
+    fetcher = consumer._fetcher
+    fetcher._client = wrapped = wrap(fetcher._client)
+    return wrapped
+
+
+def fetch_options(request: FetchRequest) -> tuple[int, int, int, int, str]:
+    """Return longest wait (ms), fewest and most bytes, isolation level and rack of a request."""
+    return (
+        request._max_wait_ms,
+        request._min_bytes,
+        request._max_bytes,
+        request._isolation_level,
+        request._rack_id,
+    )
+
+
+def is_broken(consumer: AIOKafkaConsumer) -> bool:
+    """Whether a background task of a member of a group has ended."""
+    tasks = (consumer._fetcher._fetch_task, consumer._coordinator._coordination_task)
+    return any(task.done() for task in tasks)
+
+
+def forget_failed_read(consumer: AIOKafkaConsumer) -> None:
+    """Count no read as under way: aiokafka counts one that failed for ever.
+
+    It would not notice a reader that hangs then.
+    """
+    consumer._subscription._fetch_count = 0
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer whole: where its fetcher leaks a `CancelledError`, it leaves the rest."""
+    leaked: BaseException | None = None
+    try:
+        await consumer.stop()
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - not GeneratorExit: a loop that is gone awaits nothing
+        leaked = error
+    client = getattr(consumer, "_client", None)
+    if client is not None:  # nobody else closes its connections then
+        await client.close()
+    if leaked is not None:
+        raise leaked
+
+
+# --- Fetched records ----------------------------------------------------------------------------
+
+
+class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final
+    """The bytes of a partition in a response; `data` are all of them."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.data = data
+
+
+class FetchedPartition(PartitionRecords):  # type: ignore[misc]  # it has no types
+    """An iterator over one fetch of a partition, in place of the `plain` one of aiokafka.
+
+    A subclass says in `unpack` what it yields. `next_fetch_offset` follows what is handed out.
+    """
+
+    next_fetch_offset: int
+
+    def __init__(self, plain: PartitionRecords) -> None:
+        super().__init__(
+            plain._tp,
+            plain._records,
+            plain._aborted_transactions,
+            plain.next_fetch_offset,
+            None,
+            None,
+            plain._check_crcs,
+            plain._isolation_level,
+        )
+        self._records_iterator: Generator[Any, None, None] | None
+
+    def unpack(self) -> Generator[Any, None, None]:
+        """Yield what the iterator hands out."""
+        raise NotImplementedError
+
+    def _unpack_records(self) -> Generator[Any, None, None]:
+        return self.unpack()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that was fetched."""
+        return self._tp
+
+    @property
+    def data(self) -> bytes:
+        """All bytes that the broker sent."""
+        data: bytes = self._records.data
+        return data
+
+    def close(self) -> None:
+        """Give back the memory of the batch that is being read."""
+        if self._records_iterator is not None:
+            self._records_iterator.close()
+            self._records_iterator = None
+
+    def holds_records(self, batch: Any) -> bool:
+        """Whether a batch has records for us: no marker, and not of an aborted transaction.
+
+        Raises `CorruptRecordException`.
+        """
+        if self._check_crcs and not batch.validate_crc():
+            raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+        if self._isolation_level == READ_COMMITTED and batch.producer_id is not None:
+            self._consume_aborted_up_to(batch.base_offset)
+            if batch.is_control_batch and self._contains_abort_marker(batch):
+                self._aborted_producers.discard(batch.producer_id)
+            if batch.is_transactional and batch.producer_id in self._aborted_producers:
+                return False
+        return not batch.is_control_batch
+
+
+class FetchTap:
+    """The fetcher of one consumer, as `record_batches` steers it."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self._client, self._fetcher = consumer._client, consumer._fetcher
+
+    def install(
+        self, fetched: dict[Any, Any], restrain: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """Have the fetcher keep records in `fetched`, and send the fetches that `restrain` lets."""
+        fetcher = self._fetcher
+        assert not fetcher._records, "nothing is fetched before there is a subscription"
+        fetcher._records = fetched
+        fetcher._get_actions_per_node = restrain(fetcher._get_actions_per_node)
+        _fetcher_module.MemoryRecords = KeptRecords
+
+    def set_fetch_bytes(self, total: int, partition: int) -> None:
+        """Bound the bytes of a fetch from all brokers together, and of one partition in it."""
+        brokers = len(self._client.cluster.brokers())
+        self._fetcher._fetch_max_bytes = total // max(1, brokers)
+        self._fetcher._max_partition_fetch_bytes = partition
+
+
+def records_of(result: FetchResult) -> PartitionRecords:
+    """Return the iterator over the records of a fetch."""
+    return result._partition_records
+
+
+def set_records(result: FetchResult, records: FetchedPartition) -> None:
+    """Replace the iterator over the records of a fetch."""
+    result._partition_records = records
+
+
+def set_legacy_codecs(decoders: dict[int, Callable[[Any], bytes]]) -> None:
+    """Have batches of Kafka's first formats unpacked by `decoders`, by the number of the codec."""
+    codecs = sys.modules[LegacyRecordBatch.__module__]
+    for number, name in _LEGACY_CODECS.items():
+        setattr(codecs, name, decoders[number])
