@@ -18,7 +18,8 @@ from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.cli import common
 from streameval.core.events import REASONS
 from streameval.kafka.admin import create_topics
-from streameval.store.redis_store import Commit, RedisStateStore
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import Commit
 
 NOON = 1_735_732_800_000  # 2025-01-01T12:00:00Z
 COMMANDS = ("demo", "worker", "replay", "snapshot", "check", "user", "doctor", "rules", "schema")

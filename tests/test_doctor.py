@@ -25,7 +25,8 @@ from streameval.cli.doctor import examine, exit_code
 from streameval.config.settings import Settings
 from streameval.core.fingerprint import described, fingerprint
 from streameval.kafka.admin import Cluster, Extent, Sampled, cluster, create_topics
-from streameval.store.redis_store import Commit, Facts, RedisStateStore, Stored
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import Commit, Facts, Stored
 
 NOON = 1_735_732_800_000
 MINUTE = 60_000

@@ -17,7 +17,8 @@ from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
-from streameval.store.redis_store import CheckpointWrite, Commit, RedisStateStore
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import CheckpointWrite, Commit
 from streameval.worker.assigned_partition import Limits
 from streameval.worker.outcome_writer import OutcomeWriter
 from streameval.worker.restore import PartitionRestorer

@@ -25,7 +25,7 @@ from streameval.core.partition import Partition
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, take, take_from
-from streameval.store.redis_store import Stored
+from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan, scan_users
 from streameval.worker.snapshot_job import SnapshotSchedule
 

@@ -11,7 +11,8 @@ from proxy import Proxy
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.store import redis_store as store_module
-from streameval.store.redis_store import Applied, CheckpointWrite, Commit, Fenced, RedisStateStore
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import Applied, CheckpointWrite, Commit, Fenced
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000

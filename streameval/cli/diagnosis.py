@@ -17,7 +17,7 @@ from streameval.core.events import Event, Rejection, decode_batch
 if TYPE_CHECKING:
     from streameval.config.load import Settings
     from streameval.kafka.admin import Cluster, Extent, Sampled
-    from streameval.store.redis_store import Facts, Stored
+    from streameval.store.stored_values import Facts, Stored
 
 # Clocks that differ by less are as good as equal: a tick, a round trip, a leap second.
 CLOCK_TOLERANCE: Final = 2_000

@@ -1,7 +1,7 @@
-"""Short visits to Kafka: what `doctor`, `user` and `demo` need beside the worker's reader.
+"""Short visits to Kafka for `doctor`, `user` and `demo`, beside the worker's event log.
 
-`client` is always what `consumer.client_arguments` gives: servers and security. Every call
-raises `UnreachableError` where no server answers and `RefusedError` where one refuses us.
+`client` always stands for the arguments from `consumer.client_arguments`: servers and security.
+Every call raises `UnreachableError` if no server answers and `RefusedError` if one refuses us.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
 SAMPLE_SECONDS: Final = 5.0
 FETCH_MS: Final = 500
 
-# What goes wrong here is raised and reported as one line; aiokafka would print several.
+# Errors are raised here and reported as one line; aiokafka would print several.
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 class Cluster(NamedTuple):
-    """What a cluster says about itself."""
+    """A cluster's description of itself."""
 
     cluster_id: str
     topics: frozenset[str]
@@ -60,14 +60,14 @@ class Sampled(NamedTuple):
 
 
 async def cluster(client: Client) -> Cluster:
-    """The cluster's id and its topics (asking for all creates none)."""
+    """Ask for the cluster's id and its topics (asking for all creates none)."""
     async with _admin(client) as admin:
         about = await admin.describe_cluster()
         return Cluster(str(about["cluster_id"]), frozenset(await admin.list_topics()))
 
 
 async def partitions(client: Client, topic: str) -> int:
-    """How many partitions a topic has, 0 where there is no such topic."""
+    """Count the partitions of a topic; 0 if it does not exist."""
     async with _admin(client) as admin:
         if topic not in await admin.list_topics():
             return 0
@@ -76,7 +76,7 @@ async def partitions(client: Client, topic: str) -> int:
 
 
 async def timestamp_settings(client: Client, topic: str) -> dict[str, str]:
-    """The topic's settings of record timestamps; empty where the broker does not tell."""
+    """Read the topic's settings of record timestamps; empty if the broker does not tell."""
     resource = ConfigResource(
         ConfigResourceType.TOPIC, topic, {TIMESTAMP_TYPE: "", TIMESTAMP_AHEAD: ""}
     )
@@ -107,7 +107,7 @@ async def delete_topics(client: Client, topics: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
-    """A way to send records to a topic; at the end of the block all are acknowledged."""
+    """Open a way to send records to a topic; at the end of the block all are acknowledged."""
     with our_errors(client):
         # The embedded broker knows no idempotent producers, so none is asked for.
         producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="lz4")
@@ -186,7 +186,7 @@ async def _read(
     while missing and time.monotonic() < give_up:
         for topic_partition, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
             found += [_sampled(record) for record in records]
-            # The position counts what a compacted or transactional log has no record for, too.
+            # The position also counts offsets without a record of a compacted or transactional log.
             if await consumer.position(topic_partition) >= extents[topic_partition].end:
                 missing.discard(topic_partition)
     return found
@@ -209,7 +209,7 @@ async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
 
 @contextmanager
 def our_errors(client: Client) -> Iterator[None]:
-    """What aiokafka raises, as our own."""
+    """Translate aiokafka's errors into our own."""
     where = f"Kafka at {client['bootstrap_servers']}"
     with listening() as heard:
         try:

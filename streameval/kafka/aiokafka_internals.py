@@ -15,7 +15,7 @@ aiokafka 0.14:
 4. `_get_actions_per_node` returns the fetches to send. Ours returns none while enough is fetched.
    The fetcher wakes up when records are handed out or forgotten.
 5. The fetcher deletes a `FetchResult` that ends from `_records`. One that only waits for memory
-   puts itself back (`Fetched.__delitem__`), so nothing is fetched twice.
+   stays (`Fetched.__delitem__`), so nothing is fetched twice.
 6. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
@@ -193,7 +193,7 @@ def forget_failed_read(consumer: AIOKafkaConsumer) -> None:
     consumer._subscription._fetch_count = 0
 
 
-async def stop(consumer: AIOKafkaConsumer) -> None:
+async def stop_whole(consumer: AIOKafkaConsumer) -> None:
     """Stop a consumer whole: where its fetcher leaks a `CancelledError`, it leaves the rest."""
     leaked: BaseException | None = None
     try:
@@ -221,7 +221,7 @@ class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it fin
 class FetchedPartition(PartitionRecords):  # type: ignore[misc]  # it has no types
     """An iterator over one fetch of a partition, in place of the `plain` one of aiokafka.
 
-    A subclass says in `unpack` what it yields. `next_fetch_offset` follows what is handed out.
+    A subclass yields the records in `unpack`, and keeps `next_fetch_offset` after those handed out.
     """
 
     next_fetch_offset: int
@@ -240,7 +240,7 @@ class FetchedPartition(PartitionRecords):  # type: ignore[misc]  # it has no typ
         self._records_iterator: Generator[Any, None, None] | None
 
     def unpack(self) -> Generator[Any, None, None]:
-        """Yield what the iterator hands out."""
+        """Yield the items to hand out."""
         raise NotImplementedError
 
     def _unpack_records(self) -> Generator[Any, None, None]:

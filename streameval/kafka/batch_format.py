@@ -89,7 +89,7 @@ def large_record(source: Any, at: int, end: int, raw: memoryview) -> tuple[Row, 
     after = at + length
     if length < 0 or after > end:
         raise CorruptRecordException(f"a record of {length} bytes in {end - at}")
-    at += 1  # attributes, of which there are none
+    at += 1  # attributes; records have none
     behind, at = _varint(source, at)
     delta, at = _varint(source, at)
     if raw[ATTRIBUTES] & _APPEND_TIME:

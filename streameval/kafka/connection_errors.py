@@ -1,4 +1,4 @@
-"""Why Kafka cannot be reached: aiokafka logs the reason, and raises an error without it."""
+"""The reason why Kafka cannot be reached: aiokafka logs it, and raises an error without it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from aiokafka.errors import BrokerResponseError, KafkaConnectionError
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 
 _LOGGER = logging.getLogger("aiokafka")
-# What it says of a connection that failed; its other errors are no reasons.
+# The beginnings of its messages about a failed connection; other messages give no reason.
 _FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 
-class Reason(logging.Handler):
-    """The last error of a connection that aiokafka logged; `error` is None where it logged none."""
+class LastConnectionError(logging.Handler):
+    """The last `error` of a connection that aiokafka logged; None until it logs one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.error: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the error that a record tells of."""
+        """Keep the error among the arguments of a record."""
         if not str(record.msg).startswith(_FAILED):
             return
         for argument in record.args if isinstance(record.args, tuple) else ():
@@ -34,27 +34,27 @@ class Reason(logging.Handler):
 
 
 @contextmanager
-def listening() -> Iterator[Reason]:
-    """What aiokafka logs meanwhile."""
-    reason = Reason()
-    _LOGGER.addHandler(reason)
+def listening() -> Iterator[LastConnectionError]:
+    """Listen to the log of aiokafka during the block."""
+    handler = LastConnectionError()
+    _LOGGER.addHandler(handler)
     try:
-        yield reason
+        yield handler
     finally:
-        _LOGGER.removeHandler(reason)
+        _LOGGER.removeHandler(handler)
 
 
-def unreached(where: str, reason: BaseException) -> StreamevalError:
-    """The line for whoever has to put it right; `where` names the servers."""
-    said = str(reason) or repr(reason)
-    if isinstance(reason, ssl.SSLCertVerificationError):
+def unreached(where: str, error: BaseException) -> StreamevalError:
+    """Make the error whose line says how to put it right; `where` names the servers."""
+    said = str(error) or repr(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(f"{where} cannot be verified ({said}): set or correct kafka_ca_file")
-    if isinstance(reason, BrokerResponseError):
+    if isinstance(error, BrokerResponseError):
         return RefusedError(
             f"{where} does not let us in ({said}): correct kafka_username, kafka_password or"
             " kafka_sasl_mechanism"
         )
-    if isinstance(reason, KafkaConnectionError | ConnectionResetError | ssl.SSLError):
+    if isinstance(error, KafkaConnectionError | ConnectionResetError | ssl.SSLError):
         return UnreachableError(
             f"{where} closes the connection ({said}): is kafka_security_protocol its listener's?"
         )

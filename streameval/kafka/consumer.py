@@ -41,7 +41,8 @@ from streameval.base.retry import Complaints, within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.record_source import RecordSource, open_source, stop
+from streameval.kafka.plain_source import stop
+from streameval.kafka.record_source import RecordSource, open_source
 from streameval.kafka.records import BatchLocation, DeadLetter, RecordLists, Records
 from streameval.kafka.unreadable_batches import UnreadableBatches
 
@@ -181,7 +182,7 @@ class KafkaEventLog:
                 await self._identify()
             except UnreachableError as away:
                 error: Exception = away
-                # Once connected, the error is not that of one server of several that is down.
+                # Once connected, a single server that is down does not explain the failure.
                 if self._consumer is None and heard.error is not None:
                     error = unreached(f"Kafka at {self._servers()}", heard.error)
                 await self._disconnect(consumer, REQUEST_SECONDS)
@@ -547,7 +548,7 @@ class KafkaEventLog:
 
 
 class _Bridge(ConsumerRebalanceListener):  # type: ignore[misc]  # it has no types
-    """Hands aiokafka's calls on; aiokafka only logs what they raise."""
+    """Hands aiokafka's calls on; aiokafka only logs their errors."""
 
     def __init__(self, event_log: KafkaEventLog) -> None:
         self._event_log = event_log

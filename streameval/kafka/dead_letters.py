@@ -1,11 +1,11 @@
 """The dead-letter topic: rejected records with the reason in their headers.
 
-A letter carries the record's key and the first `MAX_DEAD_LETTER_BYTES` of its value, and as headers
-`reason`, `detail`, and where it was: `topic`, `partition`, `offset`, `timestamp` (ms). Letters are
-sent again until they are acknowledged, so one may come twice, with the same offset.
+A dead letter carries the record's key, the first `MAX_DEAD_LETTER_BYTES` of its value, and these
+headers: `reason`, `detail`, `topic`, `partition`, `offset`, `timestamp` (ms). It is sent again
+until it is acknowledged, so it may come twice, with the same offset.
 
-What Kafka refuses for good must not stop the partition whose record it is. A batch that is refused
-is sent again in halves; a letter that is refused by itself is shortened, then sent as headers only,
+Some records Kafka refuses for good. They must not stop their partition. A batch that is refused is
+sent again in halves. A single dead letter that is refused is shortened, then sent as headers only,
 and then given up and counted.
 """
 
@@ -45,13 +45,13 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
-# An election of leaders takes less; who waits for longer is told.
+# An election of leaders takes less; a longer wait is reported.
 WAITING_SECONDS: Final = 15.0
-# Brokers that keep a letter, where there are as many.
+# Brokers that keep a dead letter, if there are as many.
 REPLICAS: Final = 3
-# Bytes of key and value that each next form of a letter keeps: whole, shortened, headers only.
+# Bytes of key and value that each next form of a dead letter keeps; the last has headers only.
 FORMS: Final = (MAX_DEAD_LETTER_BYTES, 1_024, 256, 0)
-# Answers about the records themselves, which no waiting changes.
+# Errors about the records themselves, which no waiting changes.
 _FOR_GOOD: Final = (
     InvalidTimestampError,
     MessageSizeTooLargeError,
@@ -59,13 +59,13 @@ _FOR_GOOD: Final = (
     RecordListTooLargeError,
     UnsupportedForMessageFormatError,
 )
-# Other answers that aiokafka does not call passing (it knows few codes) are believed after as many.
+# Other errors that aiokafka does not call passing (it knows few codes) are believed after so many.
 TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Letters for one partition of the topic, in one of `FORMS`, that were sent `tries` times."""
+    """Dead letters for one partition, in one of `FORMS`, that were sent `tries` times."""
 
     partition: int
     dead_letters: Sequence[DeadLetter]
@@ -73,7 +73,7 @@ class _Group:
     tries: int = 0
 
     def refused(self) -> list[_Group]:
-        """What to send in place of a batch that was refused for good, if anything is left."""
+        """Return groups to send for a batch that was refused for good; none if it is given up."""
         half = len(self.dead_letters) // 2
         if half:
             return [
@@ -84,7 +84,7 @@ class _Group:
 
 
 class DeadLetters:
-    """Writes rejected records of `source` to `topic`; connects at the first letter.
+    """Writes rejected records of `source` to `topic`; connects at the first one.
 
     `client` are the arguments that every client of aiokafka takes.
     """
@@ -107,7 +107,7 @@ class DeadLetters:
         return f"Kafka does not take dead letters for the topic {self._topic}"
 
     async def write(self, dead_letters: Sequence[DeadLetter]) -> int:
-        """Write `dead_letters`; returns how many were given up, when all others are acknowledged.
+        """Write `dead_letters`; return how many were given up, when all others are acknowledged.
 
         Tries until then. Raises `RefusedError` where the topic is missing and may not be created,
         or may not be written to.
@@ -136,7 +136,7 @@ class DeadLetters:
     async def _by_partition(
         self, producer: AIOKafkaProducer, dead_letters: Sequence[DeadLetter]
     ) -> list[_Group]:
-        """Letters by the partition that their key belongs to, as any producer would send them."""
+        """Group them by the partition of their key, as any producer would send them."""
         partitions = sorted(await producer.partitions_for(self._topic))
         choose = DefaultPartitioner()
         found: dict[int, list[DeadLetter]] = {}
@@ -147,7 +147,7 @@ class DeadLetters:
     async def _send_all(
         self, producer: AIOKafkaProducer, groups: Sequence[_Group]
     ) -> tuple[list[_Group], int]:
-        """Send `groups` in batches; what is to be sent again, and how many letters are given up."""
+        """Send `groups` in batches; return those to send again, and how many are given up."""
         batches: list[tuple[_Group, Awaitable[Any]]] = []
         waiting = list(reversed(groups))
         while waiting:
@@ -193,7 +193,7 @@ class DeadLetters:
         return answered and group.tries >= TRIES
 
     def _say_once(self, smaller: Sequence[_Group], answer: BaseException) -> None:
-        """Log what becomes of a letter that is refused by itself, once for each outcome."""
+        """Log the outcome for a single dead letter that is refused, once for each outcome."""
         outcome = "they are shortened" if smaller else "they are given up, and counted"
         if outcome not in self._said:
             self._said.add(outcome)
@@ -206,7 +206,7 @@ class DeadLetters:
             )
 
     def _filled(self, producer: AIOKafkaProducer, group: _Group) -> tuple[Any, int]:
-        """A batch with as many letters of a group as it holds, and how many these are."""
+        """Fill a batch with as many dead letters of a group as it holds; also return how many."""
         batch, count = producer.create_batch(), 0
         for letter in group.dead_letters:
             if self._append(batch, letter, FORMS[group.form]) is None:
@@ -215,7 +215,7 @@ class DeadLetters:
         return batch, count
 
     def _append(self, batch: Any, letter: DeadLetter, size: int) -> Any:
-        """Append a letter with `size` bytes of key and value; None where the batch is full."""
+        """Append one with `size` bytes of key and value; return None if the batch is full."""
         headers = {
             "reason": letter.rejection.reason,
             "detail": letter.rejection.detail,
@@ -239,7 +239,7 @@ class DeadLetters:
         async with self._opening:  # partitions share it and may come at once
             if self._producer is None:
                 await self._create_topic()
-                # No idempotence: the embedded broker has none, and a letter twice does no harm.
+                # No idempotence: the embedded broker has none, and a repetition does no harm.
                 producer = AIOKafkaProducer(**self._client, acks="all", compression_type="lz4")
                 try:
                     await producer.start()

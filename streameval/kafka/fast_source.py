@@ -62,11 +62,11 @@ class FastSource:
         return aiokafka_internals.is_broken(self._consumer)
 
     async def identify(self) -> LogIdentity | None:
-        """Ask which log this is; None where there is no such topic."""
+        """Ask which log this is; None if the topic does not exist."""
         return await identify(aiokafka_internals.client_of(self._consumer), self._topic)
 
     def verify(self, topic_id: str) -> None:
-        """Have each fetch refused by any other log than that of `topic_id`."""
+        """Verify at each fetch that the log is the topic `topic_id`."""
         self._verifying.topic_id = topic_id
 
     def forget(self, partition: int) -> None:
@@ -78,6 +78,6 @@ class FastSource:
         return await self._verifying.mark_at(partition, offset)
 
     async def stop(self) -> None:
-        """Stop the consumer and forget what it has fetched."""
+        """Stop the consumer and forget its fetches."""
         self._fetched.clear()
-        await aiokafka_internals.stop(self._consumer)
+        await aiokafka_internals.stop_whole(self._consumer)

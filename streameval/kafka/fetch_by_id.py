@@ -259,7 +259,7 @@ def _parts(found: list[Any] | Parts) -> Parts:
 class VerifyingClient:
     """The client of one consumer's fetcher, which verifies that the log goes on where it was left.
 
-    Where it does not, the fetcher hears that the offset is out of range. A topic with another id is
+    If it does not, the fetcher hears that the offset is out of range. A topic with another id is
     unknown. While `topic_id` is "", for a broker that tells no ids, nothing is verified.
     """
 
@@ -278,7 +278,7 @@ class VerifyingClient:
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
         """Return the mark of the record at `offset`; None where the log holds no record there.
 
-        Where a marker of transactions is at the offset, the mark is that of no record. Raises
+        For a marker of transactions at the offset, the mark has the checksum `NO_RECORD`. Raises
         aiokafka's errors.
         """
         topic_partition = TopicPartition(self._topic, partition)

@@ -124,7 +124,7 @@ class PlainSource:
         self._suspects.pop(TopicPartition(self._topic, partition), None)
 
     async def identify(self) -> LogIdentity | None:
-        """Ask which log this is, without its topic id; None where there is no such topic."""
+        """Ask which log this is, without its topic id; None if the topic does not exist."""
         admin = await self._connected()
         cluster = await admin.describe_cluster()
         # Asking for one topic might create it.
@@ -167,14 +167,24 @@ class PlainSource:
                     return mark(*row) if row[0] == offset else None
             return None
         finally:
-            await consumer.stop()
+            await stop(consumer)
 
     async def stop(self) -> None:
         """Stop the consumer, and the connection that tells which log this is."""
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
-        await self._consumer.stop()
+        await stop(self._consumer)
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, perhaps in the middle of its start; its connections too, where possible."""
+    try:
+        from streameval.kafka.aiokafka_internals import stop_whole
+    except (ImportError, AttributeError):
+        await consumer.stop()
+    else:
+        await stop_whole(consumer)
 
 
 def _lists(records: Sequence[ConsumerRecord]) -> list[RecordLists]:

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
 from streameval.kafka.admin import Client, our_errors
+from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
 from streameval.kafka.records import LogIdentity, RecordLists
 
@@ -33,7 +34,7 @@ class RangeReader:
         self._consumer, self._source, self._topic = consumer, source, topic
 
     async def identity(self) -> LogIdentity | None:
-        """Ask which log this is; None where there is no such topic."""
+        """Ask which log this is; None if the topic does not exist."""
         return await self._source.identify()
 
     async def starts(self, partitions: Iterable[int]) -> dict[int, int]:
@@ -100,4 +101,4 @@ async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeRe
             source = open_source(consumer, client, topic)
             yield RangeReader(consumer, source, topic)
         finally:
-            await (consumer.stop() if source is None else source.stop())
+            await (stop(consumer) if source is None else source.stop())

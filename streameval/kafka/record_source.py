@@ -59,10 +59,10 @@ class RecordSource(Protocol):
         """Whether a background task of aiokafka has ended: it reads nothing any more."""
 
     async def identify(self) -> LogIdentity | None:
-        """Ask which log this is; None where there is no such topic. Raises aiokafka's errors."""
+        """Ask which log this is; None if the topic does not exist. Raises aiokafka's errors."""
 
     def verify(self, topic_id: str) -> None:
-        """Have each fetch refused by any other log than that of `topic_id`, where possible."""
+        """Verify at each fetch, where possible, that the log is the topic `topic_id`."""
 
     def forget(self, partition: int) -> None:
         """Compare the next fetch of a partition with nothing that was read before."""
@@ -74,7 +74,7 @@ class RecordSource(Protocol):
         """
 
     async def stop(self) -> None:
-        """Stop the consumer and forget what it has fetched."""
+        """Stop the consumer and forget its fetches."""
 
 
 def open_source(
@@ -87,16 +87,6 @@ def open_source(
     """
     fast = _fast(consumer)
     return PlainSource(consumer, client, topic) if fast is None else fast(consumer, topic, memory)
-
-
-async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer that has no source yet, perhaps in the middle of its start."""
-    try:
-        from streameval.kafka import aiokafka_internals
-    except (ImportError, AttributeError):
-        await consumer.stop()
-    else:
-        await aiokafka_internals.stop(consumer)
 
 
 def _fast(consumer: AIOKafkaConsumer) -> type[FastSource] | None:

@@ -122,9 +122,9 @@ class _TopicRequest(Request[_Request10]):  # type: ignore[misc]  # aiokafka has 
 
 
 async def identify(client: AIOKafkaClient, topic: str) -> LogIdentity | None:
-    """Ask the brokers for the identity of `topic`; None if there is no such topic.
+    """Ask the brokers for the identity of `topic`; None if it does not exist.
 
-    The first broker that answers will do. Where one fails or hesitates, another one is asked.
+    The first broker that answers will do. If one fails or hesitates, another one is asked.
     Raises aiokafka's errors.
     """
     nodes = [broker.nodeId for broker in client.cluster.brokers()]

@@ -21,7 +21,9 @@ class UnreadableBatches:
 
     def __init__(self) -> None:
         self._until: dict[TopicPartition, float] = {}
-        self._named: dict[TopicPartition, tuple[str, float]] = {}  # and when the log said so
+        self._named: dict[
+            TopicPartition, tuple[str, float]
+        ] = {}  # with the time of the last log line
 
     def hold(self, topic_partition: TopicPartition, batch: str) -> None:
         """Let a partition wait before `batch`, which says the offsets and why."""

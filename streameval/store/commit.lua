@@ -1,28 +1,29 @@
 --[[
-One batch of one partition, applied whole or not at all.
+Apply one batch of one partition, whole or not at all.
 
 Keys, all with the hash tag {group:topic:partition}, so that a partition lives in one slot:
 
   key                               type    TTL           owner       meaning
-  streameval:{g:t:p}:partition      hash    none          this file   where the partition stands, see below
+  streameval:{g:t:p}:partition      hash    none          this file   state of the partition, see below
   streameval:{g:t:p}:user:<id>      hash    user_ttl,     this file   lifetime counters of a user: impressions,
                                             else none                 slates, first_ts, last_ts (ms) and
                                                                       positives:<kind>; a field of 0 is absent
-  streameval:{g:t:p}:chunk:<name>   string  1 h until     store.py    a chunk of a checkpoint, never changed;
+  streameval:{g:t:p}:chunk:<name>   string  1 h until     the store   a chunk of a checkpoint, never changed;
                                             listed, then  writes,     <name> is new each time
                                             none          this file
                                                           lists and
                                                           unlinks
-  streameval:{g:t:p}:unpacking      string  1 h           store.py    the offset of a large batch that is being
-                                                                      unpacked, how many began with it, and who was
-                                                                      the last of them
-  streameval:{g:t}:<lease>          string  the lease's   store.py    who holds the lease
-  streameval:{g:t}:<lease>:fence    string  none          store.py    the fencing token given out last
+  streameval:{g:t:p}:unpacking      string  1 h           the store   the offset of a large batch that is being
+                                                                      unpacked, how many workers began with it, and
+                                                                      the name of the last one
+  streameval:{g:t}:<lease>          string  the lease's   the store   the holder of the lease
+  streameval:{g:t}:<lease>:fence    string  none          the store   the last fencing token
 
-Fields of the partition's hash: offset (the next to apply), last_record (offset and checksum of the last
-record applied, see record_mark.py), committed_at (ms, when offset last moved on),
-commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition (JSON); with a
-checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by spaces).
+"The store" is redis_store.py. Fields of the partition's hash: offset (the next to apply), last_record
+(offset and checksum of the last record applied, see record_mark.py), committed_at (ms, when offset last
+moved on), commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition
+(JSON). With a checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by
+spaces).
 
 KEYS[1] the partition's hash
 ARGV     1 start: the stored offset that the batch was read from, "" for none
@@ -35,13 +36,14 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         14 last_record, "" where the batch has none
         15 offset of the checkpoint that this one goes on from, "" for none
 
-The columns of the users are parallel arrays, an entry for each user: ids; first_ts; last_ts, as
-strings; then for each counter that rises or falls for one of them its field and what it grows by.
+The columns of the users are parallel arrays with an entry for each user. First come ids, first_ts, and
+last_ts as strings. Then, for each counter that changes for one of the users, come its field and its
+increments.
 
-Answers {"applied"}; {"missing"} when a new chunk is not there (it is to be written again); or
-{"fenced", stored offset or "", stored commit}, where the stored commit is this one if an earlier try
-went through. Everything is read before anything is written: a key of a wrong type ends the script
-with nothing changed, and Redis checks memory and disk before the first write only.
+Returns {"applied"}; {"missing"} if a new chunk is not there (write it again); or {"fenced", stored
+offset or "", stored commit}. The stored commit is this one if an earlier try went through. Everything is
+read before anything is written. So a key of a wrong type ends the script with nothing changed, and it is
+enough that Redis checks memory and disk before the first write only.
 ]]
 
 local partition = KEYS[1]
@@ -56,9 +58,9 @@ end
 if (stored[1] or '') ~= ARGV[1] then return fenced() end
 if stored[3] and stored[3] ~= ARGV[7] then return fenced() end
 
--- 1. The checkpoint: it must go on from the stored one. (Two workers may each add a checkpoint at the
--- stored offset, which does not move then; the second would give up the slates of the first again.)
--- Chunks that are kept must be listed or new, and the new ones there.
+-- 1. The checkpoint must go on from the stored one. (Two workers may each add a checkpoint at the stored
+-- offset, which does not move then. The second would give up the slates of the first again.) A chunk to
+-- keep must be listed or new, and new chunks must be there.
 local function chunk_key(name)
   return prefix .. 'chunk:' .. name
 end
@@ -80,9 +82,9 @@ if checkpoint then
   end
 end
 
--- 2. The users: what each hash is to hold, computed before the first write. Redis spends most of a
--- commit here and in the writes, so a user costs one call to read and one to write, of the fields that
--- change, and what is computed replaces what it was computed from: no table is made for a user.
+-- 2. Compute the new values of each user's hash before the first write. Redis spends most of a commit
+-- here and in the writes. So a user costs one call to read and one to write, with the fields that change.
+-- Results replace their inputs in the columns: no table is made for a user.
 local call, unpack, format = redis.call, unpack, string.format
 local columns = cmsgpack.unpack(ARGV[10])
 local users, firsts, lasts = columns[1], columns[2], columns[3]
@@ -104,8 +106,8 @@ local function new_shape(at)
 end
 
 local people, width = prefix .. 'user:', #columns
-local texts = {}  -- of the counts: most are small, and Redis writes numbers as slowly as fractions
-local earlier = {}  -- whose first_ts is to be written
+local texts = {}  -- by count: most counts are small, and Redis formats numbers slowly
+local earlier = {}  -- users whose first_ts is to be written
 for at = 1, #users do
   local changed, bit = 0, 1
   for index = 5, width, 2 do
@@ -122,7 +124,7 @@ for at = 1, #users do
   local known = old[1] and old[1] + 0  -- the stored last_ts, nothing for a new user
   if not known then
     earlier[#earlier + 1] = at
-  elseif first < known then  -- else last_ts grows, and first_ts, which is no later, stays
+  elseif first < known then  -- else last_ts grows, and first_ts stays: it is not later
     if lasts[at] + 0 < known then lasts[at] = old[1] end
     local begun = call('HGET', key, 'first_ts')
     if not begun or first < begun + 0 then earlier[#earlier + 1] = at end
@@ -140,7 +142,7 @@ for at = 1, #users do
   users[at], shape_of[at] = key, shape
 end
 
--- 3. From here on only writes.
+-- 3. From here on the script only writes.
 for at = 1, #users do
   local counters, write = shape_of[at].columns, shape_of[at].write
   write[1], write[3] = users[at], lasts[at]

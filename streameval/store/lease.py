@@ -1,6 +1,7 @@
-"""A lease in the store: the right of one process to do what only one may do, given for a time.
+"""A lease in the store: the right of one process, for a time, to do the work of only one.
 
-It names no client of a store: `RedisStateStore.lease` hands in how a script is run.
+It does not know the client of the store: `RedisStateStore.lease` passes a function that runs a
+script.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ return false
 class Lease:
     """A lease under `key` for `owner`, which lapses `ttl` ms after it was last acquired.
 
-    Each new holder gets a larger fencing token, to be stored with what it writes: it tells a
-    holder that slept through the end of its lease from the next one. A store that lost its data
-    counts anew, so the token belongs beside the data it guards.
+    Each new holder gets a larger fencing token, to be stored with everything it writes. The token
+    tells a holder that slept through the end of its lease from the next one. A store that lost its
+    data counts anew, so the token belongs beside the data it guards.
     """
 
     def __init__(
@@ -39,9 +40,9 @@ class Lease:
         self._run, self._key, self._owner, self._ttl = run, key, owner, ttl
 
     async def acquire(self) -> int | None:
-        """Take or renew the lease: its fencing token, or None while somebody else holds it.
+        """Take or renew the lease; return its fencing token, None while somebody else holds it.
 
-        Raises what the store's calls raise: `UnreachableError`, `RefusedError`.
+        Raises `UnreachableError` and `RefusedError`, like all calls of the store.
         """
         token = await self._run(_ACQUIRE, self._key, [self._owner, self._ttl])
         return None if token is None else int(token)

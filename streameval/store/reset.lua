@@ -1,8 +1,8 @@
 --[[
-The windows of one partition are forgotten; its users' counters and its offset stay.
+Forget the windows of one partition; keep its users' counters and its offset.
 
 KEYS[1] the partition's hash, described in commit.lua
-ARGV    1 the key of a chunk, less its name   2 fingerprint   3 definition: what the next commits have
+ARGV    1 the key of a chunk, less its name   2 fingerprint   3 definition, both for the next commits
 ]]
 
 for name in string.gmatch(redis.call('HGET', KEYS[1], 'chunks') or '', '%S+') do

@@ -1,9 +1,9 @@
 """All users of a partition, read while a worker goes on counting.
 
-Keys come from SCAN, counters a thousand users at a time by a script that answers the partition's
-offset with them: whatever happens meanwhile, each row is exact at the offset that stands beside
-it. A scan that saw one offset only is consistent as a whole; it is tried a few times. A user who is
-not among the rows had no counters at the first offset.
+Keys come from SCAN. Counters come a thousand users at a time, from a script that returns the
+partition's offset with them. Whatever happens meanwhile, each row is exact at the offset beside it.
+A scan that saw one offset only is consistent as a whole; it is tried a few times. A user who is not
+among the rows had no counters at the first offset.
 """
 
 from __future__ import annotations

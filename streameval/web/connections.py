@@ -1,9 +1,9 @@
-"""Connections to the pages: how many there are, and for how long.
+"""Connections to the pages: bounds for their number and their time.
 
-aiohttp waits for ever for the rest of a request. So a connection is accepted here. It ends after
-`seconds`, whatever its client does: send half a request, read the answer slowly, or nothing. Where
-`most` are open, the oldest one makes room. Every page is one short answer, so clients that read
-what they asked for do not notice.
+aiohttp waits for ever for the rest of a request. So connections are accepted here. Each ends after
+`seconds`, whatever its client does: send half a request, read the response slowly, or nothing.
+When `most` are open, the oldest one makes room. Every page is one short response, so ordinary
+clients do not notice.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import cast
 
 
 class Connections:
-    """A factory of protocols for `loop.create_server`, around that of a web server."""
+    """A factory of protocols for `loop.create_server`, around the factory of a web server."""
 
     def __init__(self, web: Callable[[], asyncio.Protocol], seconds: float, most: int) -> None:
         self._web, self._seconds, self._most = web, seconds, most
         self._open: dict[asyncio.Transport, asyncio.TimerHandle] = {}  # oldest first
 
     def __call__(self) -> asyncio.Protocol:
-        """The protocol of a connection that is about to be accepted."""
+        """Make the protocol of a connection that is about to be accepted."""
         return _Accepted(self)
 
     def accept(self, transport: asyncio.Transport) -> None:
@@ -38,7 +38,7 @@ class Connections:
 
     def _end(self, transport: asyncio.Transport) -> None:
         self._forget(transport)
-        transport.abort()  # and not `close`, which waits for whoever does not read
+        transport.abort()  # and not `close`, which waits for a client that does not read
 
     def _forget(self, transport: asyncio.Transport) -> None:
         self._open.pop(transport).cancel()

@@ -140,7 +140,7 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
     ("open_slates", "Slates that can still change", lambda p: p.open_slates),
     (
         "users",
-        "Users in windows, once for each of their segments; those gone until the next clearing",
+        "Users in windows, once in each of their segments; departed ones until the next clearing",
         lambda p: p.users,
     ),
     (
@@ -184,13 +184,13 @@ def _events(counters: ProcessCounters) -> Iterator[Metric]:
         ("feedback", "Feedback accepted, by its kind", "feedback", counters.feedback),
         (
             "unattributed",
-            "Positive feedback that no impression got the credit for",
+            "Positive feedback without an impression that gets the credit",
             "reason",
             counters.unattributed,
         ),
         (
             "overflow",
-            "What went beyond a bound: segments, items of a slate, feedback in outcome files",
+            "Segments, items of a slate and feedback in outcome files beyond a bound",
             "bound",
             counters.overflow,
         ),
@@ -228,7 +228,7 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
             "Impressions already in their slate, and repeated or retracted feedback",
             counters.duplicates,
         ),
-        ("ignored", "Feedback that is no configured positive", counters.ignored),
+        ("ignored", "Feedback of a kind that is not configured as a positive", counters.ignored),
         (
             "key_mismatches",
             "Records whose key is not their user_id: the user may live in two partitions",
@@ -281,7 +281,7 @@ class _Grid:
     rows: Mapping[Labels, Row]
 
     def family(self, name: str, text: str, column: str, empty: int | None) -> Metric:
-        """Build the gauge of `column`; `empty` stands where there is no row (None: no sample)."""
+        """Build the gauge of `column`; a place without a row gets `empty` (None: no sample)."""
         family = _gauge(name, text, self.label_names)
         for labels in self.label_sets:
             row = self.rows.get(labels)
@@ -368,7 +368,7 @@ def _daily(daily: DailyStatus | None) -> Iterator[Metric]:
         yield family
     users = _gauge("daily_users", "Users with an impression on the last whole day")
     begin = _gauge(
-        "daily_start_timestamp_seconds", "When the last whole day began that daily figures are of"
+        "daily_start_timestamp_seconds", "Beginning of the whole day that the daily figures cover"
     )
     if daily is not None:
         users.add_metric([], daily.users)
@@ -378,12 +378,12 @@ def _daily(daily: DailyStatus | None) -> Iterator[Metric]:
 
 
 _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (
-    ("value", "What the check measured, in its own unit", lambda c: c.value),
-    ("last_run_timestamp_seconds", "When the check last ended", lambda c: c.time),
-    ("duration_seconds", "How long the check took", lambda c: c.seconds),
+    ("value", "Measured value of the check, in its own unit", lambda c: c.value),
+    ("last_run_timestamp_seconds", "End of the last run of the check", lambda c: c.time),
+    ("duration_seconds", "Duration of the last run of the check", lambda c: c.seconds),
     (
         "unanswered_seconds",
-        "How long the check has had no answer although one is due",
+        "Time for which a result of the check has been due and missing",
         lambda c: c.unanswered_seconds,
     ),
 )
@@ -408,7 +408,7 @@ def _checks(status: ServiceStatus) -> Iterator[Metric]:
     if status.check_interval is not None:
         interval.add_metric([], status.check_interval)
     yield interval
-    running = _gauge("check_running_seconds", "For how long the checks under way have run")
+    running = _gauge("check_running_seconds", "Time that the checks under way have run so far")
     if status.check_running is not None:
         running.add_metric([], status.check_running)
     yield running

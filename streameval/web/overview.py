@@ -1,9 +1,9 @@
-"""The overview page `/`: what a person wants to see first, as one HTML document.
+"""The overview page `/`: a worker at a glance, as one HTML document.
 
-Self-contained (no font or image, nothing fetched but the page itself), so the content security
-policy can refuse everything but one style sheet and one script. The script puts the newest page in
-place every few seconds and keeps how far tables are scrolled; without scripts the browser reloads.
-Every value is escaped; the number of rows is bounded.
+The page fetches no font and no image, nothing but itself. So the content security policy can refuse
+everything but one style sheet and one script. The script puts the newest page in place every few
+seconds and keeps the scroll position of tables. Without scripts the browser reloads. Every value is
+escaped, and the number of rows is bounded.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _head(status: ServiceStatus, now: float) -> str:
 
 
 def _coverage(status: ServiceStatus) -> str:
-    """Say which part of the topic the page shows, where that is not all of it."""
+    """Say which part of the topic the page shows, unless it shows all of it."""
     count, mine = status.topic_partitions, len(status.partitions)
     if not count or mine >= count:
         return ""
@@ -172,7 +172,7 @@ def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
         return f"<h2>{escape(window)}</h2><p class=dim>No impression in this window.</p>"
     kept = set(sorted(seen)[:MAX_SEGMENTS_SHOWN])
 
-    def shown(rows: Sequence[Row]) -> list[Row]:
+    def of_window(rows: Sequence[Row]) -> list[Row]:
         mine = (row for row in rows if row["window"] == window)
         kept_rows = [row for row in mine if _segment(row, dimensions) in kept]
         return sorted(kept_rows, key=lambda row: row["basis"] == "live")
@@ -186,8 +186,8 @@ def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
     more = f"<p class=dim>{rest} more segments are on <a href=/metrics>/metrics</a>.</p>"
     return (
         f"<h2>{escape(window)}</h2>"
-        + _rates(shown(figures.rates), dimensions, maturity)
-        + _ranking(shown(figures.ranking), dimensions)
+        + _rates(of_window(figures.rates), dimensions, maturity)
+        + _ranking(of_window(figures.ranking), dimensions)
         + (more if rest else "")
     )
 
@@ -276,7 +276,7 @@ def _checkpoint(partition: PartitionStatus) -> str:
 
 
 def _checks(checks: Sequence[CheckStatus], now: float) -> str:
-    """The checks of the newest snapshot: the leader knows them."""
+    """List the checks of the newest snapshot, which the leader knows."""
     if not checks:
         return ""
     body = (

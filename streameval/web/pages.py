@@ -1,8 +1,8 @@
 """The four pages of a worker, as routes of aiohttp: `/`, `/metrics`, `/healthz`, `/readyz`.
 
 They only read the last description of the service and run in the site's own thread. `/healthz`
-asks whether the process should live (its loop still ticks), `/readyz` whether it works (servers
-answer, state is restored, it is not stopping). Both answer in one line.
+says whether the process should live (its loop still ticks), `/readyz` whether it works (servers
+answer, state is restored, it is not stopping). Both respond in one line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADERS: Final = {
 
 
 class Described(Protocol):
-    """What the pages read; each attribute is replaced whole."""
+    """The description that the pages read; each attribute is replaced whole."""
 
     status: ServiceStatus
     described_at: float  # time.monotonic()
@@ -47,7 +47,7 @@ class Pages:
         self._registry = exposition.registry(lambda: described.status)
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes, and the headers that every answer carries."""
+        """Add the routes, and the headers of every response."""
         app.router.add_get("/", self.overview)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
@@ -66,7 +66,7 @@ class Pages:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def healthz(self, _request: web.Request) -> web.Response:
-        """Answer 200 while the event loop ticks: a supervisor restarts what does not."""
+        """Answer 200 while the event loop ticks: a supervisor restarts a stuck worker."""
         age = time.monotonic() - self._described.described_at
         stuck = age > STUCK_AFTER
         return _line(f"no tick for {age:.0f} s" if stuck else None)
@@ -85,4 +85,4 @@ def _line(problem: str | None, remark: str = "") -> web.Response:
 
 async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
-    response.force_close()  # a connection that waits for the next request is one that is held
+    response.force_close()  # one that waits for the next request would be held

@@ -1,14 +1,14 @@
-"""What the running service knows of itself: read by the web pages and the exposition.
+"""The running service's description of itself, for the web pages and the exposition.
 
-Plain data, no I/O. `Ingest` describes itself once a tick; pages and scrapes read only the last
+Plain data, no I/O. `Ingest` describes itself once a tick. Pages and scrapes read only the last
 description, so a scrape never waits for a batch and never sees half of one.
 
-Two sorts of counts stand side by side:
+There are two sorts of counts:
 
-* `ProcessCounters` only rise, and say what *this process* has committed since it started: they
-  become Prometheus counters, where a restart is a reset that `rate()` understands.
-* `PartitionStatus.counters` belong to the state of a partition: exact over the whole log, whatever
-  was restarted when. The status page shows them.
+* `ProcessCounters` only rise, and count the commits of *this process* since it started. They become
+  Prometheus counters, where a restart is a reset that `rate()` understands.
+* `PartitionStatus.counters` belong to the state of a partition. They are exact over the whole log,
+  across restarts. The status page shows them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Counts(dict[Key, int]):
-    """Monotone counts of at most `limit` keys; what comes later counts under `other`.
+    """Monotone counts of at most `limit` keys; later keys count under `other`.
 
     `known` keys stand at 0 from the start, so that the first increase is seen by `rate()`.
     """
@@ -53,7 +53,7 @@ class Counts(dict[Key, int]):
         self[key] = self.get(key, 0) + count
 
     def keep(self, wanted: Callable[[Key], bool]) -> None:
-        """Where all keys are taken, drop the counts that nobody wants; `other` stays."""
+        """Drop the counts that nobody wants, if all keys are taken; `other` stays."""
         if self._full():
             for key in [key for key in self if key != self.other and not wanted(key)]:
                 del self[key]
@@ -82,11 +82,11 @@ def _labels(*known: str) -> Counts[str]:
 
 @dataclass
 class ProcessCounters:
-    """What this process has committed since it started; every field only rises.
+    """Counts of everything that this process has committed; every field only rises.
 
     A segment that is in no window may leave the fields by segment when there are too many.
-    Corrections (an impression found to be a duplicate's later twin, a retracted positive) are
-    counted as `*_retracted`: counted minus retracted is what stands.
+    `*_retracted` count corrections, such as an impression that turns out to be a duplicate, or a
+    retracted positive. The net count is counted minus retracted.
     """
 
     definition: Definition
@@ -123,9 +123,9 @@ class ProcessCounters:
         self.positives_retracted = Counts(segments * len(kinds), (rest, OTHER))
 
     def keep(self, present: set[Segment]) -> None:
-        """Where there are too many, drop the counts of segments that are in no window any more.
+        """Drop counts of segments that are in no window any more, if there are too many.
 
-        Should one come back, it begins at 0 like after a restart, which `rate()` understands.
+        A segment that comes back begins at 0 like after a restart, which `rate()` understands.
         """
         for counts in (self.impressions, self.impressions_retracted):
             counts.keep(present.__contains__)
@@ -140,7 +140,7 @@ class PartitionStatus:
     `watermark`, `reading_time`: ms since the epoch, None before the first event. `counters`: the
     `events` part of `replay`'s document (`accepted`, `rejected`, `duplicates`, `unattributed`,
     `waiting`, `ignored`). `restoring`: state is still being read again up to the committed offset.
-    `unreadable`: the batch that it waits before because it cannot be read, and why.
+    `unreadable` names the unreadable batch that it waits before, and why it is unreadable.
     """
 
     partition: int
@@ -159,11 +159,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckStatus:
-    """How an offline check ended the last time.
+    """The result of an offline check the last time it ran.
 
-    `passed` and `value` are None where nothing was compared. `time`: seconds since the epoch at its
-    end; `seconds`: how long it took. `severity`: error or warning. `unanswered_seconds`: for how
-    long an answer has been due and missing at that time; None where that is not so.
+    `passed` and `value` are None if nothing was compared. `time` is its end (seconds since the
+    epoch), `seconds` its duration, `severity` error or warning. `unanswered_seconds` counts how
+    long a result had been due and missing by then; None if none was due.
     """
 
     name: str
@@ -179,8 +179,8 @@ class CheckStatus:
 class DailyStatus:
     """The positive rate of a whole day (UTC) over distinct items.
 
-    `begin`: seconds since the epoch. `users`: those who were shown something. `rates`: rows of
-    `feedback` and each rate of the catalogue by name, None over no user.
+    `begin`: seconds since the epoch. `users`: users with an impression. `rates`: rows of `feedback`
+    and each rate of the metrics by name, None over no user.
     """
 
     begin: float
@@ -222,7 +222,7 @@ class ServiceStatus:
     daily: DailyStatus | None = None
 
     def unready(self) -> str | None:
-        """Why no traffic or trust should go here, in one line; None when all is well."""
+        """Say in one line why no traffic or trust should go here; None when all is well."""
         if not self.ready:
             return " ".join(self.reason.split()) or "starting"
         if not self.broker_up:
@@ -237,7 +237,7 @@ class ServiceStatus:
         return None
 
     def waiting(self) -> str:
-        """Which partitions wait before a batch that cannot be read, in one line; "" if none.
+        """Name in one line the partitions that wait before a batch they cannot read; "" if none.
 
         The worker is ready nevertheless: its other partitions go on.
         """
@@ -262,13 +262,13 @@ class IngestLike(Protocol):
         """
 
     async def tick(self) -> None:
-        """Once a `tick`: compute the figures anew."""
+        """Compute the figures anew, once a `tick`."""
 
     def status(self) -> ServiceStatus:
         """Describe the worker now.
 
-        Another thread reads the description: `partitions` and `figures` are new objects each
-        time, while `counters` may be the living ones.
+        Another thread reads the description. `partitions` and `figures` are new objects each time,
+        while `counters` may be the living ones.
         """
 
 
@@ -276,7 +276,7 @@ class LeaseLike(Protocol):
     """A lease in Redis that one worker of a group holds at a time."""
 
     async def acquire(self) -> int | None:
-        """Take the lease or renew our own; the fencing token, or None when another holds it."""
+        """Take the lease or renew our own; return the fencing token, None if another holds it."""
 
     async def release(self) -> None:
         """Give the lease up, so that the next leader need not wait for its end."""

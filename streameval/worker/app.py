@@ -1,4 +1,4 @@
-"""The worker process: Faust as the frame, and nothing of ours but what a frame does.
+"""The worker process, with Faust as its frame.
 
 Faust gives the process its service tree, its timers and its web server; its Kafka parts are
 switched off (they reach a fraction of what `worker_loop` does). In the tree:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What Faust's services say of themselves is Faust's, also where the class is ours.
+# The services of Faust log under Faust's name, also where the class is ours.
 FAUST: Final = logging.getLogger("faust")
 
 # Seconds of the deadline: at most so much for the lease, so much kept for the pages.
@@ -61,12 +61,12 @@ RESERVE: Final = 1.0
 # A flush that ends at its very deadline is not cut off before it could say so.
 GRACE: Final = 0.5
 
-# The state of millions of slates makes no cycles, and whatever looks for some walks it: by the
-# number of new objects that costs a tenth of the throughput, by the clock less. What cycles there
-# are hold buffers of Kafka's: after a minute of catching up 40 MB. Only the youngest objects are
-# looked at by their number, while they are in the processor's caches: tuples of ids are found to
-# need no collector by that, and later collections have nothing to do with them. By the clock it is
-# what came since the last time, and each twelfth time everything.
+# The state of millions of slates makes no cycles, and each search for cycles walks all of it. A
+# search by the number of new objects costs a tenth of the throughput; one by the clock costs less.
+# The few cycles hold buffers of Kafka: 40 MB after a minute of catching up. So only the youngest
+# objects are searched by their number, while they are in the processor's caches. That search finds
+# that tuples of ids need no collector, and later searches skip them. A search by the clock takes
+# newer objects, and every twelfth time all of them.
 COLLECT_SECONDS: Final = 5.0
 COLLECT_ALL: Final = 12
 YOUNG_OBJECTS: Final = 1_000
@@ -75,7 +75,7 @@ NEVER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What the frame itself needs: `name` of the app; times in seconds."""
+    """The frame's own options: `name` of the app; times in seconds."""
 
     name: str
     host: str
@@ -89,11 +89,11 @@ Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike]]]
 
 
 def run(options: FrameOptions, build: Build, snapshots: SnapshotSchedule | None = None) -> int:
-    """Run a worker until it is told to stop, or fails; returns the exit code.
+    """Run a worker until it is told to stop, or fails; return the exit code.
 
-    The last thing a process does, in its main thread. `build` makes the parts inside the loop,
-    once signals are taken: it may start threads. Raises InputError where `listen` is no address
-    of this machine, or taken.
+    Call it last in a process, in the main thread. `build` makes the parts inside the loop, once
+    signals are taken: it may start threads. Raises InputError where `listen` names an address that
+    this machine lacks, or a port that is taken.
     """
     shutdown = Shutdown(options.shutdown_seconds)
     listening = _listen(options.host, options.port)
@@ -106,10 +106,10 @@ def run(options: FrameOptions, build: Build, snapshots: SnapshotSchedule | None 
 
 
 def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
-    """Run the worker that `settings` describe until it is told to stop; returns the exit code.
+    """Run the worker that `settings` describe until it is told to stop; return the exit code.
 
-    `reset_windows`: keep users' counters but start windows anew that cannot be used, after a change
-    of what the figures mean. Errors are logged in one line each; only `listen` raises InputError.
+    `reset_windows` keeps users' counters and starts anew windows that cannot be used after a change
+    of the definition. Errors are logged in one line each; only `listen` raises InputError.
     """
     logs.configure(settings.log_level, settings.log_format)
     options = FrameOptions(
@@ -173,7 +173,7 @@ class Frame:
         return self._stop.is_set()
 
     async def main(self, build: Build) -> int:
-        """Start everything, wait for the end, stop everything; the exit code."""
+        """Start everything, wait for the end, stop everything; return the exit code."""
         ingest, lease = await build()
         self.ingest, self.leadership = ingest, Leadership(lease)
         self.describe()
@@ -231,7 +231,7 @@ class Frame:
         self.described_at = time.monotonic()
 
     async def collect(self) -> None:
-        """Collect cyclic garbage: next to none comes (0.1 s at 400,000 open slates, if all)."""
+        """Collect cyclic garbage, of which there is little (0.1 s at 400,000 open slates)."""
         self._collections += 1
         gc.collect(1 if self._collections % COLLECT_ALL else 2)
 
@@ -248,16 +248,16 @@ class Frame:
         shutdown.begin()
         if self._snapshots is not None:
             self._snapshots.stop()
-        # 1. The next leader need not wait.
+        # 1. Give up the lease: the next leader need not wait.
         leaving = self.leadership.step_down("stopping")
         await shutdown.bounded(leaving, time.monotonic() + LEASE_SHARE)
-        # 2. Everything read becomes committed.
+        # 2. Commit everything that was read.
         until = shutdown.deadline(RESERVE)
         flushing = self.ingest.stop(until - GRACE)
         if await shutdown.bounded(flushing, until) and self._failure is None:
             shutdown.exit_code = EXIT_FLUSHED
         self.describe()
-        # 3. The tree, pages last.
+        # 3. Stop the tree, pages last.
         await shutdown.bounded(worker.stop(), shutdown.deadline())
         log.info("stopped")
 
@@ -357,7 +357,7 @@ class _Site(Web):
         Pages(frame).add_to(self.web_app)
 
     def _enabled_blueprints(self) -> list[Any]:
-        """Serve none of Faust's pages: they show tables and statistics to whoever asks."""
+        """Serve none of Faust's pages: they show tables and statistics to everybody."""
         return []
 
     async def start_server(self) -> None:
@@ -370,7 +370,7 @@ class _Site(Web):
         self._server = await loop.create_server(connections, sock=self._frame.listening)
 
     async def stop_server(self) -> None:
-        """Accept no more, and end what is open."""
+        """Accept no more connections, and end the open ones."""
         if self._server is not None:
             self._server.close()
         await super().stop_server()

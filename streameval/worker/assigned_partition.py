@@ -1,8 +1,8 @@
 """One partition that this worker owns: from records to the next commit. No I/O.
 
-1. `take` queues what was read; `work` decodes and applies it, a slice at a time.
+1. `take` queues records; `work` decodes and applies them, a slice at a time.
 2. While it is *restoring*, records below the committed offset change the state and nothing else:
-   their counters are in the store already. The first record at or beyond it ends that.
+   their counters are in the store already. The first record at or beyond that offset ends this.
 3. `make_commit` flushes and makes the commit of everything applied since the last one. It is
    pipelined: the state goes on while the commit is under way, and is dropped if the commit is
    refused. The state is `held` until the commit is made, and until `save` has made its
@@ -40,7 +40,7 @@ from streameval.web.status import PartitionStatus, ProcessCounters
 
 @dataclass(slots=True)
 class Tally:
-    """What one batch adds to the counters of the process, once it is committed."""
+    """The increments of one batch to the counters of the process, for when it is committed."""
 
     counters: dict[str, Any]
     changes: SegmentChanges
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(slots=True)
 class PendingCommit:
-    """A batch to be committed: offsets, what it adds, and what it leaves behind.
+    """A batch to be committed: offsets, increments, dead letters and perhaps a checkpoint.
 
     One with `pieces` is ready when `AssignedPartition.save` has made its `checkpoint` of them.
     """
@@ -71,7 +71,7 @@ class PendingCommit:
     last_record: RecordMark | None = None  # None where no record came
     since: int | None = None  # the offset of the checkpoint before this one
     span: Span | None = None  # of the outcomes, where there are any
-    outcomes: Callable[[], list[Outcome]] = list  # for another thread to call: they take a while
+    outcomes: Callable[[], list[Outcome]] = list  # slow, so call it in another thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class Limits:
 class AssignedPartition:
     """The partition `state`, applied up to `next_offset`.
 
-    `committed` is where the last commit ends (the next one begins there), `stored` the offset that
-    the store is known to hold, `saved` that of the last checkpoint (or where reading began),
-    `checkpoint_offset` that of the last checkpoint (None: there is none yet).
-    `lost` are the offsets that the log lost before `next_offset`, until a commit counts them. While
-    it is flushed and a checkpoint of it is made the state is `held`: nothing may be applied.
+    The last commit ends at `committed`, and the next one begins there. The store is known to hold
+    the offset `stored`. The last checkpoint was made at `saved` (or reading began there), and is
+    stored at `checkpoint_offset` (None before the first). `lost` counts offsets that the log lost
+    before `next_offset`, until a commit counts them. During a flush, and while a checkpoint is
+    made, the state is `held`: nothing may be applied.
 
-    `now` everywhere is seconds of a clock that never goes back.
+    Every `now` is in seconds, of a clock that never goes back.
     """
 
     number: int
@@ -130,7 +130,7 @@ class AssignedPartition:
         self.saved = self.next_offset
         self.restoring = self.committed is not None and self.next_offset < self.committed
         if self.committed is None or self.next_offset > self.committed:
-            # Where reading begins, or goes on after a gap in the log, is to last: commit at once.
+            # Keep the offset where reading begins, or goes on after a gap: commit it at once.
             self._began = 0.0
         self._known = self._counts()
 
@@ -173,19 +173,19 @@ class AssignedPartition:
         if records.next_offset <= expected:
             return
         if records.offsets and records.offsets[0] < expected:
-            # Read before a seek: the event log hands out a stretch we have applied already.
+            # Read before a seek: some of these records are applied already.
             records = _slice(records, bisect_left(records.offsets, expected))
-        # In slices, so that what is applied is freed: its memory is that of what comes next.
+        # Slices free the memory of applied records for the next ones.
         size = len(records.offsets)
         for start in range(0, max(1, size), APPLY_SLICE):
             self._backlog.append(_slice(records, start, start + APPLY_SLICE))
 
     def drop_backlog(self) -> None:
-        """Forget what was read and not applied: whoever goes on reads it again."""
+        """Forget records that were read and not applied: they are read again."""
         self._backlog.clear()
 
     def work(self, now: float) -> Iterator[None]:
-        """Apply the next slice: one step, and those of a flush where a restore needs one."""
+        """Apply the next slice: one step, plus the steps of a flush where a restore needs one."""
         assert not self.held, "a checkpoint is of one offset"
         records = self._backlog.popleft()
         if self.restoring:
@@ -199,7 +199,7 @@ class AssignedPartition:
         reached = records.next_offset
         if records.offsets:
             self._apply(records)
-            if not self.restoring:  # what is read again was no event of now
+            if not self.restoring:  # records read again did not happen now
                 self.idle_since = now
                 self._last = (
                     records.offsets[-1],
@@ -245,14 +245,14 @@ class AssignedPartition:
             self._dead_letter_bytes += DEAD_LETTER_OVERHEAD + len(key or b"") + len(value or b"")
 
     def _flush(self) -> Generator[None, None, list[UserDelta]]:
-        """Flush the state, which is held meanwhile."""
+        """Flush the state; it is held meanwhile."""
         self.held = True
         deltas = yield from self.state.flushing()
         self.held = False
         return deltas
 
     def _restored(self) -> Iterator[None]:
-        """The state has reached the stored offset: what was booked up to here is stored."""
+        """End the restore: the state has reached the stored offset, and its bookings are stored."""
         yield from self._flush()
         self.restoring = False
         self._events = 0
@@ -262,7 +262,7 @@ class AssignedPartition:
     # ------------------------------------------------------------------ commits
 
     def due(self, now: float) -> bool:
-        """Whether the batch ends here; an empty one, where only a checkpoint is missing."""
+        """Whether the batch ends here, or an empty one is due because a checkpoint is missing."""
         if self.restoring or self._began is None:
             return self.unsaved and now >= self.checkpoint_at
         return (
@@ -283,7 +283,7 @@ class AssignedPartition:
         users = yield from self._flush()
         self.held = True
         many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
-        # The commit of where reading begins has nothing to save: the next one has.
+        # The commit of the first offset has nothing to save; the next commit has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
         since = self.checkpoint_offset
@@ -327,8 +327,8 @@ class AssignedPartition:
     def published(self, pending: PendingCommit) -> None:
         """Name the span of a commit in no further checkpoint.
 
-        Until then all name it: a worker may be told to stop before it could publish one, and still
-        write another checkpoint. Whoever restores that one publishes both.
+        Until then every checkpoint names it. A worker may be told to stop before it could publish
+        a span, and still write another checkpoint. The next owner then publishes both.
         """
         if pending.span is not None:
             self._unpublished.remove(pending.span.name)
@@ -353,7 +353,7 @@ class AssignedPartition:
     def _tally(self, seconds: float) -> Tally:
         counts = self._counts()
         risen = _risen(self._known, counts)
-        # Not where a correction lowered them: what rises from there was counted before.
+        # A count that a correction lowered keeps its old height: it was counted up to there.
         self._known = _highest(self._known, counts)
         return Tally(
             counters=risen["events"],
@@ -367,7 +367,7 @@ class AssignedPartition:
         )
 
     def _counts(self) -> dict[str, Any]:
-        """What the state has counted so far."""
+        """Return the counts of the state so far."""
         attribution = self.state.attribution
         return {
             "events": self.state.events,
@@ -382,7 +382,7 @@ class AssignedPartition:
     # ------------------------------------------------------------------- status
 
     def status(self, now: float, lag: int | None) -> PartitionStatus:
-        """What the pages show of this partition."""
+        """Describe this partition for the pages."""
         age = None if self.checkpointed_at is None else now - self.checkpointed_at
         return PartitionStatus(
             partition=self.number,
@@ -430,7 +430,7 @@ def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[st
 
 
 def _risen(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """By how much each count rose; what fell counts 0."""
+    """Return by how much each count rose; 0 for one that fell."""
     return {
         name: _risen(before.get(name, {}), value)
         if isinstance(value, Mapping)
@@ -440,7 +440,7 @@ def _risen(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
 
 
 def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The larger of the two for each count."""
+    """Return the larger of the two for each count."""
     return {
         name: _highest(before.get(name, {}), value)
         if isinstance(value, Mapping)
@@ -450,7 +450,7 @@ def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 
 def _slice(records: Records, start: int, end: int | None = None) -> Records:
-    """Some of `records`, up to index `end`; reading goes on after them."""
+    """Take `records` from index `start` up to `end`; reading goes on after them."""
     size = len(records.offsets)
     end = size if end is None else min(end, size)
     part = slice(start, end)
@@ -466,14 +466,14 @@ def _slice(records: Records, start: int, end: int | None = None) -> Records:
 
 
 def _head(text: bytes | None) -> bytes | None:
-    """What a dead letter keeps of a key or a value."""
+    """Keep as much of a key or a value as a dead letter may hold."""
     if text is None:
         return None
     return text.head if isinstance(text, TooLarge) else text[:MAX_DEAD_LETTER_BYTES]
 
 
 def _mismatches(keys: Sequence[bytes | None], events: Sequence[Event]) -> int:
-    """Records whose key is not their user: nearly never, so one comparison of all comes first."""
+    """Count records whose key is not their user; rare, so all are compared at once first."""
     users = [event.user_id for event in events]
     try:
         if b"\n".join(keys) == "\n".join(users).encode():  # type: ignore[arg-type]

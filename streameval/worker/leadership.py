@@ -1,12 +1,11 @@
-"""Which worker of a group does what only one may do (the periodic offline job).
+"""Leadership: the right to the jobs that only one worker of a group may do.
 
-Leadership is a lease in Redis with a fencing token: each new leader has a higher one, and the
-leader's writes carry it, so that a leader that was paused cannot write over its successor. The
-rules:
+Leadership is a lease in Redis with a fencing token. Each new leader has a higher token, and its
+writes carry the token, so that a leader that was paused cannot write over its successor. The rules:
 
 1. A leader believes in its lease no longer than Redis does: time is counted from before the call.
 2. A leader that loses Kafka or Redis steps down at once: it could not do the work.
-3. Giving up says so to Redis where it can, so that the next leader need not wait.
+3. A leader that gives up tells Redis where it can, so that the next leader need not wait.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Leadership:
         self._token, self._until = token, asked + LEASE_SECONDS
 
     async def step_down(self, why: str) -> None:
-        """Give the lease up where we have it; what Redis does not hear, it forgets by itself."""
+        """Give up the lease, if we have it; Redis forgets it by itself if it does not answer."""
         if self._token is None:
             return
         self._lose(why)

@@ -1,8 +1,8 @@
 """Outcome files beside the commits of a partition: written before, made visible after.
 
 `files.outcome_files` says why a span of rows is visible exactly when its checkpoint counts. This
-file is the worker's part in it. Files block, so every step is a call in a thread. Where a disk or
-an object store is away, the partition waits for it, as it waits for Redis.
+file has the worker's part. Files block, so every step is a call in a thread. While a disk or an
+object store is away, the partition waits for it as it waits for Redis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streameval.base.errors import UnreachableError
 from streameval.base.retry import persist
 from streameval.core.checkpoint import attachments_of
 from streameval.core.outcome import Outcome, Span
-from streameval.store.redis_store import Stored
+from streameval.store.stored_values import Stored
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit
 from streameval.worker.ports import StateStore
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Files(Protocol):
-    """What `files.outcome_files.OutcomeFolder` does; everything blocks."""
+    """The methods of `files.outcome_files.OutcomeFolder`; all of them block."""
 
     def check(self) -> None:
         """Make the folder ours."""
@@ -51,7 +51,7 @@ class Files(Protocol):
 
 
 def open_files(settings: Settings) -> Files | None:
-    """The folder that the settings name, if they do; nothing is touched yet."""
+    """Make the folder that the settings name, if any; nothing is touched yet."""
     if settings.outcomes is None:
         return None
     from streameval.files.outcome_files import OutcomeFolder, pseudonyms
@@ -67,7 +67,7 @@ def open_files(settings: Settings) -> Files | None:
 
 
 class OutcomeWriter:
-    """The outcome files of a worker; `files` None: it writes none."""
+    """The outcome files of a worker; with `files` None it writes none."""
 
     def __init__(self, files: Files | None, store: StateStore) -> None:
         self._files, self._store = files, store
@@ -83,16 +83,16 @@ class OutcomeWriter:
             await asyncio.to_thread(self._files.check)
 
     async def write(self, pending: PendingCommit) -> None:
-        """Before the commit: the rows, whole and not visible."""
+        """Write the rows before the commit, whole and not visible."""
         if self._files is not None and pending.span is not None:
             files, span = self._files, pending.span
             await self._run(lambda: files.write(span, pending.outcomes()))
 
     async def publish(self, pending: PendingCommit) -> None:
-        """After the commit: visible, if the pointer still names the span.
+        """Make the rows visible after the commit, if the pointer still names the span.
 
-        It does not where this worker slept since: then the partition's next owner has published
-        it, or the store lost data and the slates are written again.
+        The pointer does not where this worker slept since. Then the partition's next owner has
+        published the span, or the store lost data and the slates are written again.
         """
         if self._files is None or pending.span is None:
             return
@@ -103,7 +103,7 @@ class OutcomeWriter:
             await self.discard(pending)
 
     async def discard(self, pending: PendingCommit) -> None:
-        """The commit was refused: its rows are another worker's to write."""
+        """Remove the rows of a refused commit: another worker writes them."""
         if self._files is not None and pending.span is not None:
             with contextlib.suppress(UnreachableError):  # `clean` finds it one day
                 await asyncio.to_thread(self._files.discard, pending.span.name)
@@ -132,14 +132,14 @@ class OutcomeWriter:
     async def _show(self, files: Files, number: int, name: str) -> None:
         """Make a span visible; remove it if the store has lost it meanwhile.
 
-        A reply or a disk may take long: the next owner then looked for lost spans before this one
-        was there to be found.
+        A reply or a disk may take long. Then the next owner looked for lost spans before this span
+        was there.
         """
         await self._run(files.publish, name)
         await self._remove_lost(files, number, [name], None)
 
     async def _clean(self, files: Files, number: int, offset: int, since: int | None) -> int:
-        """Remove the spans beyond the checkpoint that the store points to; answers how many files.
+        """Remove the spans beyond the checkpoint that the store points to; count their files.
 
         A pointer read before the spans are found proves nothing: another worker may have committed
         and published since.
@@ -150,9 +150,9 @@ class OutcomeWriter:
     async def _remove_lost(
         self, files: Files, number: int, names: Sequence[str], since: int | None
     ) -> int:
-        """Remove those of some visible spans that the store has lost; answers how many files.
+        """Remove visible spans that the store has lost; count their files.
 
-        What is visible was committed before, so it is lost if the pointer does not reach it now.
+        A visible span was committed before. So it is lost if the pointer does not reach it now.
         """
         pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
         lost = [name for name in names if _end(name) > pointer]

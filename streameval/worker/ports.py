@@ -1,4 +1,4 @@
-"""What `worker_loop` needs of a log and of a store: Kafka and Redis, or the models of the tests."""
+"""The interfaces of the log and the store: Kafka and Redis, or the models of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.records import DeadLetter, Listener, Records
 from streameval.store.lease import Lease
-from streameval.store.redis_store import Applied, Commit, Facts, Fenced, Stored
+from streameval.store.stored_values import Applied, Commit, Facts, Fenced, Stored
 
 
 class EventLog(Protocol):
@@ -20,16 +20,16 @@ class EventLog(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What Kafka lacks though it answers, in one line; "" where nothing."""
+        """One line on what Kafka lacks though it answers; "" where it lacks nothing."""
 
     async def connect(self) -> int:
-        """Wait for the brokers and the topic (a line every few seconds); the partitions it has."""
+        """Wait for the brokers and the topic (a line every few seconds); return its partitions."""
 
     async def start(self, listener: Listener) -> None:
-        """Join the group; connects first where that is not done."""
+        """Join the group; connect first, unless `connect` came before."""
 
     async def poll(self, seconds: float, max_records: int) -> list[Records]:
-        """What there is to read, by partition; waits at most `seconds`."""
+        """Return the next records, by partition; wait at most `seconds`."""
 
     def seek(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on."""
@@ -41,19 +41,19 @@ class EventLog(Protocol):
         """Read `partition` again."""
 
     async def bounds(self, partition: int) -> tuple[int, int | None]:
-        """First offset of the log, and the one after its last (None: the broker does not say)."""
+        """Return the first offset of the log, and the one after its last (None: not told)."""
 
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
-        """The mark of the record at `offset`; None where the log holds no record there."""
+        """Return the mark of the record at `offset`; None where the log holds no record there."""
 
     def lag(self, partition: int, next_offset: int) -> int | None:
-        """Records from `next_offset` to the end, as of the last fetch or probe; None if unknown."""
+        """Count records from `next_offset` to the end, as of the last fetch or probe, if known."""
 
     def unreadable(self, partition: int) -> str | None:
-        """The batch that `partition` waits before because it cannot be read, and why."""
+        """Name the unreadable batch that `partition` waits before, and why it is unreadable."""
 
     async def write_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> int:
-        """Write to the dead-letter topic, until acknowledged; how many Kafka refuses for good."""
+        """Write to the dead-letter topic until acknowledged; count those that Kafka refuses."""
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
         """Tell the group's offsets, for tools that show lag; failure is of no consequence."""
@@ -75,25 +75,25 @@ class StateStore(Protocol):
         """Raise where the server is away or not fit for use."""
 
     async def offset(self, partition: int) -> int | None:
-        """The stored offset alone."""
+        """Read the stored offset alone."""
 
     async def header(self, partition: int) -> bytes | None:
-        """The header of the stored checkpoint alone."""
+        """Read the header of the stored checkpoint alone."""
 
     async def standing(self, partition: int) -> Stored:
-        """Everything stored of a partition but for the chunks of its checkpoint."""
+        """Read everything stored of a partition but for the chunks of its checkpoint."""
 
     async def checkpoint_offset(self, partition: int) -> int | None:
-        """The offset of the stored checkpoint alone."""
+        """Read the offset of the stored checkpoint alone."""
 
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
-        """Note that the batch at `offset` is being unpacked; how many notes others left of it."""
+        """Note that the batch at `offset` is being unpacked; count the notes that others left."""
 
     async def forget_batch(self, partition: int) -> None:
-        """Take the note back: the batch was committed or given up, or is another worker's now."""
+        """Withdraw the note: the batch was committed or given up, or is another worker's now."""
 
     async def load(self, partition: int) -> Stored:
-        """Everything stored of a partition."""
+        """Read everything stored of a partition."""
 
     async def commit(self, commit: Commit) -> Applied | Fenced:
         """Apply whole or not at all; tries until the store answers."""
@@ -102,7 +102,7 @@ class StateStore(Protocol):
         """Forget the windows, keep the counters."""
 
     def lease(self, owner: str, ttl: int) -> Lease:
-        """The leader's lease of this group and topic; lapses `ttl` ms after it was renewed."""
+        """Make the leader's lease of this group and topic; it lapses `ttl` ms after renewal."""
 
     async def close(self, deadline: float) -> None:
         """Close, within `deadline` seconds."""

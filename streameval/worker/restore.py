@@ -1,11 +1,11 @@
-"""A partition comes to this worker: what is stored of it becomes state, and may be refused.
+"""A partition comes to this worker: its stored data becomes state, or is refused.
 
-1. Look what is stored, and which log this is, where it begins and ends. Each partition waits for
+1. Ask what is stored, which log this is, and where it begins and ends. Each partition waits for
    Kafka by itself.
-2. *Refuse* what would make every figure wrong: another log, another definition, another format.
-   With `reset_windows` windows that cannot be used start anew instead, and the counters go on.
-3. A state kept from before will do, if nobody went on with it. Else *load* what is stored and
-   *restore* the checkpoint at X, one partition at a time; the caller reads from X up to the
+2. *Refuse* data that would make every figure wrong: another log, another definition, another
+   format. With `reset_windows`, windows that cannot be used start anew and the counters go on.
+3. Take a state kept from before, if nobody went on with it. Else *load* the stored data and
+   *restore* the checkpoint at X, one partition at a time. The caller reads from X up to the
    committed offset again.
 """
 
@@ -24,7 +24,7 @@ from streameval.core.checkpoint import refuse_header, restore
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
-from streameval.store.redis_store import Stored
+from streameval.store.stored_values import Stored
 from streameval.worker.assigned_partition import AssignedPartition, Limits
 from streameval.worker.outcome_writer import OutcomeWriter
 from streameval.worker.ports import EventLog, StateStore
@@ -40,7 +40,7 @@ _START_OVER: Final = (
 
 
 class PartitionRestorer:
-    """How partitions come to a worker; `cluster_id` and `topic_id` are those of its log."""
+    """Brings partitions to a worker; `cluster_id` and `topic_id` identify its log."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class PartitionRestorer:
             outcome_writer,
         )
         self._reset = reset_windows
-        # What is stored, what it unpacks to and the state are in memory together: of one partition.
+        # One partition at a time: packed data, unpacked data and state are in memory together.
         self._restoring = asyncio.Lock()
-        # So is a batch of the log with what it unpacks to.
+        # The same for a batch of the log, packed and unpacked.
         self._comparing = asyncio.Lock()
 
     async def check_stored(self, partitions: int) -> None:
-        """Refuse what `open` would, as far as Redis alone tells it, before there is any assignment.
+        """Refuse before any assignment what `open` would, as far as Redis alone tells it.
 
         Raises `RefusedError`.
         """
@@ -84,7 +84,7 @@ class PartitionRestorer:
                     await asyncio.to_thread(refuse_header, stored.header, self.definition)
 
     async def open(self, number: int, parked: AssignedPartition | None) -> AssignedPartition:
-        """The partition `number`, ready to read on from `next_offset`.
+        """Make the partition `number` ready to read on from `next_offset`.
 
         `parked` is its state from before, if there is one. Waits for servers that are away; raises
         `RefusedError`.
@@ -92,7 +92,7 @@ class PartitionRestorer:
         while True:
             # The store is asked first: an offset stored later may lie beyond an end asked earlier.
             standing = await persist(functools.partial(self._store.standing, number))
-            # Not in the turn below: a partition that nobody serves must hold up no other one.
+            # Not under the lock below: a partition that no broker serves must hold up no other.
             first, end = await persist(functools.partial(self._extent, number, standing))
             if parked is not None and standing.offset is not None:
                 held = first <= parked.next_offset  # the end has been compared
@@ -106,7 +106,7 @@ class PartitionRestorer:
     async def _open_stored(
         self, number: int, standing: Stored, first: int, end: int | None
     ) -> AssignedPartition | None:
-        """Restore what is stored; None where another worker went on since the log was compared."""
+        """Restore the stored data; None where another worker went on since the comparison."""
         try:
             stored = await persist(lambda: self._store.load(number))
         except UnusableStateError as error:
@@ -124,10 +124,10 @@ class PartitionRestorer:
         return partition
 
     async def _start_anew(self, number: int, why: UnusableStateError) -> Stored:
-        """Where that is wanted, forget windows that cannot be used; raises `why` where it is not.
+        """Forget windows that cannot be used, with `reset_windows`; else raise `why`.
 
-        Windows that can be used are kept, so that a partition which moves between workers started
-        in this way, or comes back to one, loses them once.
+        Windows that can be used stay. So a partition that moves between workers with this option,
+        or comes back to one, loses its windows once.
         """
         if not self._reset:
             raise why
@@ -136,7 +136,7 @@ class PartitionRestorer:
         return await persist(lambda: self._store.load(number))
 
     async def _restored(self, stored: Stored) -> Partition:
-        """The state as of the checkpoint; raises `UnusableStateError`."""
+        """Make the state of the checkpoint; raises `UnusableStateError`."""
         self._refuse_another_definition(stored)
         if stored.header is None:
             return Partition(self.definition, journal=True, keep_outcomes=self._outcome_writer.on)
@@ -198,10 +198,10 @@ class PartitionRestorer:
     # ------------------------------------------------------------- which log is this
 
     async def _extent(self, number: int, stored: Stored) -> tuple[int, int | None]:
-        """First offset and end of the log, which is the one that `stored` was read from.
+        """Return first offset and end of the log; refuse one that `stored` was not read from.
 
-        All of it is asked anew where a part was not answered: meanwhile the log may have lost its
-        beginning, or its end. Raises `RefusedError` and `UnreachableError`.
+        The caller asks all of it again where a part was not answered: meanwhile the log may have
+        lost its beginning, or its end. Raises `RefusedError` and `UnreachableError`.
         """
         first, end = await self._event_log.bounds(number)
         self.refuse_another_log()
@@ -210,7 +210,7 @@ class PartitionRestorer:
         return first, end
 
     def refuse_another_log(self) -> None:
-        """Refuse a log that is not the one this worker began to read."""
+        """Refuse another log than the one this worker began to read."""
         for what in ("cluster", "topic"):
             ours = getattr(self._event_log, f"{what}_id")
             before = getattr(self, f"{what}_id") or ours

@@ -1,10 +1,10 @@
 """One way to stop a worker: one deadline shared by all steps, and an end that always comes.
 
-SIGTERM and SIGINT are blocked before any thread exists and taken by one thread in `sigwait`, so
+SIGTERM and SIGINT are blocked before any thread exists, and one thread takes them in `sigwait`. So
 they are heard while the event loop is blocked, while Kafka or Redis is away, and while the worker
-starts. That thread asks the loop to stop and arms a timer: when the time is up, the process ends
-where it stands. Nothing is lost by that: what is not committed is read again from the log.
-Earlier signals, while Python imports, are `streameval.__main__`'s.
+starts. That thread asks the loop to stop and arms a timer. When the time is up, the process ends at
+once. Nothing is lost: records that are not committed are read again from the log.
+`streameval.__main__` takes earlier signals, while Python imports.
 
 Exit codes: 0 when everything read was committed, 75 (EX_TEMPFAIL: run me again) when not, the
 error's own code where an error ended the worker.
@@ -59,7 +59,7 @@ class Shutdown:
         return self._end - reserve
 
     def end_now(self) -> None:
-        """End the process where it stands, without waiting for anything."""
+        """End the process at once, without waiting for anything."""
         if self.exit_code == EXIT_UNFLUSHED:
             _say("streameval: stopped before everything was committed; it will be read again")
         os._exit(self.exit_code)

@@ -1,15 +1,15 @@
 """The leader's periodic job: a snapshot every `snapshot_interval`, in a process of its own.
 
-In another process follow the positive rate of the last whole day, where there are outcome files,
-and checks, where `checks` names a specification. What they find lies beside the snapshot, and the
-leader shows the newest. Where they take longer than the interval, snapshots go on meanwhile; the
-newest is looked at next, and those between are not.
+Another process follows. It computes the positive rate of the last whole day, if there are outcome
+files, and runs the checks, if `checks` names a specification. Their results lie beside the
+snapshot, and the leader shows the newest. If they take longer than the interval, snapshots go on
+meanwhile. The newest snapshot is checked next, and those in between are not.
 
-A snapshot restores each partition's state: in the worker it would cost memory and stop commits for
-seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The time
-of the last snapshot is that of the newest folder: a new leader does not begin the interval anew.
+A snapshot restores each partition's state. In the worker that would cost memory and stop commits
+for seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The
+newest folder tells the time of the last snapshot, so a new leader does not begin the interval anew.
 
-It is a plain child and not `multiprocessing`'s, which unblocks the signals that `shutdown` waits
+The process is a plain child. One of `multiprocessing` unblocks the signals that `shutdown` waits
 for. The settings go to it through a pipe, since they hold secrets.
 """
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What fails is tried again after so long, or after the interval if that is shorter.
+# A failed job is tried again after so long, or after the interval if that is shorter.
 RETRY_SECONDS: Final = 60.0
-# Beside a worker that is busy.
+# The process runs beside a worker that is busy.
 NICENESS: Final = 10
 
 Process = subprocess.Popen[bytes]
 
 
 class SnapshotSchedule:
-    """Starts a snapshot when one is due, if this worker leads; looked after every few seconds."""
+    """Starts a snapshot when one is due, if this worker leads; `turn` is called every 2 s."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class SnapshotSchedule:
                 INSTALL,
             )
         self._process: Process | None = None
-        # What follows a snapshot: under way since when, and whether the newest waits for it.
+        # The process after a snapshot: since when it runs, and whether the newest waits for one.
         self._following: Process | None = None
         self._followed_since = 0.0
         self._is_waiting = self._is_late = False
@@ -72,9 +72,9 @@ class SnapshotSchedule:
         self._read_not_before = self._not_before = 0.0
 
     def turn(self, token: int | None) -> None:
-        """Look after a snapshot under way, or begin one; `token` None: this worker leads not.
+        """Look after a snapshot under way, or begin one; `token` is None unless this worker leads.
 
-        What goes wrong is only said: counting does not wait for snapshots.
+        Errors are only logged: counting does not wait for snapshots.
         """
         if token != self._token:  # another led meanwhile, and left something else
             self._token, self._left = token, ([], None)
@@ -123,7 +123,7 @@ class SnapshotSchedule:
         self._following, self._is_read, self._read_not_before = None, False, 0.0
 
     def _follow(self, token: int) -> None:
-        """Begin what follows the newest snapshot."""
+        """Begin the process that follows the newest snapshot."""
         assert self._settings.snapshots is not None, "a snapshot was taken"
         newest = snapshots(self._settings.snapshots)[-1:]
         self._is_waiting = self._is_late = False
@@ -134,29 +134,29 @@ class SnapshotSchedule:
         return time.time() + min(RETRY_SECONDS, self._interval)
 
     def _begin(self, token: int, folder: Path | None = None) -> Process:
-        """Begin a snapshot, or what follows the one in a folder."""
+        """Begin a snapshot, or the process that follows the one in a folder."""
         command = [sys.executable, "-m", __name__]
         process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  our own module
         assert process.stdin is not None
-        # Far smaller than what a pipe holds: never waits. One that is gone has an exit code.
+        # A pipe holds far more, so this never waits. A process that is gone has an exit code.
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            # What the checks read must stay: they remove old snapshots at their end instead.
+            # Checks under way need their snapshots: they remove old ones at their end instead.
             tidy = self._following is None
             pickle.dump((self._settings, token, folder, tidy), pipe)
         return process
 
     def results(self) -> list[CheckStatus]:
-        """How the checks of the newest checked snapshot ended."""
+        """Return the results of the checks of the newest checked snapshot."""
         return self._read()[0]
 
     def daily(self) -> DailyStatus | None:
-        """The positive rate of the last whole day; None before there is one."""
+        """Return the positive rate of the last whole day; None before there is one."""
         return self._read()[1]
 
     def _read(self) -> tuple[list[CheckStatus], DailyStatus | None]:
-        """What processes left, of this worker or another; read again after each of ours.
+        """Read the results that processes of any worker left; again after each of our own.
 
-        Where it cannot be read, what was known stays.
+        If they cannot be read, the last known ones stay.
         """
         if not self._is_read and time.time() >= self._read_not_before:
             checks, daily = self._left
@@ -174,20 +174,20 @@ class SnapshotSchedule:
 
     @property
     def check_interval(self) -> float | None:
-        """Seconds between two runs of the checks; None where there are none."""
+        """Seconds between two runs of the checks; None without checks."""
         settings = self._settings
         checked = settings.snapshots is not None and settings.checks is not None
         return self._interval if checked else None
 
     @property
     def running_seconds(self) -> float | None:
-        """For how long the checks under way have run; None where none are."""
+        """For how many seconds the checks under way have run; None if none are."""
         if self._following is None or self._settings.checks is None:
             return None
         return max(0.0, time.time() - self._followed_since)
 
     def stop(self) -> None:
-        """End what is under way; what it began is never looked at."""
+        """End processes under way; nobody looks at their unfinished files."""
         for process in (self._process, self._following):
             if process is not None:
                 process.kill()
@@ -201,7 +201,7 @@ class SnapshotSchedule:
 
 
 def main() -> int:
-    """The process: one snapshot, or what follows one, and an exit code."""
+    """Take one snapshot, or do the work that follows one; return an exit code."""
     settings, token, folder, tidy = pickle.load(sys.stdin.buffer)  # noqa: S301  what `_begin` wrote
     os.nice(NICENESS)
     logs.configure(settings.log_level, settings.log_format)
@@ -221,7 +221,7 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
 
 
 def _followers(settings: Settings, folder: Path) -> int:
-    """What follows a snapshot; then the old ones that it kept may go."""
+    """Do the work that follows a snapshot; then remove the old snapshots it kept."""
     from streameval.files.snapshots import retire
 
     if settings.outcomes is not None:
@@ -236,7 +236,7 @@ def _followers(settings: Settings, folder: Path) -> int:
 
 
 def _daily(settings: Settings, folder: Path) -> None:
-    """The snapshot is good whatever becomes of this: what goes wrong here is only said."""
+    """Compute the daily rate; errors are only logged, since the snapshot is good without it."""
     from streameval.checks.daily_rate import take_daily
 
     try:
@@ -246,7 +246,7 @@ def _daily(settings: Settings, folder: Path) -> None:
 
 
 def _check(settings: Settings, folder: Path) -> None:
-    """As `_daily`: what goes wrong here is only said."""
+    """Run the checks; errors are only logged, as in `_daily`."""
     from streameval.checks.scheduled import check_snapshot, failures
 
     try:
@@ -280,7 +280,7 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
 
 
 def _seconds_since(begin: int | None, end: int) -> float | None:
-    """From ms to ms, in seconds; None where it did not begin."""
+    """Return the seconds between two times in ms; None if it did not begin."""
     return None if begin is None else max(0, end - begin) / 1000
 
 

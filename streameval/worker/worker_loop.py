@@ -2,26 +2,26 @@
 
 The steps of one batch of one partition (numbers stand in the code):
 
-1. *read* what the log has (`_turn`); a partition whose store is behind is paused, so memory is
-   bounded and the group's membership is kept up.
+1. *read* the log (`_turn`). A partition whose store is behind is paused, which bounds memory and
+   keeps up the membership in the group.
 2. *decode and apply*, a slice at a time (`AssignedPartition.work`).
 3. *make the commit*: flush, and every `checkpoint_interval` make a checkpoint
    (`AssignedPartition.make_commit`, `AssignedPartition.save`). Both are made in steps while
-   nothing is applied to this partition, so that heartbeats and pages have their turn
-   whatever the log holds.
-4. *write* what was rejected to the dead-letter topic, acknowledged; with a checkpoint, also the
-   outcome files of the slates that it gives up, not visible yet.
-5. *commit*: one script that applies counters and offset (and the checkpoint's pointer) whole, if
-   the stored offset is still the one the batch began at. The next batch is applied meanwhile.
+   nothing is applied to this partition. So heartbeats and pages have their turn, whatever the log
+   holds.
+4. *write* rejected records to the dead-letter topic, until acknowledged. With a checkpoint, also
+   write the outcome files of the slates that it gives up; they are not visible yet.
+5. *commit*: one script applies counters and offset (and the checkpoint's pointer) whole, if the
+   stored offset is still the one the batch began at. The next batch is applied meanwhile.
 6. *publish* the outcome files that the checkpoint names, and count the batch in the process'
    counters.
-7. tell Kafka's group the offset, for tools that show lag; nothing depends on it.
+7. *tell* Kafka's group the offset, for tools that show lag. Nothing depends on it.
 
-A death between any two steps: before 5 the batch is read again (dead letters may repeat, with the
-same source offset), after 5 it is not. A refused commit (5) means another owner went on, or Redis
-lost its data: the partition's state is dropped and restored from what is stored.
+If the worker dies before step 5, the batch is read again, and dead letters may repeat with the same
+source offset. After step 5 it is not. A refused commit means that another owner went on, or that
+Redis lost its data. Then the partition's state is dropped and restored from the store.
 
-How a partition comes to a worker stands in `restore`.
+`restore` says how a partition comes to a worker.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.base.retry import answer_within, persist
+from streameval.base.retry import answer_within
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
 from streameval.kafka.consumer import open_event_log
-from streameval.store.redis_store import CheckpointWrite, Commit, Fenced, RedisStateStore
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 from streameval.worker.assigned_partition import AssignedPartition, Limits, PendingCommit, settle
+from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
 from streameval.worker.restore import PartitionRestorer
@@ -51,14 +53,12 @@ log = logging.getLogger(__name__)
 
 # Records of one read: some slices of each partition, so that commits and pages get their turn.
 POLL_RECORDS: Final = 8_000
-# What may wait to be applied, as a share of `read_memory`; a read brings as much again.
+# The share of `read_memory` for records that wait to be applied; a read brings as much again.
 WAITING_SHARE: Final = 16
-# A batch that this many workers died of is left alone for an hour.
-MOST_DEATHS: Final = 2
 # Seconds of a read that finds nothing; a batch that is due waits no longer than this.
 POLL_SECONDS: Final = 0.1
-# Slices applied of one partition before the others get their turn, which a batch that is due ends:
-# its commit is made while what it touched is still in the processor's caches.
+# Slices applied of one partition before the others get their turn. A batch that is due ends the
+# turn: its commit is made while the slates it touched are still in the processor's caches.
 TURN_SLICES: Final = 32
 # Slices applied before commits and pages get their turn: about 10 ms.
 STRIDE_SLICES: Final = 4
@@ -69,7 +69,8 @@ STRETCH_SECONDS: Final = 0.01
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0
 GROUP_COMMIT_SECONDS: Final = 5.0
-# What a rebalance waits for the last commit of a partition that goes; beyond, the fence decides.
+# A rebalance waits so long for the last commit of a partition that goes. After that, the fence
+# decides.
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
@@ -116,7 +117,7 @@ class Ingest:
         self._parked: dict[int, AssignedPartition] = {}
         self._paused: set[int] = set()
         self._commits: dict[int, asyncio.Task[None]] = {}
-        self._large: dict[int, int] = {}  # by partition, the offset beyond its large batch
+        self._large = LargeBatches(store)
         self._restores: dict[int, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
@@ -155,7 +156,7 @@ class Ingest:
             self._left.set()
 
     async def _join(self) -> None:
-        """Join the group, unless what is stored would be refused: others need not rebalance."""
+        """Join the group; where the stored state would be refused, raise before a rebalance."""
         await self._restorer.check_stored(await self.event_log.connect())
         await self.event_log.start(self)
 
@@ -186,7 +187,7 @@ class Ingest:
             task.cancel()
 
     async def _turn(self) -> None:
-        """One round: read, apply, commit what is due."""
+        """Read, apply, and begin the commits that are due."""
         waiting = sum(
             partition.waiting
             for number, partition in self.partitions.items()
@@ -203,14 +204,10 @@ class Ingest:
                     partition.take(records)
         for partition in list(self.partitions.values()):
             await self._work(partition)
-        if self._large:
-            self._forget_batches(
-                [
-                    number
-                    for number, end in self._large.items()
-                    if number in self.partitions and (self.partitions[number].stored or 0) >= end
-                ]
-            )
+        for number in list(self._large.noted):
+            ours = self.partitions.get(number)
+            if ours is not None and self._large.is_past(number, ours.stored or 0):
+                self._forget_batches([number])
 
     def _waiting_bytes(self) -> int:
         return sum(partition.waiting_bytes for partition in self.partitions.values())
@@ -246,7 +243,7 @@ class Ingest:
             self._paused.add(number)
             self.event_log.pause(number)
             if self._waiting_bytes() >= self._most_bytes:
-                # Partitions that do not wait go on; what this one has is read again.
+                # Partitions that do not wait go on; this one reads its records again.
                 partition.drop_backlog()
                 self.event_log.seek(number, partition.next_offset)
         elif number in self._paused and number not in self._commits:
@@ -278,7 +275,7 @@ class Ingest:
             while pending is None:
                 await asyncio.sleep(0)
                 if self.partitions.get(partition.number) is not partition:
-                    return  # it was let go before it was pending: whoever has it now reads it again
+                    return  # it went before its commit was made: the next owner reads it again
                 pending = _advance(steps, STRETCH_SECONDS)
             began = time.monotonic()
             for _ in partition.save(pending):
@@ -331,7 +328,7 @@ class Ingest:
         )
 
     def _drop(self, partition: AssignedPartition, stored: int | None) -> None:
-        """Another owner moved on, or the store lost data: start again from what is stored."""
+        """Start again from the store: another owner moved on, or the store lost data."""
         self.counters.fences += 1
         log.warning(
             "partition %d: fenced at offset %s, Redis is at %s: another worker (or a second"
@@ -356,39 +353,23 @@ class Ingest:
     # ------------------------------------------------------------- large batches
 
     async def unpacking(self, partition: int, first: int, last: int) -> str:
-        """Note a large batch before it is unpacked; why it must not be, if workers died of it."""
-        if self._large.get(partition) == last + 1:  # our own note: it was paused, and goes on
-            return ""
+        """Note a large batch before it is unpacked; return why it must not be, or ""."""
         try:
-            deaths = await persist(lambda: self.store.note_batch(partition, first, MOST_DEATHS))
+            why = await self._large.note(partition, first, last)
         except StreamevalError as error:
             self._fail(error)
             return str(error)
-        if deaths >= MOST_DEATHS:
-            return (
-                f"{deaths} workers ended while they had it unpacked: it is left alone for an hour;"
-                " give workers more memory, or lower read_memory"
-            )
-        if deaths:
-            log.error(
-                "partition %d: a worker ended while it had the batch at offsets %d to %d"
-                " unpacked; trying it once more",
-                partition,
-                first,
-                last,
-            )
-        self._large[partition] = last + 1
-        if partition not in self._assigned:  # it went while Redis was waited for
+        if not why and partition not in self._assigned:  # it went while Redis was waited for
             self._forget_batches([partition])
             return "it is another worker's by now"
-        return ""
+        return why
 
     async def unpacked(self, partition: int) -> None:
-        """Take the note back of a batch that cannot be read."""
+        """Withdraw the note about a batch that cannot be read."""
         self._forget_batches([partition])
 
     def _forget_batches(self, partitions: Sequence[int]) -> None:
-        for number in [number for number in partitions if self._large.pop(number, None)]:
+        for number in self._large.drop(partitions):
             self._spawn(answer_within(self.store.forget_batch(number), PROBE_TIMEOUT))
 
     # ------------------------------------------------------- partitions come and go
@@ -398,7 +379,7 @@ class Ingest:
         for number in partitions:
             self._assigned.add(number)
             self._begin_restore(number, 0.0)
-        # What went to another worker is gone for good.
+        # Partitions that went to another worker are gone for good.
         self._parked = {
             n: partition for n, partition in self._parked.items() if n in self._assigned
         }
@@ -407,7 +388,7 @@ class Ingest:
         self._reason = ""
 
     async def revoked(self, partitions: Sequence[int]) -> None:
-        """Commit what was applied, then let go; the state is kept in case it comes back."""
+        """Commit what was applied, then let go; keep the state in case the partition comes back."""
         for number in partitions:
             self._assigned.discard(number)
             restoring = self._restores.pop(number, None)
@@ -423,7 +404,7 @@ class Ingest:
             self._paused.discard(partition.number)
 
     async def _finish(self, going: Sequence[AssignedPartition], seconds: float) -> None:
-        """Commit all that is applied of `going`, with a checkpoint, if the time suffices."""
+        """Commit everything applied to `going`, with a checkpoint, if the time suffices."""
         end = time.monotonic() + seconds
         for partition in going:
             partition.drop_backlog()
@@ -479,7 +460,7 @@ class Ingest:
             self._fail(error)
 
     async def _probe(self) -> None:
-        """Ask both servers every few seconds whether they are there."""
+        """Ask every few seconds whether both servers answer."""
         while True:
             self._broker_up = bool(await answer_within(self.event_log.probe(), PROBE_TIMEOUT))
             if self._broker_up:
@@ -557,7 +538,7 @@ class Ingest:
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
     def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:
-        """T of a partition that is caught up and idle: the watermark and the time since."""
+        """Return T of a partition that is caught up and idle: the watermark plus the time since."""
         watermark = partition.state.watermark
         idle = now - partition.idle_since
         lag = self.event_log.lag(partition.number, partition.next_offset)
@@ -566,7 +547,7 @@ class Ingest:
         return watermark + int(idle * 1000)
 
     def status(self) -> ServiceStatus:
-        """What the pages and `/metrics` show."""
+        """Describe the worker for the pages and `/metrics`."""
         now = time.monotonic()
         partitions = [
             partition.status(now, self.event_log.lag(number, _counted_to(partition)))
@@ -598,7 +579,7 @@ class Ingest:
     # ----------------------------------------------------------------------- stop
 
     async def stop(self, deadline: float) -> bool:
-        """Stop reading, flush and commit, tell the group, close; True if nothing is left over."""
+        """Stop reading, flush, commit, tell the group, close; whether everything is committed."""
         self._stopping.set()
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
@@ -611,7 +592,7 @@ class Ingest:
         for task in list(self._commits.values()):
             task.cancel()
         if self._failure is None:
-            notes = [self.store.forget_batch(number) for number in self._large]
+            notes = [self.store.forget_batch(number) for number in self._large.noted]
             await asyncio.gather(*(answer_within(note, 1.0) for note in notes))
         offsets = self._committed()
         if self._joined and offsets:
@@ -623,7 +604,7 @@ class Ingest:
 
 
 def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
-    """The service that the settings describe, on Kafka and Redis; nothing is connected yet."""
+    """Make the service that the settings describe, on Kafka and Redis; nothing is connected yet."""
     definition = settings.definition()
     store = RedisStateStore(
         settings.redis_url,
@@ -642,12 +623,12 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
 
 
 def _counted_to(partition: AssignedPartition) -> int:
-    """The offset up to which events are in the store's counters."""
+    """Return the offset up to which events are in the store's counters."""
     return partition.next_offset if partition.stored is None else partition.stored
 
 
 def _advance(steps: Generator[None, None, PendingCommit], seconds: float) -> PendingCommit | None:
-    """Take steps of making a commit for so long, at least one; returns it if it is made."""
+    """Take steps of making a commit for so long, at least one; return the commit once made."""
     end = time.monotonic() + seconds
     try:
         next(steps)

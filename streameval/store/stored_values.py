@@ -1,0 +1,113 @@
+"""The values that go to the store and come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from streameval.core import record_mark
+from streameval.core.record_mark import RecordMark
+from streameval.core.slate import UserDelta
+
+
+class CheckpointWrite(NamedTuple):
+    """A checkpoint to store: the changes since the last one, and the chunks that still count."""
+
+    header: bytes
+    chunks: Mapping[str, bytes]  # new ones, by a name that nobody has used or will use
+    keep: Sequence[str]  # names of all chunks that the header refers to, the new ones among them
+    since: int | None = None  # the offset of the checkpoint before it, None where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The changes of one batch of a partition; offsets count records, times are ms."""
+
+    partition: int
+    start: int | None  # the stored offset the batch was read from, None before the first commit
+    end: int
+    users: Sequence[UserDelta]
+    cluster_id: str
+    topic_id: str
+    fingerprint: str
+    definition: str
+    now: int
+    checkpoint: CheckpointWrite | None = None
+    last_record: RecordMark | None = None  # None where the batch has no records
+
+
+class Applied(NamedTuple):
+    """The commit is stored, by this try or by an earlier one whose reply was lost."""
+
+
+class Fenced(NamedTuple):
+    """The commit changed nothing: the partition is at `offset`, stored by another writer."""
+
+    offset: int | None
+
+
+class Stored(NamedTuple):
+    """The stored data of a partition; all None and empty before the first commit."""
+
+    offset: int | None
+    cluster_id: str | None
+    topic_id: str | None
+    fingerprint: str | None
+    header: bytes | None
+    chunks: dict[str, bytes]
+    checkpoint_offset: int | None
+    committed_at: int | None
+    definition: str | None
+    last_record: RecordMark | None = None
+
+    @property
+    def checkpoint_bytes(self) -> int | None:
+        """The size of the checkpoint, header and chunks; None before the first."""
+        if self.header is None:
+            return None
+        return len(self.header) + sum(map(len, self.chunks.values()))
+
+
+class UserCounters(NamedTuple):
+    """Lifetime counters of one user, summed over the partitions that know the user."""
+
+    partitions: list[int]
+    impressions: int
+    slates: int
+    positives: dict[str, int]
+    first_ts: int
+    last_ts: int
+
+
+class Facts(NamedTuple):
+    """The server's description of itself."""
+
+    version: str
+    policy: str  # maxmemory-policy
+    persistent: bool  # it has an append-only file, or has written or loaded a snapshot
+    now: int  # the server's clock (ms)
+
+
+def parse_stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:
+    """Parse the fields of a partition's hash."""
+
+    def text(name: bytes) -> str | None:
+        return fields[name].decode() if name in fields else None
+
+    def number(name: bytes) -> int | None:
+        return int(fields[name]) if name in fields else None
+
+    last = text(b"last_record")
+    return Stored(
+        offset=number(b"offset"),
+        cluster_id=text(b"cluster_id"),
+        topic_id=text(b"topic_id"),
+        fingerprint=text(b"fingerprint"),
+        header=fields.get(b"header"),
+        chunks=chunks,
+        checkpoint_offset=number(b"checkpoint_offset"),
+        committed_at=number(b"committed_at"),
+        definition=text(b"definition"),
+        last_record=None if last is None else record_mark.parse(last),
+    )
