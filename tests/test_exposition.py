@@ -23,7 +23,7 @@ from streameval.core.definition import DEFAULT_WINDOWS, Definition
 from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
 from streameval.core.metrics import RANKING, RATES
 from streameval.web.exposition import Exposition, page, registry
-from streameval.web.overview import MAX_SEGMENTS_SHOWN, POLICY, render
+from streameval.web.overview import MAX_SEGMENT_ROWS, POLICY, render
 from streameval.web.status import (
     BUCKETS,
     CheckStatus,
@@ -430,8 +430,8 @@ def test_the_overview_escapes_everything_and_is_bounded():
     html = render(a_status(definition, shown, topic=topic), now=1_700_000_100.0)
     assert re.findall(r"<script[^>]*>", html) == ["<script>"]
     assert "<img" not in html
-    assert html.count("&lt;script&gt;") == MAX_SEGMENTS_SHOWN * len(definition.windows) * 8
-    assert f"{50 - MAX_SEGMENTS_SHOWN} more segments" in html
+    assert html.count("&lt;script&gt;") == MAX_SEGMENT_ROWS * len(definition.windows) * 8
+    assert f"{50 - MAX_SEGMENT_ROWS} more segments" in html
 
 
 def test_the_script_and_style_of_the_overview_are_all_that_its_policy_lets_run():

@@ -10,6 +10,7 @@ import servers
 from proxy import Proxy
 
 from streameval.base.errors import RefusedError, UnreachableError
+from streameval.store import redis_calls
 from streameval.store import redis_store as store_module
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Applied, CheckpointWrite, Commit, Fenced
@@ -435,7 +436,7 @@ def test_a_checkpoint_is_read_on_after_a_lost_reply_and_not_from_its_beginning()
 
 def test_a_silent_store_gets_each_commit_once(monkeypatch):
     """No answer within the time limit: the script is sent again, and the old one may run too."""
-    monkeypatch.setattr(store_module, "REPLY_SECONDS", 0.2)
+    monkeypatch.setattr(redis_calls, "REPLY_SECONDS", 0.2)
 
     async def scenario(proxy):
         async with opened(f"redis://127.0.0.1:{proxy.port}") as store:

@@ -67,11 +67,7 @@ STILL: dict[str, str] = {
     " soft verdict",
     "evaluate": "answers",
     "files": "particulars",
-    "kafka": "answers given_up places",
     "stats": "verdict",  # of a test, not of feedback
-    "store": "answers",
-    "web": "shown",
-    "worker": "shown",
 }
 """Package -> the words that it still has. Take an entry out with the last name that has it."""
 

@@ -83,8 +83,8 @@ async def timestamp_settings(client: Client, topic: str) -> dict[str, str]:
     async with _admin(client) as admin:
         # The embedded broker closes the connection instead of an answer.
         with contextlib.suppress(KafkaError):
-            answers = await admin.describe_configs([resource])
-            entries = answers[0].resources[0][-1]
+            responses = await admin.describe_configs([resource])
+            entries = responses[0].resources[0][-1]
             return {entry[0]: entry[1] for entry in entries}
     return {}
 
@@ -124,7 +124,7 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
 
 async def extents(client: Client, topic: str) -> dict[int, Extent]:
     """Return the extent of each partition of a topic."""
-    topic_partitions = await _places(client, topic)
+    topic_partitions = await _topic_partitions(client, topic)
     async with _consumer(client) as consumer:
         return {
             topic_partition.partition: each
@@ -134,14 +134,14 @@ async def extents(client: Client, topic: str) -> dict[int, Extent]:
 
 async def sample(client: Client, topic: str, count: int) -> tuple[dict[int, Extent], list[Sampled]]:
     """Return the extent of each partition, and its last `count` records at most."""
-    topic_partitions = await _places(client, topic)
+    topic_partitions = await _topic_partitions(client, topic)
     async with _consumer(client) as consumer:
         found = await _extents(consumer, topic_partitions)
         records = await _read(consumer, found, count)
     return {topic_partition.partition: extent for topic_partition, extent in found.items()}, records
 
 
-async def _places(client: Client, topic: str) -> list[TopicPartition]:
+async def _topic_partitions(client: Client, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(await partitions(client, topic))]
 
 

@@ -120,18 +120,18 @@ class DeadLetters:
             del self._waiting[number]
 
     async def _write(self, dead_letters: Sequence[DeadLetter]) -> int:
-        given_up, left, groups = 0, list(dead_letters), list[_Group]()
+        abandoned, left, groups = 0, list(dead_letters), list[_Group]()
         while left or groups:
             try:
                 producer = await self._open()
                 if left:
                     groups, left = await self._by_partition(producer, left), []
                 groups, lost = await self._send_all(producer, groups)
-                given_up += lost
+                abandoned += lost
             except (KafkaError, OSError) as error:
                 self._complaints.say("waiting for it to take dead letters", error)
                 await asyncio.sleep(RETRY_SECONDS)
-        return given_up
+        return abandoned
 
     async def _by_partition(
         self, producer: AIOKafkaProducer, dead_letters: Sequence[DeadLetter]
@@ -158,11 +158,11 @@ class DeadLetters:
                 group = replace(group, dead_letters=group.dead_letters[:count])
             sent = await producer.send_batch(batch, self._topic, partition=group.partition)
             batches.append((group, sent))
-        answers = await asyncio.gather(*(sent for _, sent in batches), return_exceptions=True)
+        responses = await asyncio.gather(*(sent for _, sent in batches), return_exceptions=True)
         again: list[_Group] = []
-        given_up = 0
+        abandoned = 0
         passing: BaseException | None = None
-        for (group, _), answer in zip(batches, answers, strict=True):
+        for (group, _), answer in zip(batches, responses, strict=True):
             if not isinstance(answer, BaseException):
                 continue
             tried = replace(group, tries=group.tries + 1)
@@ -172,13 +172,13 @@ class DeadLetters:
                 continue
             smaller = tried.refused()
             again += smaller
-            given_up += 0 if smaller else 1
+            abandoned += 0 if smaller else 1
             if len(group.dead_letters) == 1:
                 self._say_once(smaller, answer)
         if passing is not None:
             self._complaints.say("sending dead letters again", passing)
             await asyncio.sleep(RETRY_SECONDS)
-        return again, given_up
+        return again, abandoned
 
     def _refuses(self, answer: BaseException, group: _Group) -> bool:
         """Whether Kafka refused a batch for good."""

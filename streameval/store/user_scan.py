@@ -79,8 +79,8 @@ async def _names(command: Callable[..., Awaitable[Any]], prefix: str) -> list[st
             return sorted(found)
 
 
-def _rows(names: Sequence[str], answers: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
-    for name, flat in zip(names, answers, strict=True):
+def _rows(names: Sequence[str], found: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
+    for name, flat in zip(names, found, strict=True):
         if not flat:
             continue  # its time to live ended since its key was seen
         fields = {

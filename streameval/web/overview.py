@@ -21,8 +21,8 @@ from streameval.web.status import CheckStatus, PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
 
-# Segments shown per window; `/metrics` has them all.
-MAX_SEGMENTS_SHOWN: Final = 12
+# Segments per window on the page; `/metrics` has them all.
+MAX_SEGMENT_ROWS: Final = 12
 # Partitions named in the line that says which of them the page shows.
 MAX_PARTITIONS_NAMED: Final = 20
 
@@ -170,7 +170,7 @@ def _window(status: ServiceStatus, figures: Figures, window: str) -> str:
     seen = {_segment(row, dimensions) for row in figures.rates if row["window"] == window}
     if not seen:
         return f"<h2>{escape(window)}</h2><p class=dim>No impression in this window.</p>"
-    kept = set(sorted(seen)[:MAX_SEGMENTS_SHOWN])
+    kept = set(sorted(seen)[:MAX_SEGMENT_ROWS])
 
     def of_window(rows: Sequence[Row]) -> list[Row]:
         mine = (row for row in rows if row["window"] == window)

@@ -129,7 +129,7 @@ class Ingest:
         self._reason = "starting"
         self._unfit = ""
         self._figures: Figures | None = None
-        self._shown = ShownSegments(self.definition.max_segments)
+        self._segments = ShownSegments(self.definition.max_segments)
         self._tick_at = 0.0
         self._started_at = time.time()
 
@@ -527,12 +527,12 @@ class Ingest:
             if not partition.restoring:
                 found = partition.state.sums(self._reading_time(partition, began))
                 present.update(*found.values())
-                sums = merge((sums, found), self._shown)
+                sums = merge((sums, found), self._segments)
                 await asyncio.sleep(0)
         if not self._restores and not any(
             partition.restoring for partition in self.partitions.values()
         ):
-            self._shown.keep(present)
+            self._segments.keep(present)
             self.counters.keep(present)
         self._figures = figures(self.definition, sums)
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
