@@ -65,7 +65,6 @@ STILL: dict[str, str] = {
     "checks": "catalogue",  # a key of the specification: catalogue_size
     "core": "catalogue given_up particulars place places showing showings shown singles"
     " soft verdict",
-    "evaluate": "answers",
     "files": "particulars",
     "stats": "verdict",  # of a test, not of feedback
 }

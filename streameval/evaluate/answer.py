@@ -79,25 +79,23 @@ class Answer:
         return answer
 
 
-def merged(names: Sequence[str], answers: Sequence[Answer]) -> Answer:
-    """Merge answers into one with the figures `names` in their order."""
-    segments = sorted({name for answer in answers for name in answer.segments})
+def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:
+    """Merge parts into one answer with the figures `names` in their order."""
+    segments = sorted({name for part in parts for name in part.segments})
     lists: dict[str, dict[str, float | None]] = {}
-    for answer in answers:
-        for name, scores in (answer.lists or {}).items():
+    for part in parts:
+        for name, scores in (part.lists or {}).items():
             lists.setdefault(name, {}).update(scores)
     return Answer(
-        figures=_ordered(names, (answer.figures for answer in answers)),
-        by=answers[0].by,
+        figures=_ordered(names, (part.figures for part in parts)),
+        by=parts[0].by,
         segments={
-            segment: _ordered(names, (answer.segments.get(segment, {}) for answer in answers))
+            segment: _ordered(names, (part.segments.get(segment, {}) for part in parts))
             for segment in segments
         },
-        lists=None if answers[0].lists is None else lists,
-        entries=list(
-            {entry.name: entry for answer in answers for entry in answer.entries}.values()
-        ),
-        notes=list({note.key: note for answer in answers for note in answer.notes}.values()),
+        lists=None if parts[0].lists is None else lists,
+        entries=list({entry.name: entry for part in parts for entry in part.entries}.values()),
+        notes=list({note.key: note for part in parts for note in part.notes}.values()),
     )
 
 

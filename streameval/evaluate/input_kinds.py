@@ -83,8 +83,8 @@ def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
     for figure in asked:
         by_kind.setdefault(figure.entry.input_kind, []).append(figure)
     _check(given, asked)
-    answers = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
-    return merged([figure.name for figure in asked], answers)
+    parts = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
+    return merged([figure.name for figure in asked], parts)
 
 
 def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:

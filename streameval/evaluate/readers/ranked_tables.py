@@ -325,7 +325,7 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
 def ordered(ties: Ties) -> str:
     """The SQL of the table `ranked`, made of `slates`: its items with `rank` and `number`.
 
-    A duplicate keeps its best place. `number` counts from 1; with ranks, gaps stay and equal ranks
+    A duplicate keeps its best rank. `number` counts from 1; with ranks, gaps stay and equal ranks
     move down (`core.metrics.order_ranks`). `by_score`: the score decided the order; `equal`: and
     another item has the same.
     """
