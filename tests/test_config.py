@@ -223,7 +223,7 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ("kafka: 'a:1,b:99999'", "kafka: write host:port, not 'b:99999'"),
         ("kafka_password: secret", "kafka_security_protocol: a password needs SASL_SSL"),
         ("kafka_security_protocol: SASL_SSL", "kafka_username, kafka_password: a SASL protocol"),
-        ("kafka_ca_file: /does/not/exist", "kafka_ca_file: there is no file '/does/not/exist'"),
+        ("kafka_ca_file: /does/not/exist", "kafka_ca_file: no such file: '/does/not/exist'"),
         (f"checks: {LONG}", f"checks: '{LONG}' cannot be used: File name too long"),
         (f"snapshots: {LONG}", f"snapshots: '{LONG}' cannot be used: File name too long"),
         ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),

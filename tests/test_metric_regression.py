@@ -140,7 +140,7 @@ def test_slates_from_before_the_experiment_do_not_count():
 def test_a_control_alone_is_nothing_to_compare():
     found = look(experiment(8, {"A": 0.3}, 100))
     assert found.passed is None
-    assert "there is no other variant beside the control 'A'" in found.message
+    assert "the control 'A' is the only variant" in found.message
 
 
 def test_a_variant_of_a_few_users_is_not_waited_for():

@@ -192,7 +192,7 @@ def _variants(
         return
     others = sorted(sums.arms.keys() - {control})
     if not others:
-        found.missing.append(f"there is no other {arm} beside the control {control!r}")
+        found.missing.append(f"the control {control!r} is the only {arm}")
     for index, one in enumerate(sums.series):
         for other in others:
             label = f"{one.name} of {arm} {other!r} against {control!r}"

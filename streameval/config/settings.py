@@ -164,7 +164,7 @@ def _is_file(value: Path) -> bool:
 
 def _file(value: Path) -> Path:
     if not _is_file(value):
-        raise ValueError(f"there is no file {str(value)!r}")
+        raise ValueError(f"no such file: {str(value)!r}")
     return value
 
 
