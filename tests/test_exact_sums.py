@@ -114,7 +114,7 @@ def test_sums_of_a_partition_of_spark_do_not_wrap():
         ({"gains": [1.0]}, "lists of unequal lengths"),
         ({"gains": None}, "column gains has rows without a value"),
         ({"gains": [None, 1.0]}, "column gains has lists with a gap"),
-        ({"gains": [0.0, math.inf]}, "no finite numbers"),
+        ({"gains": [0.0, math.inf]}, "not finite"),
         ({"user": None}, "column user has rows without a value"),
         ({"ranks": None}, "column ranks has rows without a value"),
     ],

@@ -475,7 +475,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_of_the_world(tmp_path):
 
 
 def test_a_uri_that_names_no_file_system_is_refused():
-    with pytest.raises(InputError, match="no URI of a file system"):
+    with pytest.raises(InputError, match="not a URI of a file system"):
         OutcomeFolder("gopher://host/out", OWNER, {}).check()
 
 
