@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from streameval.files.outcome_files import ROW_GROUP, SCHEMA
+from streameval.files.outcome_files import ROW_GROUP, schema_of
 
 ITEMS: Final = 10
 CATALOGUE: Final = 50_000
@@ -34,6 +34,8 @@ POSITIVE: Final = 0.08
 SLATES_A_USER: Final = 5
 PEER_SLATES: Final = 1_000_000
 """What the other libraries are given: they hold the file in memory, several times."""
+
+SCHEMA = schema_of(("variant", "surface"))
 
 
 def rows(start: int, count: int, users: int, chance: np.random.Generator) -> pa.Table:

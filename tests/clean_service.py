@@ -13,14 +13,15 @@ import zlib
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet
+from default_events import DIMENSIONS, SlateEvent
 
 from streameval.checks import run, specification
 from streameval.checks.evidence import Log, gather
 from streameval.core.definition import Definition, Positive, Window
-from streameval.core.events import FeedbackEvent, SlateEvent, SlateItem
+from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Span
-from streameval.core.partition import Partition
+from streameval.core.partition import Partition, drained
 from streameval.files import snapshots
 from streameval.files.outcome_files import OutcomeFolder
 from streameval.store.user_scan import UserRow
@@ -121,7 +122,8 @@ class Service:
         self.root, self.definition = root, definition
         self.outcomes = root / "outcomes"
         root.mkdir(exist_ok=True)
-        self.folder = OutcomeFolder(str(self.outcomes), {"group": "g", "topic": "t"}, {})
+        owner = {"group": "g", "topic": "t"}
+        self.folder = OutcomeFolder(str(self.outcomes), owner, {}, DIMENSIONS)
         self.folder.check()
         self.logs = {number: [] for number in range(PARTITIONS + 1)}
         self.states = [Partition(definition, journal=True, keep_outcomes=True) for _ in self.logs]
@@ -141,7 +143,7 @@ class Service:
             state.apply(fresh, range(self.saved[number], self.saved[number] + len(fresh)))
             self._count(number, state.flush())
             span = Span(number, self.saved[number], len(self.logs[number]), "ab")
-            self.folder.write(span, state.outcomes_of(state.take_given_up()))
+            self.folder.write(span, state.outcomes_of(drained(state.finalizing())))
             self.folder.publish(span.name)
             self.saved[number] = span.end
         return self

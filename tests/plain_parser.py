@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import NamedTuple
 
-from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
+from default_events import ImpressionEvent, SlateEvent
+
+from streameval.core.events import FeedbackEvent, SlateItem
 
 LARGEST = 1024 * 1024
 YEAR_2000 = 946_684_800_000

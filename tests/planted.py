@@ -27,9 +27,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from clean_service import Service, edit, failures, results
+from default_events import ImpressionEvent, SlateEvent
 
 from streameval.checks.registry import CHECKS
-from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
+from streameval.core.events import FeedbackEvent, SlateItem
 
 MONDAY = 1_699_833_600_000  # 2023-11-13
 DAY = 86_400_000

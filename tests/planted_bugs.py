@@ -123,8 +123,8 @@ BUGS = (
     Bug(
         "attribution: feedback exactly at the end of its window does not count",
         "streameval/core/attribution.py",
-        "not 0 <= ts - slate.time <= self.definition.attribution_window",
-        "not 0 <= ts - slate.time < self.definition.attribution_window",
+        "not 0 <= ts - slate.time <= self._window",
+        "not 0 <= ts - slate.time < self._window",
     ),
     Bug(
         "attribution: feedback is final one moment too early",
@@ -141,14 +141,14 @@ BUGS = (
     Bug(
         "checkpoint: feedback that waits is not saved",
         "streameval/core/checkpoint.py",
-        "    pending = partition.attribution.pending()\n",
-        "    pending = partition.attribution.pending()[:0]\n",
+        "    pending = partition.attribution.state()\n",
+        "    pending = partition.attribution.state()[:0]\n",
     ),
     Bug(
         "checkpoint: panes that matured are not saved",
         "streameval/core/checkpoint.py",
-        "for window, number in partition.unsaved_panes if window == index]",
-        "for window, number in partition.unsaved_panes if window < 0]",
+        "for window, number in windows.unsaved if window == index]",
+        "for window, number in windows.unsaved if window < 0]",
     ),
     Bug(
         "windows: a pane matures one slide too early",

@@ -11,8 +11,10 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
+from default_events import ImpressionEvent, SlateEvent
+
 from streameval.core.definition import Definition, Positive, Window
-from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
+from streameval.core.events import Event, FeedbackEvent, SlateItem
 
 BASE = 1_700_000_040_000  # on the border of a minute
 KINDS = ("click", "like", "watch", "buy", "share")  # share is never configured

@@ -6,13 +6,14 @@ Counted and not timed: comparisons of the searches, looks at slates, and changes
 import random
 
 import pytest
+from default_events import ImpressionEvent, SlateEvent
 from test_oracle import BASE, click, show, unclick
 from test_partition_properties import assert_same, run
 
 from streameval.base.limits import FLUSH_STEP, MANY_SLATES
-from streameval.core import attribution, slate, timeline
+from streameval.core import attribution, pending, slate, timeline, users
 from streameval.core.definition import Definition, Window
-from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent
+from streameval.core.events import FeedbackEvent
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
@@ -32,14 +33,16 @@ class Count:
             monkeypatch.setattr(timeline, name, self._searching(getattr(timeline, name)))
         for where, name in (
             (slate.Slate, "packed"),
+            (slate.Slate, "may_show"),
             (attribution.Attribution, "_give"),
             (attribution.Attribution, "_shown"),
             (timeline.ItemShowings, "_reaching"),
         ):
             monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
-        monkeypatch.setattr(attribution, "marked", self._counting(attribution.marked))
-        monkeypatch.setattr(attribution, "showings_of", self._each(attribution.showings_of))
-        monkeypatch.setattr(slate.Slates, "everything", self._each(slate.Slates.everything))
+        for module in (attribution, pending):
+            monkeypatch.setattr(module, "marked", self._counting(module.marked))
+        monkeypatch.setattr(slate.Slate, "showings", self._each(slate.Slate.showings))
+        monkeypatch.setattr(users.Slates, "everything", self._each(users.Slates.everything))
 
     def _searching(self, search):
         def counted(sequence, key):
@@ -212,7 +215,7 @@ def test_ten_thousand_slates_chained_by_one_request_are_not_walked_along(count):
     partition, each = work_through(events, EVENTS, count)
     assert each < 100
     assert partition.events["unattributed"] == {"no_impression": 0, "expired": 0}
-    assert partition.attribution.open_slates < 5
+    assert partition.slates.count < 5
 
 
 @pytest.mark.parametrize("retract", [False, True])
@@ -278,7 +281,7 @@ def test_an_index_of_a_users_slates_goes_when_they_are_few_again():
     partition.apply([show(n, "x", request=f"r{n}") for n in range(2 * MANY_SLATES)])
     partition.apply([click(2 * MANY_SLATES, "x")])
     partition.flush()
-    assert partition.attribution.users["u"].by_item is not None
+    assert partition.slates.users["u"].by_item is not None
     partition.apply([show(10 * (A + L), "x", request="later")])
     partition.flush()
-    assert partition.attribution.users["u"].by_item is None
+    assert partition.slates.users["u"].by_item is None

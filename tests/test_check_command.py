@@ -17,6 +17,7 @@ from clean_service import (
     encoded,
     stream,
 )
+from default_events import DIMENSIONS
 from test_metric_regression import experiment
 from typer.testing import CliRunner
 
@@ -186,7 +187,7 @@ def variants(tmp_path_factory):
     rows[7].propensities[0] = 1.5
     folder = root / "dt=2023-11-14" / "hour=22"
     folder.mkdir(parents=True)
-    pq.write_table(table(0, rows), folder / "p0-0-999-aaaa.parquet")
+    pq.write_table(table(0, rows, DIMENSIONS), folder / "p0-0-999-aaaa.parquet")
     return root
 
 

@@ -26,10 +26,10 @@ import servers
 import service
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of, one_slate, stream
+from default_events import SlateEvent
 from test_files_on_servers import compare_files
 
 from streameval.checks.registry import CHECKS
-from streameval.core.events import SlateEvent
 from streameval.files.snapshot_folder import snapshots
 
 pytestmark = [pytest.mark.servers]

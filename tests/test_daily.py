@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 from clean_service import DEFINITION, MINUTE, Service, stream
+from default_events import SlateEvent
 
 from streameval.base.errors import ConfigError
 from streameval.checks.daily_rate import daily_rates, take_daily
 from streameval.core.definition import Positive
-from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.core.events import FeedbackEvent
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY
 from streameval.worker import snapshot_job

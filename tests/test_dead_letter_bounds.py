@@ -8,17 +8,18 @@ from streameval.base.limits import (
     MAX_EVENT_BYTES,
 )
 from streameval.core.definition import Definition
-from streameval.core.events import TooLarge
+from streameval.core.events import EventDecoder, TooLarge
 from streameval.core.partition import Partition, drained
 from streameval.kafka.records import Records
 from streameval.worker.assigned_partition import AssignedPartition, Limits
 
-LIMITS = Limits(50_000, 5_000, 1.0, 30.0, 60_000)
+LIMITS = Limits(50_000, 5_000, 1.0, 30.0)
+DECODER = EventDecoder.of(Definition())
 
 
 def owned_with(values, keys=None):
     partition = AssignedPartition(
-        0, LIMITS, Partition(Definition(), journal=True), next_offset=0, committed=0
+        0, LIMITS, Partition(Definition(), journal=True), DECODER, next_offset=0, committed=0
     )
     count = len(values)
     keys = keys or [b"k"] * count

@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from default_events import decode_batch
 
 from streameval.core.definition import Definition, Window
-from streameval.core.events import decode_batch
 from streameval.core.partition import Partition
 from streameval.demo.comparison import Comparison, Span, fates, within
 from streameval.demo.scrape import Page

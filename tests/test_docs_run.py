@@ -23,12 +23,13 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 import servers
+from default_events import DIMENSIONS, decode
 
 from streameval.base import yaml_file
 from streameval.checks import specification
 from streameval.config.load import load
 from streameval.config.settings import PREFIX
-from streameval.core.events import Rejection, decode
+from streameval.core.events import Rejection
 from streameval.core.outcome import Outcome
 from streameval.files.outcome_files import table
 from streameval.kafka.admin import create_topics, delete_topics, sample
@@ -170,8 +171,7 @@ def outcome(number: int, begin: int = THAT_MORNING) -> Outcome:
         offset=number,
         user=f"u{number % 7}",
         request=f"r{number}",
-        variant="AB"[number % 2],
-        surface="home",
+        labels=("AB"[number % 2], "home"),
         time=begin + number * 1_000,
         items=[f"i{number % 5}", "i9"],
         positions=[1, 2],
@@ -194,11 +194,11 @@ def fill(folder: Path) -> None:
         "fresh",
     ):
         (folder / name).mkdir(parents=True)
-    rows = table(0, [outcome(number) for number in range(40)])
+    rows = table(0, [outcome(number) for number in range(40)], DIMENSIONS)
     pq.write_table(rows, folder / "data/outcomes/dt=2026-01-31/hour=07/p0-0-40-a.parquet")
     pq.write_table(rows, folder / "outcomes/p0-0-40-a.parquet")
     hour_ago = time.time_ns() // 1_000_000 - 3_600_000
-    fresh = table(0, [outcome(number, hour_ago) for number in range(40)])
+    fresh = table(0, [outcome(number, hour_ago) for number in range(40)], DIMENSIONS)
     pq.write_table(fresh, folder / "fresh/p0-0-40-a.parquet")
     (folder / "etc/streameval").mkdir(parents=True)
     files = {

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 
 from streameval.base.limits import CLUSTERS, NANO
-from streameval.core.figures import ratio_stderr
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
-from streameval.core.windows.panes import cluster_of
+from streameval.core.windows.aggregates import ratio_stderr
+from streameval.core.windows.cells import cluster_of
 from streameval.evaluate.readers.outcomes import files_of, read_outcomes
 from streameval.evaluate.sources import source
 from streameval.evaluate.sums import DEFAULT, evaluate
@@ -34,8 +35,7 @@ def outcome(number: int, chance: random.Random) -> Outcome:
         offset=number,
         user=f"ü{chance.randrange(300)}",
         request=f"r{number}" if chance.random() < 0.9 else None,
-        variant=chance.choice(["A", "B", None]),
-        surface=chance.choice(["home", "search"]),
+        labels=(chance.choice(["A", "B", ""]), chance.choice(["home", "search"])),
         time=1_700_000_000_000 + number,
         items=[f"i{rank}" for rank in range(size)],
         positions=list(ranks),
@@ -56,7 +56,7 @@ def outcomes() -> list[Outcome]:
 
 def write(path: Path, rows: Sequence[Outcome], row_group: int) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table(0, rows), path, row_group_size=row_group)
+    pq.write_table(table(0, rows, DIMENSIONS), path, row_group_size=row_group)
     return str(path)
 
 
@@ -77,7 +77,7 @@ def test_outcome_files_give_the_streams_own_scores_to_the_bit(
         x = np.zeros((CLUSTERS, len(RANKING)), np.int64)
         y = np.zeros(CLUSTERS, np.int64)
         for row, score in zip(lists, units, strict=True):
-            if (row.variant or "") == variant:
+            if row.labels[0] == variant:
                 x[cluster_of(row.user)] += score
                 y[cluster_of(row.user)] += 1
         for number, name in enumerate(names):
@@ -122,8 +122,7 @@ def test_lists_of_very_different_widths_score_as_alone(tmp_path: Path) -> None:
                 offset=number,
                 user=row.user,
                 request=f"r{number}",
-                variant=None,
-                surface=None,
+                labels=("", ""),
                 time=row.time,
                 items=[f"i{rank}" for rank in ranks],
                 positions=list(ranks),

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from evaluating import invoke, refused, run
 from test_metric_regression import experiment
 
-from streameval.files.outcome_files import SCHEMA, table
+from streameval.files.outcome_files import schema_of, table
 
 TABLES = {
     "slates.csv": "list,item,rank\nu1,a,1\nu1,b,2\n",
@@ -164,12 +165,14 @@ def test_features_need_values_that_are_finite_and_not_all_0() -> None:
 
 def outcome_file(path: Path, **changed: Any) -> str:
     """Rows of which the third has changed values; a pyarrow type changes a column's type."""
-    rows = table(0, experiment(1, {"A": 0.3}, users=5)).to_pylist()
+    rows = table(0, experiment(1, {"A": 0.3}, users=5), DIMENSIONS).to_pylist()
     types = {name: value for name, value in changed.items() if isinstance(value, pa.DataType)}
     rows[2].update({name: value for name, value in changed.items() if name not in types})
     for row in rows:
         row.update(dict.fromkeys(types, None))
-    schema = pa.schema([(each.name, types.get(each.name, each.type)) for each in SCHEMA])
+    schema = pa.schema(
+        [(each.name, types.get(each.name, each.type)) for each in schema_of(DIMENSIONS)]
+    )
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
     return str(path)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from evaluating import invoke, refused, run
 
 from streameval.core.outcome import Outcome
@@ -368,7 +369,7 @@ def test_a_wrong_cell_is_named_by_its_row_beside_a_column_named_line() -> None:
 def test_the_report_draws_the_charts_of_its_own_files() -> None:
     rows = [an_outcome(n, gain=1.0) for n in range(4)], [an_outcome(n, gain=0.0) for n in range(4)]
     for name, found in zip(("g[1].parquet", "g1.parquet"), rows, strict=True):
-        pq.write_table(table(0, found), name)
+        pq.write_table(table(0, found, DIMENSIONS), name)
     assert curves(["g[1].parquet"], []).rank == [(1, 1.0)]
 
 

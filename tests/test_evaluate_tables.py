@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from evaluating import invoke, refused, run
 from sklearn.metrics import (
     mean_absolute_error,
@@ -300,7 +301,7 @@ def slates_as(kind: str, folder: Path) -> str:
     for number, name in enumerate(("l1", "l2", None)):
         items = [row["item"] for row in SLATES if row["list"] == name] or ["z"]
         rows.append(slate(number, name, items))
-    pq.write_table(table(0, rows), folder / "o.parquet")
+    pq.write_table(table(0, rows, DIMENSIONS), folder / "o.parquet")
     return str(folder / "o.parquet")
 
 
@@ -319,8 +320,7 @@ def slate(
         offset=number,
         user=user,
         request=request,
-        variant=None,
-        surface=None,
+        labels=("", ""),
         time=time,
         items=items,
         positions=[None] * size,
@@ -575,7 +575,7 @@ def test_outcome_files_have_a_daily_rate_of_distinct_items(tmp_path: Path) -> No
         slate(1, None, ["a"], gains=[1.0], time=start + 5),
         slate(2, "r2", ["a"], user="v", time=start + DAY),
     ]
-    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    pq.write_table(table(0, rows, DIMENSIONS), tmp_path / "o.parquet")
     found = run(str(tmp_path / "o.parquet"), "--metrics", "positive_rate", "--by", "day")
     assert [values(part)["positive_rate"] for part in found["segments"]] == [0.5, 0.0]
     assert values(found) == {"positive_rate": 0.25}
@@ -594,7 +594,7 @@ def test_auc_of_outcome_files_goes_by_the_scores_that_were_logged(tmp_path: Path
         slate(2, "none", list("abcd"), gains=gains),
         slate(3, "empty", ["a"], scores=[0.3]),
     ]
-    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    pq.write_table(table(0, rows, DIMENSIONS), tmp_path / "o.parquet")
     found = run(str(tmp_path / "o.parquet"), "--metrics", "auc,mrr", "--per-list")
     theirs = roc_auc_score([1, 1, 0, 0], scores)
     assert found["lists"]["all"]["auc"] == pytest.approx(theirs)
@@ -605,7 +605,7 @@ def test_auc_of_outcome_files_goes_by_the_scores_that_were_logged(tmp_path: Path
 
 def test_impressions_without_a_request_have_no_auc(tmp_path: Path) -> None:
     rows = [slate(0, None, ["a"], gains=[1.0], scores=[0.5])]
-    pq.write_table(table(0, rows), tmp_path / "o.parquet")
+    pq.write_table(table(0, rows, DIMENSIONS), tmp_path / "o.parquet")
     found = run(str(tmp_path / "o.parquet"), "--metrics", "auc")
     assert found["figures"]["auc"] == {"value": None, "low": None, "high": None, "n": 0}
 
@@ -619,7 +619,7 @@ def test_auc_of_many_outcomes_equals_scikit_learns(tmp_path: Path) -> None:
         scores: list[float | None] = [chance.randint(0, 5) / 4 for _ in range(size)]
         items = [f"i{n}" for n in range(size)]
         rows.append(slate(number, f"r{number}", items, gains=gains, scores=scores))
-    pq.write_table(table(0, rows), tmp_path / "o.parquet", row_group_size=77)
+    pq.write_table(table(0, rows, DIMENSIONS), tmp_path / "o.parquet", row_group_size=77)
     lists = run(str(tmp_path / "o.parquet"), "--metrics", "auc", "--per-list")["lists"]
     for row in rows:
         theirs = roc_auc_score([gain > 0 for gain in row.gains], row.scores)

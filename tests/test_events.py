@@ -4,20 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from default_events import DIMENSIONS, Impression, ImpressionEvent, SlateEvent, decode, decode_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.limits import MAX_DETAIL_LENGTH, MAX_EVENT_BYTES, MAX_TS, MIN_TS
-from streameval.core.events import (
-    REASONS,
-    FeedbackEvent,
-    ImpressionEvent,
-    Rejection,
-    SlateEvent,
-    decode,
-    decode_batch,
-    json_schema,
-)
+from streameval.core.events import REASONS, EventDecoder, FeedbackEvent, Rejection
 
 NOW = 1_700_000_000_000
 IMPRESSION = {"type": "impression", "ts": NOW, "user_id": "u", "item_id": "i"}
@@ -194,14 +186,14 @@ def test_a_time_outside_2000_to_2099_or_without_an_offset_is_invalid(ts):
 
 def test_an_event_is_future_beyond_the_skew_of_its_own_record():
     value = encode(IMPRESSION)
-    assert isinstance(decode(value, NOW - 1_000, 1_000), ImpressionEvent)
+    assert isinstance(decode(value, NOW - 1_000, 1_000), Impression)
     assert reason(value, NOW - 1_001, 1_000) == "future"
 
 
 def test_without_a_record_timestamp_nothing_is_future():
     latest = encode(IMPRESSION, ts=MAX_TS - 1)
-    assert isinstance(decode(latest, None, 0), ImpressionEvent)
-    assert isinstance(decode(latest, -1, 0), ImpressionEvent)  # Kafka's "no timestamp"
+    assert isinstance(decode(latest, None, 0), Impression)
+    assert isinstance(decode(latest, -1, 0), Impression)  # Kafka's "no timestamp"
 
 
 # --- What is rejected
@@ -406,7 +398,7 @@ def test_any_change_to_an_event_gives_an_event_in_bounds_or_a_rejection(
 
 
 def test_the_json_schema_names_every_kind_of_event_with_its_required_fields():
-    schema = json_schema()
+    schema = EventDecoder(DIMENSIONS, 0).json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     required = {
         kind: schema["$defs"][reference.rpartition("/")[2]]["required"]
@@ -421,7 +413,7 @@ def test_the_json_schema_names_every_kind_of_event_with_its_required_fields():
 
 
 def test_the_json_schema_says_what_the_decoder_checks():
-    properties = json_schema()["$defs"]["FeedbackEvent"]["properties"]
+    properties = EventDecoder(DIMENSIONS, 0).json_schema()["$defs"]["FeedbackEvent"]["properties"]
     assert properties["user_id"]["maxLength"] == 256
     assert properties["feedback"]["maxLength"] == 64
     assert properties["user_id"]["pattern"] == r"^[^\u0000-\u001f\u007f-\u009f]*$"

@@ -13,11 +13,11 @@ import pytest
 import redis as redis_client
 import servers
 import service
+from default_events import DIMENSIONS, decode_batch
 from scene import Scene
 from test_outcomes import expected, plain, read
 from test_partition_properties import assert_same
 
-from streameval.core.events import decode_batch
 from streameval.files.outcome_files import OutcomeFolder
 from streameval.files.snapshot_folder import snapshots
 from streameval.files.snapshots import manifest_of
@@ -79,7 +79,7 @@ def compare_files(scene, log):
     """Each slate that was given up before the last checkpoint, once; answers how many."""
     definition = scene.workers[0].definition
     found = {number: [] for number in log}
-    for row in read(OutcomeFolder(scene.settings["outcomes"], {}, {})):
+    for row in read(OutcomeFolder(scene.settings["outcomes"], {}, {}, DIMENSIONS)):
         found[row["partition"]].append(plain(definition, row))
     with redis_client.Redis.from_url(scene.redis.url) as client:
         key = f"streameval:{{test:{scene.topic}:%d}}:partition"

@@ -8,6 +8,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from default_events import ImpressionEvent
 from model import Client, Group, Member, Server, Topic, virtual_time
 from streams import to_json
 
@@ -16,7 +17,7 @@ from streameval.base.limits import FLUSH_STEP
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
-from streameval.core.events import FeedbackEvent, ImpressionEvent
+from streameval.core.events import EventDecoder, FeedbackEvent
 from streameval.core.partition import Partition, drained
 from streameval.kafka.records import Records
 from streameval.store.redis_store import RedisStateStore
@@ -482,8 +483,10 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
     """Whoever restores it publishes them: nobody else knows of them."""
     definition = Definition()
     state = Partition(definition, journal=True, keep_outcomes=True)
-    limits = Limits(1, 1, 1.0, 1.0, definition.max_clock_skew)
-    partition = AssignedPartition(0, limits, state, next_offset=0, committed=0)
+    limits = Limits(1, 1, 1.0, 1.0)
+    partition = AssignedPartition(
+        0, limits, state, EventDecoder.of(definition), next_offset=0, committed=0
+    )
     commits = []
     for number in range(4):
         event = ImpressionEvent(TS + number * 2 * definition.horizon, "u", "i", f"r{number}")

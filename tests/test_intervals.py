@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.limits import CLUSTERS
-from streameval.core.figures import ratio_stderr
+from streameval.core.windows.aggregates import ratio_stderr
 from streameval.stats.bootstrap import Replicates, user_hashes, weights
 from streameval.stats.confidence_sequences import (
     compare,

@@ -11,6 +11,7 @@ import duckdb
 import msgspec
 import numpy as np
 import pytest
+from default_events import DIMENSIONS
 
 from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence, columns
@@ -32,8 +33,7 @@ def slate(number, user, variant, clicked):
         offset=number,
         user=user,
         request=f"r{number}",
-        variant=variant,
-        surface=None,
+        labels=(variant or "", ""),
         time=START + number * 1_000,
         items=["a", "b", "c"],
         positions=[1, 2, 3],
@@ -63,7 +63,7 @@ def experiment(seed, rates, users=USERS):
 def evidence_of(rows, memory=None):
     """What the check looks at, where these are all outcome rows."""
     with duckdb.connect() as connection:
-        connection.register("files", table(0, rows))
+        connection.register("files", table(0, rows, DIMENSIONS))
         view = columns(Definition().dimensions, "variant")
         connection.execute(f"CREATE VIEW slates AS SELECT {view} FROM files")
         yield Evidence(

@@ -12,6 +12,7 @@ import pytest
 import servers
 import service as running
 from clean_service import Service, failures, results, stream
+from default_events import DIMENSIONS
 from proxy import Proxy
 from scene import Scene
 from test_files_on_servers import compare_files, kill
@@ -46,7 +47,7 @@ def path():
 
 @pytest.fixture
 def folder(bucket, path):
-    opened = OutcomeFolder(bucket.uri(path), OWNER, {"version": "0"})
+    opened = OutcomeFolder(bucket.uri(path), OWNER, {"version": "0"}, DIMENSIONS)
     opened.check()
     return opened
 
@@ -90,7 +91,7 @@ def test_a_death_between_copying_and_deleting_is_made_good(bucket, folder, path)
 def test_two_workers_that_publish_one_span_at_once_do_not_mind(bucket, folder, path, monkeypatch):
     """The second has listed the file when the first moves it away."""
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
-    other = OutcomeFolder(bucket.uri(path), OWNER, {})
+    other = OutcomeFolder(bucket.uri(path), OWNER, {}, DIMENSIONS)
     move = OutcomeFolder._move
 
     def overtaken(self, source, target):
@@ -116,14 +117,14 @@ def test_what_lies_beyond_the_checkpoint_is_removed(bucket, folder, path):
 
 def test_the_folder_of_another_deployment_is_refused(bucket, folder, path):
     with pytest.raises(RefusedError, match=r"s3://bucket/.*another deployment") as error:
-        OutcomeFolder(bucket.uri(path), OWNER | {"group": "h"}, {}).check()
+        OutcomeFolder(bucket.uri(path), OWNER | {"group": "h"}, {}, DIMENSIONS).check()
     assert "testing" not in str(error.value)
 
 
 def test_a_store_that_is_away_is_an_error_of_the_world_and_comes_back(bucket, path):
     """The worker tries the same step again until it goes through."""
     with Proxy(bucket.server.port) as proxy:
-        folder = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {})
+        folder = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {}, DIMENSIONS)
         folder.check()
         folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
         proxy.refuse = True
@@ -140,7 +141,7 @@ def test_a_store_that_is_away_is_an_error_of_the_world_and_comes_back(bucket, pa
 def test_an_upload_that_is_cut_off_leaves_no_object_and_is_done_again(bucket, folder, path):
     """The store keeps its parts, and shows none of them."""
     with Proxy(bucket.server.port) as proxy:
-        cut_off = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {})
+        cut_off = OutcomeFolder(bucket.uri(path, port=proxy.port), OWNER, {}, DIMENSIONS)
         proxy.drop_replies(1_000, after=1)  # the upload is begun, no more is heard
         with pytest.raises(UnreachableError):
             cut_off.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
@@ -157,7 +158,7 @@ def test_an_upload_that_is_cut_off_leaves_no_object_and_is_done_again(bucket, fo
 def test_a_bucket_that_is_absent_is_said_by_writer_and_readers(bucket):
     absent = bucket.uri("out", bucket="absent")
     with pytest.raises(UnreachableError, match="Bucket 'absent' not found") as error:
-        OutcomeFolder(absent, OWNER, {}).check()
+        OutcomeFolder(absent, OWNER, {}, DIMENSIONS).check()
     one_line(error)
     with pytest.raises(UnreachableError, match="there is no bucket absent") as error:
         dataset(absent)
@@ -167,7 +168,7 @@ def test_a_bucket_that_is_absent_is_said_by_writer_and_readers(bucket):
 def test_keys_that_are_wrong_are_said_by_writer_and_readers():
     with servers.s3(strict=True) as strict:
         with pytest.raises(UnreachableError, match="ACCESS_DENIED") as error:
-            OutcomeFolder(strict.uri("out"), OWNER, {}).check()
+            OutcomeFolder(strict.uri("out"), OWNER, {}, DIMENSIONS).check()
         one_line(error)
         with pytest.raises(UnreachableError, match="INVALID_ACCESS_KEY_ID") as error:
             dataset(strict.uri("out"))

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import duckdb
 import pyarrow.parquet
 import pytest
+from default_events import DIMENSIONS, ImpressionEvent, SlateEvent
 from streams import cuts, hostile
 from world import World, simulate
 
@@ -23,12 +24,12 @@ from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
-from streameval.core.events import FeedbackEvent, ImpressionEvent, SlateEvent, SlateItem
+from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
-from streameval.core.partition import Partition
-from streameval.files.outcome_files import SCHEMA, OutcomeFolder, dataset, pseudonyms
+from streameval.core.partition import Partition, drained
+from streameval.files.outcome_files import OutcomeFolder, dataset, pseudonyms, schema_of
 from streameval.worker.outcome_writer import OutcomeWriter
 
 SEEDS = 100
@@ -84,15 +85,13 @@ def _row(definition, slate, offset):
         for kind, events in one.feedback.items()
         for event in events
     )
-    labels = dict(zip(definition.dimensions, slate.segment, strict=True))
-    variant = labels.get("variant", "")
     request = slate.request_id or ""
-    return slate.user_id, request, slate.time, offset, variant, items, feedback
+    return slate.user_id, request, slate.time, offset, slate.segment, items, feedback
 
 
 def plain(definition, row):
     """The same of a row of ours, an `Outcome` or a dictionary read from a file."""
-    row = row if isinstance(row, dict) else _as_dictionary(row)
+    row = row if isinstance(row, dict) else _as_dictionary(definition, row)
     items = tuple(
         (rank, item, position or 0, shown, gain)
         for rank, item, position, shown, gain in zip(
@@ -108,21 +107,22 @@ def plain(definition, row):
         (row["items"][one["item"]], one["kind"], one["value"], one["delay"], one["retract"])
         for one in row["feedback"]
     )
-    variant = (row["variant"] or "") if "variant" in definition.dimensions else ""
+    segment = tuple(row[name] or "" for name in definition.dimensions)
     return (
         row["user"],
         row["request"] or "",
         row["time"],
         row["offset"],
-        variant,
+        segment,
         items,
         feedback,
     )
 
 
-def _as_dictionary(row):
-    names = ("offset", "user", "request", "variant", "time", "items", "positions", "ranks")
+def _as_dictionary(definition, row):
+    names = ("offset", "user", "request", "time", "items", "positions", "ranks")
     found = {name: getattr(row, name) for name in (*names, "shown", "gains")}
+    found |= dict(zip(definition.dimensions, row.labels, strict=True))
     found["feedback"] = [
         {name: getattr(one, name) for name in ("item", "kind", "value", "delay", "retract")}
         for one in row.feedback
@@ -166,7 +166,7 @@ class Log:
             partition.flush()
             rows, saved = [], None
             if rng.random() < saves:
-                rows = partition.outcomes_of(partition.take_given_up())
+                rows = partition.outcomes_of(drained(partition.finalizing()))
                 saved = checkpoint(partition, f"{until}-{rng.random()}")
             if rng.random() < kills:  # before the pointer flips
                 partition = self.start()
@@ -201,13 +201,13 @@ def test_slates_from_before_outcomes_were_kept_have_none():
     end = ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)
     state.apply([again, other, end], [1, 2, 3])
     state.flush()
-    assert [(row.user, row.offset) for row in state.outcomes_of(state.take_given_up())] == [
+    assert [(row.user, row.offset) for row in state.outcomes_of(drained(state.finalizing()))] == [
         ("u2", 2)
     ]
 
 
 def test_the_first_scores_and_the_earliest_labels_stay():
-    definition = Definition()
+    definition = Definition(dimensions=("variant", "surface"))
     state = Partition(definition, keep_outcomes=True)
     first = SlateEvent(TIME, "u1", "r1", (SlateItem("a", 1, 0.5, 0.25), "b"), "A", "home")
     state.apply(
@@ -220,17 +220,17 @@ def test_the_first_scores_and_the_earliest_labels_stay():
         [5, 6, 7, 8],
     )
     state.flush()
-    (row,) = state.outcomes_of(state.take_given_up())
-    assert (row.offset, row.variant, row.surface) == (5, "A", "home")
+    (row,) = state.outcomes_of(drained(state.finalizing()))
+    assert (row.offset, row.labels) == (5, ("A", "home"))
     assert (row.scores, row.propensities) == ([0.5, 0.75], [0.25, None])
     assert (row.gains, row.feedback) == (
         [0.0, 1.0],
         [FeedbackOutcome(1, "click", 1.0, 9, retract=False)],
     )
-    assert state.outcomes_of(state.take_given_up()) == []
+    assert state.outcomes_of(drained(state.finalizing())) == []
 
 
-@pytest.mark.parametrize("dimensions", [("variant",), ()])
+@pytest.mark.parametrize("dimensions", [("variant", "surface"), ("surface",), ()])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("come", ["together", "apart", "flushed"])
 def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, come, dimensions):
@@ -251,8 +251,9 @@ def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, come, dim
         state.flush()
     state.apply([ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)], [9])
     state.flush()
-    row = next(row for row in state.outcomes_of(state.take_given_up()) if row.user == "u1")
-    assert (row.variant, row.surface) == ("A", "a-page")
+    row = next(row for row in state.outcomes_of(drained(state.finalizing())) if row.user == "u1")
+    smaller = {"variant": "A", "surface": "a-page"}
+    assert row.labels == tuple(smaller[name] for name in dimensions)
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -284,13 +285,13 @@ def test_a_machine_that_repeats_a_click_fills_neither_memory_nor_files(batch, re
             [
                 longest,
                 *(
-                    len(slate.particulars.log)
-                    for user in state.attribution.users.values()
+                    len(slate.details.log)
+                    for user in state.slates.users.values()
                     for slate in user.open_slates()
                 ),
             ]
         )
-    (row,) = state.outcomes_of(state.take_given_up())
+    (row,) = state.outcomes_of(drained(state.finalizing()))
     of_a = [entry for entry in row.feedback if entry.item == 0]
     assert [entry.delay for entry in of_a[:98]] == [10 * n for n in range(98)]
     assert [(entry.delay, entry.retract) for entry in of_a[98:]] == [
@@ -312,8 +313,7 @@ def test_the_feedback_that_is_kept_does_not_depend_on_the_order_of_arrival():
         ):
             state.apply([event], [0])
             state.flush()
-        assert state.attribution.log_limits == {}, "the slate is gone"
-        (row,) = state.outcomes_of(state.take_given_up())
+        (row,) = state.outcomes_of(drained(state.finalizing()))
         return [entry.delay for entry in row.feedback]
 
     for size in (97, 98, 99, 100, 101, 199, 200, 201, 205, 350):
@@ -326,8 +326,7 @@ def an_outcome(number, time=TIME, **changes):
         "offset": number,
         "user": f"u{number}",
         "request": f"r{number}",
-        "variant": "A",
-        "surface": None,
+        "labels": ("A", ""),
         "time": time,
         "items": ["a", "b"],
         "positions": [1, None],
@@ -343,7 +342,7 @@ def an_outcome(number, time=TIME, **changes):
 
 @pytest.fixture
 def folder(tmp_path):
-    opened = OutcomeFolder(str(tmp_path / "out"), OWNER, {"version": "0"})
+    opened = OutcomeFolder(str(tmp_path / "out"), OWNER, {"version": "0"}, DIMENSIONS)
     opened.check()
     return opened
 
@@ -374,11 +373,11 @@ def offsets(folder):
 
 
 def test_a_row_comes_back_as_it_was_written(folder):
-    alone = an_outcome(2, TIME + HOUR, request=None, variant=None, feedback=[])
+    alone = an_outcome(2, TIME + HOUR, request=None, labels=("", ""), feedback=[])
     folder.write(Span(3, 0, 9, "aa"), [an_outcome(1), alone])
     folder.publish("p3-0-9-aa")
     one, two = sorted(read(folder), key=lambda row: row["offset"])
-    names = [field.name for field in SCHEMA]
+    names = [field.name for field in schema_of(DIMENSIONS)]
     assert {name: one[name] for name in names} == {
         "partition": 3,
         "offset": 1,
@@ -463,24 +462,24 @@ def test_an_unpublished_span_goes_when_no_commit_can_be_under_way_any_more(folde
 
 
 def test_the_folder_of_another_deployment_is_refused(folder):
-    OutcomeFolder(folder.root, OWNER, {}).check()
+    OutcomeFolder(folder.root, OWNER, {}, DIMENSIONS).check()
     with pytest.raises(RefusedError, match=r"another deployment.*choose another folder"):
-        OutcomeFolder(folder.root, OWNER | {"group": "h"}, {}).check()
+        OutcomeFolder(folder.root, OWNER | {"group": "h"}, {}, DIMENSIONS).check()
 
 
 def test_a_folder_that_cannot_be_used_is_an_error_of_the_world(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnreachableError, match=r"outcomes: .* cannot be used now"):
-        OutcomeFolder(str(tmp_path / "file" / "out"), OWNER, {}).check()
+        OutcomeFolder(str(tmp_path / "file" / "out"), OWNER, {}, DIMENSIONS).check()
 
 
 def test_a_uri_that_names_no_file_system_is_refused():
     with pytest.raises(InputError, match="not a URI of a file system"):
-        OutcomeFolder("gopher://host/out", OWNER, {}).check()
+        OutcomeFolder("gopher://host/out", OWNER, {}, DIMENSIONS).check()
 
 
 def test_a_uri_names_a_folder_too(tmp_path):
-    opened = OutcomeFolder(f"file://{tmp_path}/out", OWNER, {})
+    opened = OutcomeFolder(f"file://{tmp_path}/out", OWNER, {}, DIMENSIONS)
     opened.check()
     opened.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
     opened.publish("p0-0-9-aa")
@@ -493,7 +492,7 @@ def test_pseudonyms_are_hmac_sha256_in_hex(tmp_path):
     assert name("what do ya want for nothing?") == (
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
     )
-    folder = OutcomeFolder(str(tmp_path), OWNER, {}, user=name)
+    folder = OutcomeFolder(str(tmp_path), OWNER, {}, DIMENSIONS, user=name)
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])
     folder.publish("p0-0-9-aa")
     assert [row["user"] for row in read(folder)] == [name("u1")]
@@ -508,7 +507,7 @@ class Recorded(World):
     root = None
 
     def folder(self):
-        return OutcomeFolder(self.root, OWNER, {})
+        return OutcomeFolder(self.root, OWNER, {}, self.definition.dimensions)
 
     def files_of(self, number):
         return [row for row in read(self.files) if row["partition"] == number]

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from unittest.mock import Mock
 
+from default_events import SlateEvent
 from streams import placed
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
@@ -13,13 +14,11 @@ from test_partition_properties import assert_same, run
 from streameval.base.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slate as slates_module
-from streameval.core.attribution import Attribution
 from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.definition import Window
-from streameval.core.events import SlateEvent
 from streameval.core.oracle.figures import oracle
-from streameval.core.partition import Partition
-from streameval.core.windows import panes as windows_module
+from streameval.core.partition import Partition, drained
+from streameval.core.windows import tables as windows_module
 
 
 def test_segments_beyond_the_bound_are_other_in_order_of_arrival():
@@ -59,28 +58,28 @@ def test_a_showing_that_turns_out_older_gives_its_feedback_to_the_one_between():
 
 def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_open():
     """One user, say `anonymous`, can have all the traffic: its open slates are many."""
-    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
+    attribution = Partition(DEFINITION).attribution
     attribution._nearest = Mock(wraps=attribution._nearest)
     attribution.apply([show(0, "first", request="r"), *(click(1, f"i{n}") for n in range(10))])
     for n in range(20):
         attribution.apply([show(2, "first", request=f"r{n}")])
-        attribution.resolve()
-        attribution.dirty.clear()
+        drained(attribution.resolving())
+        attribution.slates.dirty.clear()
     assert attribution.waiting == 10
     assert attribution._nearest.call_count == 10
 
 
 def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user():
     """The same for the first match: of very many slates with the item, the newest decide."""
-    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
+    attribution = Partition(DEFINITION).attribution
     attribution._shown = Mock(wraps=attribution._shown)
     slates = 10 * MANY_SLATES
     for n in range(slates):
         attribution.apply([show(n, "item", request=f"r{n}")])
-        attribution.resolve()
-        attribution.dirty.clear()
+        drained(attribution.resolving())
+        attribution.slates.dirty.clear()
     attribution.apply([click(n, "item") for n in range(slates - 50, slates)])
-    attribution.resolve()
+    drained(attribution.resolving())
     assert attribution.waiting == 0
     assert attribution._shown.call_count <= 2 * 50 * 50
 
@@ -100,11 +99,11 @@ def test_dicts_of_slates_hold_one_string_of_each_item_and_lists_are_one(monkeypa
     saved = checkpoint(partition, "0")
     restored = restore(DEFINITION, saved.header, saved.chunks)
     for state in (partition, restored):
-        slates = list(state.attribution.users["u"].open_slates())
+        slates = list(state.slates.users["u"].open_slates())
         assert len(slates) == 4
         # A list that came whole is one string, which holds them all.
-        assert [slate.shown for slate in slates if isinstance(slate.shown, str)] == ["a-1\na-2"] * 2
-        dicts = [slate.shown for slate in slates if isinstance(slate.shown, dict)]
+        assert [slate.record()[5] for slate in slates if slate.is_packed] == ["a-1\na-2"] * 2
+        dicts = [slate.items for slate in slates if not slate.is_packed]
         assert len({id(item) for shown in dicts for item in shown}) == 2
     monkeypatch.setattr(slates_module, "MAX_SHARED_ITEMS", 10)
     for n in range(50):
@@ -118,9 +117,9 @@ def test_a_state_that_is_dropped_is_gone():
     events = [show(n, f"i{n}", request="r") for n in range(3)]
     partition.apply([*events, click(3, "i1"), click(3, "i2", request="r"), click(4, "late")])
     partition.flush()
-    (user,) = partition.attribution.users.values()
+    (user,) = partition.slates.users.values()
     (slate,) = user.open_slates()
-    assert slate.soft
+    assert slate.provisional
     assert len(user.pending) == 2
     del partition
     gc.collect()
@@ -140,9 +139,9 @@ def test_scores_take_room_for_the_clusters_that_have_any_and_grow_by_doubling(mo
         partition.apply([show(0, request=request, variant=f"v{n}"), click(1, request=request)])
         partition.flush()
         partition.update_windows()
-    (window,) = partition.windows
-    assert segments <= len(window.live.totals.scores.sums) <= 2 * (segments + 1)
-    assert len(window.matured.totals.scores.sums) == 0
+    (window,) = partition.windows.states
+    assert segments <= len(window.live.totals[2].sums) <= 2 * (segments + 1)
+    assert len(window.matured.totals[2].sums) == 0
     # Twice for each basis, once for each of its arrays, every time that it doubles.
     assert grown.call_count <= 2 * 6 * math.log2(segments)
     assert len(partition.document()["ranking"]) == 2 * segments
@@ -158,8 +157,8 @@ def test_rows_of_scores_whose_panes_are_gone_are_used_again():
         partition.apply([click(at, request=request, user=user)])
         partition.flush()
         partition.update_windows()
-    for basis in (partition.windows[0].live, partition.windows[0].matured):
-        assert len(basis.totals.scores.sums) <= 256
+    for basis in (partition.windows.states[0].live, partition.windows.states[0].matured):
+        assert len(basis.totals[2].sums) <= 256
 
 
 def test_a_checkpoint_is_made_in_pieces_of_bounded_work_and_the_state_can_be_read_between(
@@ -202,9 +201,9 @@ def test_a_checkpoint_is_made_in_pieces_of_bounded_work_and_the_state_can_be_rea
 
 
 def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_before():
-    attribution = Attribution(DEFINITION, lambda _user, _segment: 0)
+    attribution = Partition(DEFINITION).attribution
     others = [click(0, kind=f"k{n}") for n in range(MAX_FEEDBACK_KINDS + 5)]
     attribution.apply([*others, click(0)])
-    attribution.resolve()
+    drained(attribution.resolving())
     assert attribution.feedback_kinds["click"] == 1
     assert attribution.feedback_kinds["__other__"] == 5

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
-from streameval.core import attribution, open_slates
 from streameval.core import checkpoint as checkpoint_module
-from streameval.core import partition as partition_module
+from streameval.core import users
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
 from streameval.core.oracle.figures import oracle
@@ -173,7 +172,7 @@ def _tidy_up_often(seed, monkeypatch):
     several chunks of one checkpoint: for half."""
     if seed % 2:
         monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 3)
-        monkeypatch.setattr(partition_module, "SMALLEST_RENUMBERING", 2)
+        monkeypatch.setattr(panes, "SMALLEST_RENUMBERING", 2)
         monkeypatch.setattr(panes, "MAX_PIECES", 2)
 
 
@@ -206,8 +205,7 @@ def test_the_order_of_arrival_within_l_changes_nothing(seed):
 
 def test_an_index_of_slates_by_item_changes_nothing(seed, monkeypatch):
     """As if every user had too many open slates to look through."""
-    for module in (attribution, open_slates):
-        monkeypatch.setattr(module, "MANY_SLATES", seed % 3)
+    monkeypatch.setattr(users, "MANY_SLATES", seed % 3)
     definition, events, rng = drawn(seed)
     expected = oracle(definition, events)
     assert_same(run(definition, [[event] for event in events]), expected)

@@ -9,11 +9,12 @@ import json
 import random
 
 import pytest
+from default_events import Impression, decode
 from plain_parser import Rejected, parse
 from streams import hostile, to_json
 
 from streameval.base.limits import MAX_EVENT_BYTES
-from streameval.core.events import FeedbackEvent, ImpressionEvent, Rejection, decode
+from streameval.core.events import FeedbackEvent, Rejection
 
 SEEDS = 300
 TS = 1_767_614_400_000
@@ -152,7 +153,7 @@ def agree(value, stamp):
 def plain(event):
     """An event's fields, with the types that matter."""
     names = ("ts", "user_id", "request_id")
-    if isinstance(event, ImpressionEvent):
+    if isinstance(event, Impression):
         names += ("item_id", "position", "variant", "surface", "score", "propensity")
     elif isinstance(event, FeedbackEvent):
         names += ("item_id", "feedback", "value", "retract")

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from default_events import Impression, SlateEvent, decode
 
 from streameval.base.errors import StreamevalError
 from streameval.cli.app import app
 from streameval.config.settings import PREFIX, SECRETS, Settings
-from streameval.core.events import REASONS, ImpressionEvent, Rejection, SlateEvent, decode
+from streameval.core.events import REASONS, Rejection
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -37,7 +38,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_every_example_of_an_event_is_one():
     kinds = [type(decode(text.encode(), None, 0)) for text in blocks(EVENTS, "json")]
     assert Rejection not in kinds
-    assert {SlateEvent, ImpressionEvent} < set(kinds)
+    assert {SlateEvent, Impression} < set(kinds)
 
 
 def test_every_example_of_a_rejection_is_rejected_for_that_reason():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -50,10 +51,12 @@ def outcomes(
         slate(number, [0.0, 1.0, 0.0], score=score, items=["common", f"i{number % 50}", "last"])
         for number in range(count)
     ]
-    rows[::2] = [replace(row, variant=variant or row.variant) for row in rows[::2]]
+    rows[::2] = [
+        replace(row, labels=(variant or row.labels[0], row.labels[1])) for row in rows[::2]
+    ]
     folder.mkdir(exist_ok=True)
     path = folder / "outcomes.parquet"
-    pq.write_table(table(0, rows), path)
+    pq.write_table(table(0, rows, DIMENSIONS), path)
     return str(path)
 
 

@@ -9,11 +9,11 @@ import cramjam
 import pytest
 import redis
 import servers
+from default_events import ImpressionEvent
 
 from streameval.base.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
-from streameval.core.events import ImpressionEvent
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
@@ -70,7 +70,7 @@ async def stored(topic, definition, log=Log):
 
 def restorer(store, log, definition, *, reset=False):
     settings = SimpleNamespace(definition=lambda: definition, start_from="earliest")
-    limits = Limits(1, 1, 1.0, 1.0, 1)
+    limits = Limits(1, 1, 1.0, 1.0)
     return PartitionRestorer(
         settings, limits, log(), store, OutcomeWriter(None, store), reset_windows=reset
     )

@@ -5,22 +5,22 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from streameval.core.windows.panes import Scores, ScoreSums
+from streameval.core.windows.tables import SparseTotals, Table
 
 
 def test_a_row_whose_sum_is_zero_is_found_again_while_room_is_made():
-    sums = ScoreSums(1)
-    first = Scores(np.arange(256, dtype=np.int32), np.ones((256, 1), np.int64))
+    sums = SparseTotals(1)
+    first = Table(np.arange(256, dtype=np.int32), np.ones((1, 256), np.int64))
     sums.add(first, 1)
     sums.add(first, -1)
-    sums.add(Scores(np.array([0, 256], np.int32), np.array([[5], [7]])), 1)
+    sums.add(Table(np.array([0, 256], np.int32), np.array([[5, 7]])), 1)
     assert sums.of(np.array([0, 1, 255, 256]))[:, 0].tolist() == [5, 0, 0, 7]
 
 
 @pytest.mark.parametrize("number", range(10))
 def test_sums_are_those_of_a_dict_in_any_order(number):
     chance = np.random.default_rng(number)
-    sums, known, added = ScoreSums(2), defaultdict(lambda: np.zeros(2, np.int64)), []
+    sums, known, added = SparseTotals(2), defaultdict(lambda: np.zeros(2, np.int64)), []
     for _ in range(60):
         sign = 1
         if added and chance.random() < 0.5:
@@ -28,10 +28,10 @@ def test_sums_are_those_of_a_dict_in_any_order(number):
         else:
             size = int(chance.integers(1, 200))
             keys = chance.integers(0, 4_000, size).astype(np.int32)
-            rows = Scores(keys, chance.integers(0, 9, (size, 2)))
+            rows = Table(keys, chance.integers(0, 9, (2, size)))
             added.append(rows)
         sums.add(rows, sign)
-        for key, values in zip(rows.keys.tolist(), rows.values, strict=True):
+        for key, values in zip(rows.keys.tolist(), rows.values.T, strict=True):
             known[key] += sign * values
         everything = np.arange(4_000)
         expected = np.array([known[key] for key in range(4_000)])

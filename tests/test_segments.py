@@ -91,11 +91,11 @@ def test_a_place_is_free_again_when_nothing_can_show_its_segment():
     assert variants((0, "A"), (1, "B"), (1, "A"), (span + 1, "C"))[1] == {"__other__"}
     assert variants((0, "A"), (0, "B"), (span + 1, "B"), (span + 1, "C"))[1] == {"B", "C"}
     many, _ = variants(*((n * (span + 1), f"v{n}") for n in range(50)))
-    segments = many.attribution.segments
+    segments = many.segments
     assert segments.overflowed == 0
     assert len(segments.values) <= 3
     saved = checkpoint(many, "0")
-    again = restore(definition, saved.header, saved.chunks).attribution.segments
+    again = restore(definition, saved.header, saved.chunks).segments
     assert (again.values, again.shown) == (segments.values, segments.shown)
 
 
@@ -118,7 +118,7 @@ def test_an_index_that_rows_still_hold_is_not_used_again_before_they_are_booked(
     partition.flush()
     assert partition.changes.impressions == {("A",): (1, 0), ("B",): (1, 0), ("C",): (1, 0)}
     assert partition.changes.positives == {(("A",), 0): (1, 0)}
-    assert partition.attribution.segments.leaving == []
+    assert partition.segments.leaving == []
 
 
 def test_a_segment_that_comes_back_in_one_batch_is_counted_whole():
@@ -173,4 +173,4 @@ def test_segments_of_an_ordinary_log_keep_their_places():
     for n in range(10):
         partition.apply([show(10 * n * span, variant=f"v{n}", request=f"r{n}")])
         partition.flush()
-    assert partition.attribution.segments.values == [(f"v{n}",) for n in range(10)]
+    assert partition.segments.values == [(f"v{n}",) for n in range(10)]

@@ -21,7 +21,7 @@ from streameval.base.errors import ConfigError, InputError, RefusedError, Unusab
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.figures import oracle
-from streameval.core.partition import Partition
+from streameval.core.partition import Partition, drained
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, take, take_from
@@ -46,7 +46,7 @@ class FakeStore:
             at += len(batch)
             counters.add(state.flush())
         state.sums(state.watermark + idle)
-        state.outcomes_of(state.take_given_up())
+        state.outcomes_of(drained(state.finalizing()))
         saved = checkpoint(state, "0")
         self.token = token
         rows = [UserRow(user, at, **row) for user, row in counters.users.items()]

@@ -20,6 +20,7 @@ import redis as redis_client
 import servers
 import service
 from comparison import compare_users, expected
+from default_events import decode_batch
 from scene import Scene
 from test_partition_properties import Counters, assert_same
 from traffic import traffic
@@ -28,7 +29,6 @@ from streameval.base.errors import UnusableStateError
 from streameval.core import fingerprint as fingerprint_module
 from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
-from streameval.core.events import decode_batch
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition

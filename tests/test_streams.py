@@ -3,9 +3,9 @@
 import random
 from collections import Counter
 
+from default_events import decode
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver, to_json
 
-from streameval.core.events import decode
 from streameval.core.oracle.figures import oracle
 
 

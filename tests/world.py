@@ -34,7 +34,7 @@ from test_partition_properties import assert_same
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_BATCH_USERS
 from streameval.config.settings import Settings
-from streameval.core import attribution, open_slates, partition
+from streameval.core import attribution, ledger, open_slates
 from streameval.core.checkpoint import restore
 from streameval.core.oracle.figures import _users, oracle
 from streameval.core.oracle.slates import history
@@ -742,7 +742,7 @@ def cut_in_steps(monkeypatch):
     """Let the loop breathe while a commit is made, as many events do: no time passes here."""
     monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
-    for module in (attribution, partition, open_slates):
+    for module in (attribution, ledger, open_slates):
         monkeypatch.setattr(module, "FLUSH_STEP", 3)
 
 

@@ -24,7 +24,7 @@ from zlib import crc32
 from streameval.base.errors import InputError
 from streameval.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.checks.result import duration
-from streameval.core.events import Event, decode_batch
+from streameval.core.events import Event, EventDecoder
 from streameval.core.replay import lines_of
 from streameval.files.locations import reaching
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
@@ -42,10 +42,10 @@ _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
 
 def decoded(
-    values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
+    values: Sequence[bytes | None], timestamps: Sequence[int] | None, decoder: EventDecoder
 ) -> Iterator[Event | None]:
     """Decode the event of each record, None for a rejected one."""
-    events, rejected = decode_batch(values, timestamps, max_clock_skew)
+    events, rejected = decoder.decode_batch(values, timestamps)
     wrong = {index for index, _ in rejected}
     good = iter(events)
     return (None if index in wrong else next(good) for index in range(len(values)))
@@ -55,7 +55,7 @@ def decoded(
 
 
 def of_files(
-    texts: Iterable[str], max_clock_skew: int
+    texts: Iterable[str], decoder: EventDecoder
 ) -> Callable[[Snapshot, Snapshot | None], Recorded]:
     """Read the logs that options name: files of JSON lines, a record a line.
 
@@ -77,7 +77,7 @@ def of_files(
         logs = {
             number: Log(
                 begin,
-                partial(_lines, name, begin, max_clock_skew),
+                partial(_lines, name, begin, decoder),
                 since=earlier if begin else None,
             )
             for number, begin, name in named
@@ -100,9 +100,9 @@ def _named(text: str) -> tuple[int, int, str]:
     return int(found[1]), int(found[2] or 0), found[3]
 
 
-def _lines(name: str, begin: int, max_clock_skew: int) -> Iterator[Records]:
+def _lines(name: str, begin: int, decoder: EventDecoder) -> Iterator[Records]:
     for values in lines_of(name):
-        yield list(enumerate(decoded(values, None, max_clock_skew), begin))
+        yield list(enumerate(decoded(values, None, decoder), begin))
         begin += len(values)
 
 
@@ -283,8 +283,9 @@ def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[
             async for columns in topic.read(number, begin, end):
                 yield columns
 
+    decoder = EventDecoder.of(settings.definition())
     with asyncio.Runner() as runner:
         parts = read()
         while (columns := runner.run(following(parts))) is not None:
-            events = decoded(columns.values, columns.timestamps, settings.max_clock_skew)
+            events = decoded(columns.values, columns.timestamps, decoder)
             yield list(zip(columns.offsets, events, strict=True))

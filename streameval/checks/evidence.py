@@ -250,12 +250,12 @@ def gather(
     days before reading them; None: of all files. Raises `InputError`, `UnreachableError`.
     """
     wanted = "the folder of the outcome files (dt=…)"
-    source = outcome_files(outcomes, "outcomes", wanted, newest_days)
+    source = outcome_files(outcomes, definition, "outcomes", wanted, newest_days)
     earlier = None if reference is None else _earlier(reference)
     others = None
     if reference is not None and earlier is None:
         what = "a snapshot, or a folder of outcome files (dt=…)"
-        others = outcome_files(str(reference), "reference", what)
+        others = outcome_files(str(reference), definition, "reference", what)
         if not others.files:
             raise InputError(
                 f"{redacted(str(reference))} holds neither a snapshot nor outcome files"
@@ -299,7 +299,9 @@ def _day(name: str) -> int:
     return round(datetime.fromisoformat(name).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def outcome_files(root: str, subject: str, wanted: str, newest_days: int | None = None) -> Dataset:
+def outcome_files(
+    root: str, definition: Definition, subject: str, wanted: str, newest_days: int | None = None
+) -> Dataset:
     """Find the outcome files below a folder or URI; `subject` begins each message.
 
     Raises `InputError` unless the path is a folder, and for a file of another shape among all
@@ -310,7 +312,7 @@ def outcome_files(root: str, subject: str, wanted: str, newest_days: int | None 
         if not is_uri(name) and not Path(name).is_dir():
             what = "is a file" if Path(name).exists() else "no such folder"
             raise InputError(f"{subject}: {name}: {what}: give {wanted}")
-    source = dataset(root, subject)
+    source = dataset(root, definition.dimensions, subject)
     days = days_of(source)
     chosen = days[-newest_days:] if newest_days is not None else days
     first = chosen[0] if chosen else ""

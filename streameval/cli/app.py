@@ -266,11 +266,12 @@ def rules(
 
 
 @app.command(epilog="Example: streameval schema > event.schema.json")
-def schema() -> None:
+def schema(config: Config = None) -> None:
     """Print the JSON Schema of the events that producers send."""
-    from streameval.core.events import json_schema
+    from streameval.core.events import EventDecoder
 
-    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    decoder = EventDecoder.of(settings_of(config).definition())
+    typer.echo(json.dumps(decoder.json_schema(), indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -105,6 +105,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
     from streameval.checks.evidence import gather
     from streameval.checks.run import run
     from streameval.checks.specification import arm_of, load
+    from streameval.core.events import EventDecoder
     from streameval.files.locations import on_disk
     from streameval.files.outcome_files import pseudonyms
     from streameval.files.snapshot_folder import earlier_than, snapshots
@@ -120,6 +121,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
         raise InputError("--log: a log is compared with a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
     key = settings.pseudonymize
+    decoder = EventDecoder.of(definition)
     with gather(
         root,
         definition,
@@ -128,7 +130,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
         reference=None if reference is None else on_disk(reference),
         period=specification.period,
         arm=arm_of(specification, definition),
-        recorded=of_files(logs, settings.max_clock_skew) if logs else of_kafka(settings, before),
+        recorded=of_files(logs, decoder) if logs else of_kafka(settings, before),
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
         users_expire=settings.user_ttl is not None,
     ) as evidence:

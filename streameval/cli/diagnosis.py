@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.cli.foreign_formats import recognise
-from streameval.core.events import Event, Rejection, decode_batch
+from streameval.core.events import Event, EventDecoder, Rejection
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
@@ -100,7 +100,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
     # Decode without the records' timestamps: a wrong clock is a finding of its own.
     values = [record.value for record in records]
-    events, rejected = decode_batch(values, None, settings.max_clock_skew)
+    events, rejected = EventDecoder.of(settings.definition()).decode_batch(values)
     refused = {index for index, _ in rejected}
     kept = [record for index, record in enumerate(records) if index not in refused]
     newest = max(record.timestamp for record in records)

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
@@ -45,7 +46,14 @@ from streameval.base.limits import (
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
-from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive, Window
+from streameval.core.definition import (
+    DEFAULT_WINDOWS,
+    MAX_DIMENSIONS,
+    RESERVED_NAMES,
+    Definition,
+    Positive,
+    Window,
+)
 
 PREFIX: Final = "STREAMEVAL_"
 """The beginning of an environment variable's name."""
@@ -83,6 +91,14 @@ def _name(value: str) -> str:
     # Kafka's rule for topics; groups share it, because both are part of Redis' keys.
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
         raise ValueError(f"write 1 to 249 of the characters A-Z a-z 0-9 . _ - , not {value!r}")
+    return value
+
+
+def _dimension(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
+        raise ValueError(f"{value!r} is no name of a field: letters, digits and _, a letter first")
+    if value.lower() in RESERVED_NAMES or len(value) > MAX_LABEL_LENGTH:
+        raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
     return value
 
 
@@ -275,9 +291,11 @@ class Settings(BaseSettings):
     ndcg_gain: Literal["linear", "exponential"] = Field(
         "linear", description="Whether a gain g counts as g or as 2^g - 1 in NDCG."
     )
-    dimensions: tuple[Literal["variant", "surface"], ...] = Field(
+    dimensions: tuple[Annotated[str, AfterValidator(_dimension)], ...] = Field(
         ("variant",),
-        description="The fields of events that split the figures into segments; may be empty.",
+        max_length=MAX_DIMENSIONS,
+        description="Text fields of impressions and slates that split the figures into segments;"
+        " empty for none.",
     )
     max_segments: Integer = Field(
         200,
@@ -456,7 +474,7 @@ class Settings(BaseSettings):
         _distinct("positives", kinds)
         for kind in self.gains.keys() - set(kinds):
             raise ValueError(f"gains: {kind!r} is not in positives, so nothing would gain by it")
-        _distinct("dimensions", self.dimensions)
+        _distinct("dimensions", [name.lower() for name in self.dimensions])
         _distinct("windows", [window.size for window in self.windows])
         if list(self.ks) != sorted(set(self.ks)):
             raise ValueError(f"ks: write them rising and once each, not {list(self.ks)}")

@@ -1,4 +1,4 @@
-"""Slates, waiting feedback, and who gets the credit: DESIGN section 2 for one partition.
+"""Attribution: slates, waiting feedback, and the slate that gets the credit, in one partition.
 
 Rules of this file (A is the attribution window, L the allowed lateness, wm the watermark):
 
@@ -10,80 +10,54 @@ Rules of this file (A is the attribution window, L the allowed lateness, wm the 
    slate, and moving the slate's time leaves accepted feedback within A (it is at most L younger).
 3. Feedback without a request can be taken over by a nearer showing until wm passes ts + L. Until
    then it is *pending*, attributed or not, and is matched again when its item is shown again.
-4. A slate is given up once wm passes its time + A + L: by rules 1-3 nothing can change it then.
+4. A slate is finalized once wm passes its time + A + L: by rules 1-3 nothing can change it then.
 
-Hot path: `apply` only records (what was shown goes into the slate, feedback into a list);
-attribution happens once per flush, in `resolving`, for the slates and users that changed. By the
-order-invariance of the rules the answer does not depend on where a flush falls. What is searched
-stands in order of time (`timeline`), whatever one user may have open. Two things are
-booked at once (`rows`), since nearly always nothing changes them: a list that comes whole as a
-slate of its own, and the first feedback to a slate. No flush looks at those, unless something does.
+Hot path: `apply` only records. An impression goes into its slate, feedback into a list. Attribution
+happens once a flush, in `resolving`, for the slates and users that changed. By the order-invariance
+of the rules the result does not depend on where a flush falls. All searches are in order of time
+(`timeline`), however many slates one user may have open.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from operator import itemgetter
+from typing import Any
 
 from streameval.base.limits import (
     FLUSH_STEP,
-    MANY_SLATES,
     MAX_FEEDBACK_KINDS,
-    MAX_ITEMS,
     MAX_LOGGED_FEEDBACK,
     MAX_TS,
     OTHER,
 )
 from streameval.core.definition import Definition
-from streameval.core.events import Event, FeedbackEvent, ImpressionEvent, SlateEvent
-from streameval.core.open_slates import Showings, showings_of
-from streameval.core.relevance import of_one, ranks_of
-from streameval.core.slate import (
-    FIRST_TS,
-    LAST_TS,
-    NEVER,
-    POSITION_BITS,
-    POSITIVES,
-    Pending,
-    Pendings,
-    Slate,
-    User,
-    UserDelta,
-    bounded,
-    by_key,
-    keep_scores,
-    marked,
-    precedes,
-    sharing,
-    unmarked,
-    without,
-)
-from streameval.core.timeline import ItemShowings
+from streameval.core.events import Event, FeedbackEvent, SlateEvent
+from streameval.core.ledger import POSITIVES, Ledger
+from streameval.core.marks import NEVER, bounded, by_key, marked, unmarked, without
+from streameval.core.open_slates import OpenSlates
+from streameval.core.pending import Pending, PendingRecord, Pendings, Reach
+from streameval.core.slate import POSITION_BITS, Slate, precedes
+from streameval.core.users import User
 
 Showing = dict[tuple[str, str], dict[Slate, None]]
 """Slates that show an item, by user and item."""
 
 
-class Attribution(Showings):
-    """The open slates and pending feedback of one partition.
+class Attribution:
+    """The pending feedback of one partition, and the counters of its events.
 
-    `apply` takes accepted-or-late events in log order, `resolving` attributes what came in since,
-    `closing` gives up what can no longer change. All times in ms of event time.
+    `apply` takes accepted-or-late events in log order, `resolving` attributes the feedback that
+    came in since. All times in ms of event time.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        cell_of: Callable[[str, int], int],
-        *,
-        journal: bool = False,
-        keep_outcomes: bool = False,
-    ) -> None:
-        super().__init__(definition, cell_of, journal=journal, keep_outcomes=keep_outcomes)
+    def __init__(self, definition: Definition, slates: OpenSlates, ledger: Ledger) -> None:
+        self.definition = definition
+        self.slates = slates
+        self.ledger = ledger
+        self.watermark: int | None = None
         self.inbox: list[FeedbackEvent] = []
         self.accepted = {"impression": 0, "slate": 0, "feedback": 0}
         self.late = 0
@@ -91,142 +65,76 @@ class Attribution(Showings):
         self.unattributed = {"no_impression": 0, "expired": 0}
         self.waiting = 0
         self.feedback_kinds: dict[str, int] = {}
-        # Outcomes name the surface of a slate, also where it is no dimension.
-        self._by_surface = keep_outcomes or "surface" in definition.dimensions
+        self.overflow_feedback = 0  # since this object was made
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
-        self.gains = [definition.gain(kind) for kind in definition.kinds]
+        self._window = definition.attribution_window
         self._due: list[tuple[int, int, Pending]] = []
         self._number = 0
 
     # ------------------------------------------------------------------ apply
 
     def apply(self, events: Sequence[Event], offsets: Sequence[int] | None = None) -> list[int]:
-        """Record `events` (in log order); answers the indices of the late ones, not applied.
+        """Record `events` (in log order); returns the indices of the late ones, not applied.
 
         `offsets` of their records, parallel, are only for outcomes.
         """
+        slates = self.slates
+        labels_of, recent, inbox = slates.labels_of, slates.recent, self.inbox
+        keep_offsets = slates.keep_details and offsets is not None
         late: list[int] = []
-        lateness = self.definition.allowed_lateness
+        whole = _Whole(slates)
+        feedback_before = len(inbox)
         watermark = NEVER if self.watermark is None else self.watermark
-        by_surface = self._by_surface
-        keep_outcomes = self.keep_outcomes
-        inbox, recent, segment_shown = self.inbox, self.recent, self.segments.shown
-        share = sharing()
-        feedbacks = slates = 0
-        whole: list[SlateEvent] = []  # since the last impression
-        whole_offsets: list[int] = []
-        ts = NEVER
-        # The slate of the event before, if it had this ts, or the one found in `recent`.
-        request_id: str | None = None
-        user_id = ""
-        variant: str | None = None
-        surface: str | None = None
-        items: dict[str, int] = {}
-        delta: UserDelta = []
-        segment = offset = 0
-        slate: Slate | None = None
-        is_noted = True  # at this ts, for the user and the segment
+        lateness = self.definition.allowed_lateness
+        oldest = watermark - lateness
+        event: Any  # of one of three types: its class and `whole` tell which
         for index, event in enumerate(events):
-            if event.ts != ts:
-                if event.ts > watermark:
-                    watermark = event.ts
-                elif event.ts < watermark - lateness:
-                    late.append(index)
-                    continue
-                ts = event.ts
-                request_id = None
-            if isinstance(event, ImpressionEvent):
-                item = event.item_id
-                request = event.request_id
-                if request != request_id and request is not None:
-                    # (A list that waits for its turn may be of the same slate.)
-                    known = recent.get(request) or (None if whole else self.recall(event))
-                    if known is not None:
-                        (
-                            user_id,
-                            variant,
-                            surface,
-                            first,
-                            last,
-                            anchor,
-                            items,
-                            delta,
-                            segment,
-                            slate,
-                        ) = known
-                        if first <= ts <= last:
-                            request_id = request
-                            offset = (ts - anchor) << POSITION_BITS
-                            is_noted = False
-                if (
-                    request == request_id
-                    and request is not None
-                    and event.user_id == user_id
-                    and event.variant == variant
-                    and item not in items
-                    and len(items) < MAX_ITEMS
-                    and not (by_surface and event.surface != surface)
-                ):
-                    if not is_noted:
-                        is_noted = True
-                        if ts > delta[LAST_TS]:
-                            delta[LAST_TS] = ts
-                        elif ts < delta[FIRST_TS]:
-                            delta[FIRST_TS] = ts
-                        if ts > segment_shown[segment]:  # noqa: PLR1730  # a call takes longer
-                            segment_shown[segment] = ts
-                    items[share(item, item)] = offset + (event.position or 0)
-                    if keep_outcomes and slate is not None:
-                        keep_scores(slate, item, event.score, event.propensity)
-                    continue
-                if whole:
-                    self.show_whole(whole, whole_offsets)
-                    whole, whole_offsets = [], []
-                if keep_outcomes and offsets is not None:
-                    self.offset = offsets[index]
-                slate = self.show(event)
-                if recent:
-                    recent.pop(request, None)
-                request_id = slate.request
-                user_id = slate.user
-                variant = event.variant
-                surface = event.surface
-                items = slate.items
-                offset = (ts - slate.anchor) << POSITION_BITS
-                is_noted = True
-            elif isinstance(event, FeedbackEvent):
-                feedbacks += 1
+            ts = event.ts
+            if ts > watermark:
+                watermark = ts
+                oldest = ts - lateness
+            elif ts < oldest:
+                late.append(index)
+                continue
+            if event.__class__ is FeedbackEvent:
                 inbox.append(event)
-            else:
-                slates += 1
-                whole.append(event)
-                if keep_outcomes and offsets is not None:
-                    whole_offsets.append(offsets[index])
-                request_id = None
-                if recent:
-                    recent.pop(event.request_id, None)
-        if whole:
-            self.show_whole(whole, whole_offsets)
+                continue
+            request = event.request_id
+            if event.whole:
+                whole.add(event, offsets[index] if keep_offsets and offsets else None)
+                recent.pop(request, None)
+                continue
+            labels = labels_of(event)
+            run = recent.get(request)
+            if run is None and request is not None and not whole.events:
+                # (A list that waits for its turn may be of this slate.)
+                run = slates.recall(event, labels)
+            if run is not None and run.adds(event, labels):
+                continue
+            whole.show()
+            if keep_offsets and offsets is not None:
+                slates.offset = offsets[index]
+            slates.show(event, labels)
+        whole.show()
         if watermark != NEVER:
             self.watermark = watermark
+        feedbacks = len(inbox) - feedback_before
         self.late += len(late)
         self.accepted["feedback"] += feedbacks
-        self.accepted["slate"] += slates
-        self.accepted["impression"] += len(events) - len(late) - feedbacks - slates
+        self.accepted["slate"] += whole.count
+        self.accepted["impression"] += len(events) - len(late) - feedbacks - whole.count
         return late
 
     # ---------------------------------------------------------------- resolve
 
-    def resolve(self) -> None:
-        """Attribute what came in since the last flush; afterwards `dirty` is complete."""
-        for _ in self.resolving():
-            pass
-
     def resolving(self) -> Iterator[None]:
-        """The same in steps of bounded work."""
-        self.recent.clear()
-        yield from _paced(self._rematch())
+        """Attribute all feedback since the last flush, in steps of bounded work.
+
+        Afterwards the open slates that are dirty are complete.
+        """
+        self.slates.recent.clear()
+        yield from paced(self._rematch())
         self._count_kinds()
         inbox, self.inbox = self.inbox, []
         for start in range(0, len(inbox), FLUSH_STEP):
@@ -234,11 +142,32 @@ class Attribution(Showings):
             yield
         yield from self._settle()
 
+    def wait(self, pending: Pending) -> None:
+        """Hold feedback until nothing that may still arrive can change its slate."""
+        user = self.slates.user(pending.user)
+        pending.number = self._number
+        self._number += 1
+        if user.pending is None:
+            user.pending = Pendings()
+        user.pending.add(pending.name, pending)
+        heappush(self._due, (pending.ts, pending.number, pending))
+        self.waiting += 1
+        self._match(user, pending, defaultdict(dict))
+
+    def state(self) -> list[PendingRecord]:
+        """Return the pending feedback as a checkpoint holds it, in no order."""
+        return [pending.record() for _, _, pending in self._due]
+
+    def restore(self, records: Iterable[PendingRecord]) -> None:
+        """Hold the feedback that was pending."""
+        for record in sorted(records, key=lambda record: (record[3], record[-1])):
+            self.wait(Pending.of(record))
+
     def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
         """Attribute feedback, or let it wait; yields while an index is made for it."""
-        users, kinds, thresholds = self.users, self._kinds, self._thresholds
+        users, kinds, thresholds = self.slates.users, self._kinds, self._thresholds
         for event in events:
-            delta = self.delta(event.user_id, event.ts)
+            delta = self.ledger.delta(event.user_id, event.ts)
             kind = kinds.get(event.feedback)
             if kind is None:
                 self.ignored += 1
@@ -252,17 +181,20 @@ class Attribution(Showings):
                 named = self._named(user, event.request_id, event.item_id, event.ts)
                 if named is not None:
                     slate, packed = named
-                    if slate.dirty or slate.feedback or slate.soft or event.retract:
-                        self._credit(
-                            slate, event.item_id, kind, event.ts, event.retract, event.value
-                        )
-                        self.mark(slate)
-                    else:
-                        self._credit_first(user, slate, event, kind, packed)
+                    first = not (
+                        slate.dirty or slate.feedback or slate.provisional or event.retract
+                    )
+                    item, ts = event.item_id, event.ts
+                    self._credit(slate, item, kind, ts, event.retract, event.value)
+                    if first:
+                        self.ledger.book_first(user, slate, item, kind, packed)
                         delta[POSITIVES + kind] += 1
+                        self.slates.note(slate)
+                    else:
+                        self.slates.mark(slate)
                     continue
-            elif user is not None and self._lacks_index(user):
-                yield from _paced(self._make_index(user))
+            elif user is not None and user.lacks_index:
+                yield from paced(user.make_index())
             self.wait(
                 Pending(
                     event.user_id if user is None else user.id,
@@ -281,20 +213,21 @@ class Attribution(Showings):
 
         Only feedback at or after a showing of its item can go to that showing, and only a showing
         that turned out earlier can lose feedback: a slate that moves back in time was begun at most
-        L before the watermark, so what came in by then is not too late for it.
+        L before the watermark, so feedback that came in by then is not too late for it.
 
-        Yields after each piece of work, as all do that this calls.
+        It yields after each piece of work, as do all that it calls.
         """
-        fresh, self.fresh = self.fresh, {}
-        earlier, self.earlier = self.earlier, {}
+        slates = self.slates
+        fresh, slates.fresh = slates.fresh, {}
+        earlier, slates.earlier = slates.earlier, {}
         lost: Showing = defaultdict(dict)
         for slate, first in fresh.items():
-            user = self.users[slate.user]
+            user = slates.users[slate.user]
             if user.by_item is not None and slate.request is not None:
-                yield from _enter(user.by_item, slate, first)
+                yield from user.enter(slate, first)
         awaited: Showing = defaultdict(dict)
         for slate, first in fresh.items():
-            user = self.users[slate.user]
+            user = slates.users[slate.user]
             yield
             if not user.pending:
                 continue
@@ -302,23 +235,23 @@ class Attribution(Showings):
                 awaited[user.id, item][slate] = None
                 if slate.request is not None:
                     named = user.id, (slate.request, item)
-                    shown = slate.shown_at(item)
-                    earlier[named] = min(shown, earlier.get(named, shown))
+                    shown_at = slate.shown_at(item)
+                    earlier[named] = min(shown_at, earlier.get(named, shown_at))
                 yield
-        for (user_id, item), slates in awaited.items():
-            yield from self._take_over(self.users[user_id], item, slates, lost)
+        for (user_id, item), showing in awaited.items():
+            yield from self._take_over(slates.users[user_id], item, showing, lost)
         for (user_id, name), ts in earlier.items():
-            yield from self._match_from(self.users[user_id], name, ts, lost)
-        for (user_id, item), slates in lost.items():
-            yield from self._count_soft(self.users[user_id], item, slates)
+            yield from self._match_from(slates.users[user_id], name, ts, lost)
+        for (user_id, item), showing in lost.items():
+            yield from self._count_provisional(slates.users[user_id], item, showing)
 
     def _take_over(
         self, user: User, item: str, slates: dict[Slate, None], lost: Showing
     ) -> Iterator[None]:
-        """Give what waits for an item to the slates that show it only now."""
+        """Give the feedback that waits for an item to the slates that show it only now."""
         pendings = user.pending
         assert pendings is not None, "something waits"
-        reach = _Reach(item, slates, self.definition.attribution_window)
+        reach = Reach(item, slates, self._window)
         pending = pendings.next(item, reach.begin)
         while pending is not None and pending.ts <= reach.end:
             nearest = self._nearest(user, item, pending.ts)
@@ -327,13 +260,9 @@ class Attribution(Showings):
             yield
 
     def _match_from(
-        self,
-        user: User,
-        name: str | tuple[str, str],
-        ts: int,
-        lost: Showing,
+        self, user: User, name: str | tuple[str, str], ts: int, lost: Showing
     ) -> Iterator[None]:
-        """Match all that waits under one name anew, from `ts` on."""
+        """Match all feedback that waits under one name anew, from `ts` on."""
         if not user.pending:
             return
         pending = user.pending.next(name, (ts, NEVER))
@@ -342,69 +271,35 @@ class Attribution(Showings):
             pending = user.pending.next(name, (pending.ts, pending.number + 1))
             yield
 
-    def _count_soft(self, user: User, item: str, slates: dict[Slate, None]) -> Iterator[None]:
-        """Count the pending feedback to one item of slates anew, after some was taken from each."""
+    def _count_provisional(
+        self, user: User, item: str, slates: dict[Slate, None]
+    ) -> Iterator[None]:
+        """Count the pending feedback to one item of slates anew, after each of them lost some."""
         pendings = user.pending
-        assert pendings is not None, "what was taken waits"
-        window = self.definition.attribution_window
-        reach = _Reach(item, slates, window)
+        assert pendings is not None, "the feedback that was lost waits"
         for slate in slates:
-            slate.soft = without(slate.soft, item, len(self.gains))
-        yield from _count_held(pendings, item, reach)
+            slate.provisional = without(slate.provisional, item, len(self._thresholds))
+        yield from Reach(item, slates, self._window).count_held(pendings, item)
         for slate in slates:
             if slate.request is not None:
-                own = _Reach(item, {slate: None}, window)
-                yield from _count_held(pendings, (slate.request, item), own)
+                own = Reach(item, (slate,), self._window)
+                yield from own.count_held(pendings, (slate.request, item))
             yield
-
-    def _lacks_index(self, user: User) -> bool:
-        """Whether a user has many slates, and nothing to find them by item."""
-        return user.by_item is None and len(user.slates) + user.chained > MANY_SLATES
-
-    def _make_index(self, user: User) -> Iterator[None]:
-        """Make the index of a user's slates by item."""
-        pairs: dict[str, list[tuple[tuple[int, str], Slate]]] = defaultdict(list)
-        for slate in user.slates.everything():
-            for item, key in showings_of(slate):
-                pairs[item].append((key, slate))
-                yield
-        by_item: dict[str, ItemShowings] = {}
-        for item, known in pairs.items():
-            by_item[item] = ItemShowings(sorted(known, key=itemgetter(0)))
-            for _ in range(0, len(known), MANY_SLATES + 1):
-                yield
-        user.by_item = by_item
 
     def _count_kinds(self) -> None:
         """Count the feedback that came by kind: a bounded number of kinds that are no positives."""
         known = self.feedback_kinds
         for name, count in Counter([event.feedback for event in self.inbox]).items():
-            bounded = name
+            counted = name
             if name not in known and name not in self._kinds and len(known) >= MAX_FEEDBACK_KINDS:
-                bounded = OTHER
-            known[bounded] = known.get(bounded, 0) + count
-
-    def wait(self, pending: Pending) -> None:
-        """Hold feedback until nothing that may still arrive can change what becomes of it."""
-        user = self.user(pending.user)
-        pending.number = self._number
-        self._number += 1
-        if user.pending is None:
-            user.pending = Pendings()
-        user.pending.enter(pending)
-        heappush(self._due, (pending.ts, pending.number, pending))
-        self.waiting += 1
-        self._match(user, pending, defaultdict(dict))
-
-    def pending(self) -> list[Pending]:
-        """All feedback that is pending, in no order."""
-        return [entry[2] for entry in self._due]
+                counted = OTHER
+            known[counted] = known.get(counted, 0) + count
 
     def _named(self, user: User, request: str, item: str, ts: int) -> tuple[Slate, int] | None:
-        """The slate that feedback naming `request` counts for, if any, and what it holds of it."""
+        """Return the slate that feedback naming `request` counts for, and its value of the item."""
         known = user.slates.get(request)
         slate = known if isinstance(known, Slate) else user.slates.begun(request, ts)
-        if slate is None or not 0 <= ts - slate.time <= self.definition.attribution_window:
+        if slate is None or not 0 <= ts - slate.time <= self._window:
             return None
         packed = slate.packed(item)
         if packed is None or slate.anchor + (packed >> POSITION_BITS) > ts:
@@ -412,14 +307,14 @@ class Attribution(Showings):
         return slate, packed
 
     def _nearest(self, user: User, item: str, ts: int) -> Slate | None:
-        """The slate of the user's latest showing of `item` at or before `ts` (ties: rule 3)."""
-        oldest = ts - self.definition.attribution_window
-        best = None if user.singles is None else user.singles.latest(item, ts)
+        """Return the slate of the latest showing of `item` at or before `ts` (ties: rule 3)."""
+        oldest = ts - self._window
+        best = None if user.requestless is None else user.requestless.latest(item, ts)
         best_shown = NEVER if best is None else best.time
         if best_shown < oldest:
             best, best_shown = None, NEVER
-        if self._lacks_index(user):
-            for _ in self._make_index(user):
+        if user.lacks_index:
+            for _ in user.make_index():
                 pass
         if user.by_item is not None:
             showings = user.by_item.get(item)
@@ -428,7 +323,7 @@ class Attribution(Showings):
                 best = slate
             return best
         for slate in user.slates.everything():
-            if item not in slate.shown:  # nor within the string that a list is
+            if not slate.may_show(item):
                 continue
             shown = self._shown(slate, item, ts)
             if shown > best_shown or (
@@ -449,9 +344,9 @@ class Attribution(Showings):
         self._give(pending, slate, lost)
 
     def _shown(self, slate: Slate, item: str, ts: int) -> int:
-        """When feedback at `ts` saw the item in this slate; NEVER where it does not count."""
+        """Return when feedback at `ts` saw the item in a slate; NEVER where it does not count."""
         packed = slate.packed(item)
-        if packed is None or slate.time < ts - self.definition.attribution_window:
+        if packed is None or slate.time < ts - self._window:
             return NEVER
         shown = slate.anchor + (packed >> POSITION_BITS)
         return shown if shown <= ts else NEVER
@@ -459,7 +354,7 @@ class Attribution(Showings):
     def _give(self, pending: Pending, slate: Slate | None, lost: Showing) -> None:
         """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty.
 
-        What it is taken from goes into `lost`, to be counted anew.
+        The slate that loses it goes into `lost`, to be counted anew.
         """
         held = pending.slate
         if slate is held:
@@ -469,26 +364,28 @@ class Attribution(Showings):
             self.waiting -= 1
         else:
             lost[pending.user, pending.item][held] = None
-            self.mark(held)
+            self.slates.mark(held)
         if slate is None:
             self.waiting += 1
             return
-        slate.soft = marked(slate.soft, pending.item, pending.kind, pending.ts, pending.retract)
-        self.mark(slate)
+        slate.provisional = marked(
+            slate.provisional, pending.item, pending.kind, pending.ts, pending.retract
+        )
+        self.slates.mark(slate)
 
     def _is_expired(self, user: User, pending: Pending) -> bool:
         """Whether a slate is known that this feedback comes too late for (a diagnostic)."""
-        oldest = pending.ts - self.definition.attribution_window
+        oldest = pending.ts - self._window
         if pending.request is not None:
             slate = user.slates.latest(pending.request, MAX_TS)
             return slate is not None and slate.time < oldest
         item = pending.item
-        if user.singles is not None:
-            slate = user.singles.latest(item, oldest - 1)
+        if user.requestless is not None:
+            slate = user.requestless.latest(item, oldest - 1)
             if slate is not None:
                 return True
         if user.by_item is not None:
-            # What was shown by then and does not count is too old.
+            # A showing by then that does not count is too old.
             showings = user.by_item.get(item)
             return showings is not None and showings.next((-pending.ts,)) is not None
         return any(
@@ -497,7 +394,7 @@ class Attribution(Showings):
         )
 
     def _settle(self) -> Iterator[None]:
-        """Make final what is pending and can no longer change hands: wm > ts + L, strictly."""
+        """Make pending feedback final that can no longer change hands: wm > ts + L, strictly."""
         if self.watermark is None:
             return
         final = self.watermark - self.definition.allowed_lateness
@@ -508,121 +405,72 @@ class Attribution(Showings):
             if step % FLUSH_STEP == 0:
                 yield
             pending = heappop(due)[2]
-            user = self.users[pending.user]
+            user = self.slates.users[pending.user]
             assert user.pending is not None
-            user.pending.leave(pending)
+            user.pending.discard(pending.name, pending)
             if not user.pending:
                 user.pending = None
-                self.forget(user)
+                self.slates.forget(user)
             slate = pending.slate
+            item, kind = pending.item, pending.kind
             if slate is None:
                 self.waiting -= 1
                 self.unattributed["expired" if pending.expired else "no_impression"] += 1
             else:
-                # What it is worth stays the same, so no flush has to look at the slate.
-                slate.soft = unmarked(slate.soft, pending.item, pending.kind)
-                self._credit(
-                    slate,
-                    pending.item,
-                    pending.kind,
-                    pending.ts,
-                    pending.retract,
-                    pending.value,
-                )
-                self.note(slate)
+                # Its worth stays the same, so no flush has to look at the slate.
+                slate.provisional = unmarked(slate.provisional, item, kind)
+                self._credit(slate, item, kind, pending.ts, pending.retract, pending.value)
+                self.slates.note(slate)
 
     def _credit(
         self, slate: Slate, item: str, kind: int, ts: int, retract: bool, value: float
     ) -> None:
         """Attribute feedback to an impression for good."""
         slate.feedback = marked(slate.feedback, item, kind, ts, retract)
-        known = slate.particulars
+        known = slate.details
         if known is not None:
             known.log.append((item, kind, ts, value, retract))
             if len(known.log) > MAX_LOGGED_FEEDBACK:
                 records, _, _ = by_key(slate.feedback)[item, kind]
                 self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
                 # Looked through only when it has doubled, so an entry costs a constant.
-                if len(known.log) >= self.log_limits.get(slate, 2 * MAX_LOGGED_FEEDBACK):
+                if len(known.log) >= known.log_limit:
                     known.log = bounded(known.log)
-                    most = max(MAX_LOGGED_FEEDBACK, len(known.log))
-                    self.log_limits[slate] = len(known.log) + most
-
-    def _credit_first(
-        self, user: User, slate: Slate, event: FeedbackEvent, kind: int, packed: int
-    ) -> None:
-        """The same for the first feedback to a slate of which all is booked: this is at once."""
-        self._credit(slate, event.item_id, kind, event.ts, event.retract, event.value)
-        gain = self.gains[kind]
-        rank = 0
-        if gain > 0:
-            rank = packed if isinstance(slate.shown, str) else ranks_of(slate)[event.item_id]
-        judged = of_one(kind, len(self.gains), gain, rank, ranked=True)
-        assert judged[1] is not None, "what has a request is ranked"
-        slate.booked_verdict = judged
-        segment = slate.segment
-        cell = user.cell if user.cell_segment == segment else self.cell(user, segment)
-        self.rows.add_positives(slate.time, cell, kind, 1)
-        self.rows.add_ranking(slate.time, cell, judged[1], 1)
-        self.note(slate)
+                    known.log_limit = len(known.log) + max(MAX_LOGGED_FEEDBACK, len(known.log))
 
 
-class _Reach:
-    """The stretch of time in which feedback to an item can count for one of some slates.
+class _Whole:
+    """Lists that came whole since the last impression: they are shown together."""
 
-    All that waits for the item is walked along once for all of them: what another slate holds, or
-    none, is hopped over, up to where one of these can be the nearest again.
-    """
+    def __init__(self, slates: OpenSlates) -> None:
+        self.events: list[SlateEvent] = []
+        self.count = 0
+        self._offsets: list[int] = []
+        self._slates = slates
 
-    def __init__(self, item: str, slates: dict[Slate, None], window: int) -> None:
-        self.slates = slates
-        self._window = window
-        self._shown = sorted({slate.shown_at(item) for slate in slates})
-        self.begin = (self._shown[0], NEVER)
-        self.end = max(slate.time for slate in slates) + window
+    def add(self, event: SlateEvent, offset: int | None) -> None:
+        """Let a list wait for its turn."""
+        self.events.append(event)
+        if offset is not None:
+            self._offsets.append(offset)
 
-    def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
-        """From where on to look on behind `pending`, which `nearest` is to have."""
-        if nearest is not None and nearest in self.slates:
-            return pending.ts, pending.number + 1
-        # Of these, the ones shown by then are too old; or `nearest` was shown after them, and holds
-        # whatever comes until it is too old itself.
-        at = bisect_right(self._shown, pending.ts)
-        ts = self._shown[at] if at < len(self._shown) else self.end + 1
-        return ts if nearest is None else min(ts, nearest.time + self._window + 1), NEVER
+    def show(self) -> None:
+        """Show the lists that wait."""
+        if self.events:
+            self.count += len(self.events)
+            self._slates.show_whole(self.events, self._offsets)
+            self.events, self._offsets = [], []
 
 
-def _count_held(pendings: Pendings, name: str | tuple[str, str], reach: _Reach) -> Iterator[None]:
-    """Count what the slates of `reach` hold of what waits under one name."""
-    pending = pendings.next(name, reach.begin)
-    while pending is not None and pending.ts <= reach.end:
-        slate = pending.slate
-        if slate is not None and slate in reach.slates:
-            slate.soft = marked(slate.soft, pending.item, pending.kind, pending.ts, pending.retract)
-        pending = pendings.next(name, reach.after(pending, slate))
-        yield
-
-
-def _paced(pieces: Iterator[None]) -> Iterator[None]:
-    """Work that yields after each piece, in steps of `FLUSH_STEP` of them."""
+def paced(pieces: Iterator[None]) -> Iterator[None]:
+    """Yield once for every `FLUSH_STEP` pieces of work."""
     for number, _ in enumerate(pieces, 1):
         if number % FLUSH_STEP == 0:
             yield
 
 
-def _enter(by_item: dict[str, ItemShowings], slate: Slate, first: int) -> Iterator[None]:
-    """Enter the items of a slate, from number `first` on, into its user's index."""
-    for item, key in showings_of(slate, first):
-        showings = by_item.get(item)
-        if showings is None:
-            by_item[item] = ItemShowings(((key, slate),))
-        else:
-            showings.add(key, slate)
-        yield
-
-
 def _awaited(pendings: Pendings, slate: Slate, first: int) -> list[str]:
-    """The items of a slate, from number `first` on, that feedback waits for."""
+    """Return the items of a slate, from number `first` on, that feedback waits for."""
     request = slate.request
     return [
         item

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,23 @@ class Window:
         return self.size // self.slide
 
 
+MAX_DIMENSIONS: Final = 4
+"""Dimensions at most: `max_segments` bounds the product of their values anyhow."""
+
+_EVENT_FIELDS = """
+    type ts user_id item_id request_id position items score propensity feedback value retract
+"""
+_OUTCOME_COLUMNS = """
+    partition offset request user time positions ranks shown scores propensities gains dt hour
+    ms item rank gain kind delay day list
+"""
+_FIGURE_KEYS = """
+    window basis k metric users impressions positives slates slates_with_positive maturity
+    reason arm experiment le quantile job instance namespace
+"""
+RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
+"""Names that no dimension may have: they would stand twice in an event, a row or a series."""
+
 DEFAULT_WINDOWS = (
     Window("5m", 300_000, 5_000),
     Window("1h", 3_600_000, 60_000),
@@ -43,7 +60,7 @@ DEFAULT_WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The definition of every figure (DESIGN, section 2); defaults are the documented ones.
+    """The definition of every figure (docs/metrics.md); defaults are the documented ones.
 
     `positives` have distinct kinds, `ks` rise strictly, window names are distinct, and
     `allowed_lateness <= attribution_window`: the configuration model checks all of it.

@@ -1,6 +1,6 @@
 """Events: what producers write, decoded and checked.
 
-`decode_batch` is the hot path of streameval. Its rules:
+`EventDecoder.decode_batch` is the hot path of streameval. Its rules:
 
 1. A value becomes an event or a `Rejection`; nothing in it can raise.
 2. `malformed` is what is no JSON (syntax, UTF-8, too deep, empty, a tombstone), `invalid` is JSON
@@ -17,9 +17,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Union
 
 import msgspec
 
@@ -38,6 +39,8 @@ REASONS: Final = ("malformed", "invalid", "too_large", "future", "late")
 """Why an event is rejected: a closed set, in the order it is shown."""
 
 if TYPE_CHECKING:
+    from streameval.core.definition import Definition
+
     # What the fields hold once decoded (rule 3); on the wire they may be more, see below.
     Timestamp = int
     Id = str
@@ -88,10 +91,10 @@ class ImpressionEvent(msgspec.Struct, tag_field="type", tag="impression", gc=Fal
     item_id: Id
     request_id: Id | None = None
     position: Position | None = None
-    variant: Label | None = None
-    surface: Label | None = None
     score: float | None = None
     propensity: Propensity | None = None
+
+    whole: ClassVar[bool] = False
 
 
 class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
@@ -122,8 +125,8 @@ class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False):
     user_id: Id
     request_id: Id
     items: Annotated[tuple[Id | SlateItem, ...], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
-    variant: Label | None = None
-    surface: Label | None = None
+
+    whole: ClassVar[bool] = True
 
     @property
     def positions(self) -> dict[str, int]:
@@ -148,6 +151,49 @@ class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False):
 Event = ImpressionEvent | SlateEvent | FeedbackEvent
 
 
+class EventTypes(NamedTuple):
+    """The types of events under one configuration: what was shown has a field for each label."""
+
+    impression: type[ImpressionEvent]
+    slate: type[SlateEvent]
+    feedback: type[FeedbackEvent]
+
+
+@cache
+def event_types(labels: tuple[str, ...]) -> EventTypes:
+    """Return the types of events whose fields `labels` are read; equal labels give equal types."""
+    fields: list[Any] = [(name, Label | None, None) for name in labels]
+
+    def with_labels(base: type[Any]) -> Any:
+        tag = base.__struct_config__.tag
+        options = {"tag_field": "type", "tag": tag, "gc": False, "module": base.__module__}
+        return msgspec.defstruct(base.__name__, fields, bases=(base,), **options)
+
+    return EventTypes(with_labels(ImpressionEvent), with_labels(SlateEvent), FeedbackEvent)
+
+
+Labels = Any
+"""The label fields of an event as `label_reader` returns them: equal where all of them are."""
+
+
+def label_reader(names: Sequence[str]) -> Callable[[Any], Labels]:
+    """Return the function that reads the fields `names` of an event.
+
+    One name is read as it is, several as a tuple. It runs for each event, and is compiled as
+    `namedtuple` is: `operator.attrgetter` takes three times as long.
+    """
+    assert all(name.isidentifier() for name in names), "settings let no other name through"
+    fields = ", ".join(f"event.{name}" for name in names)
+    read: Callable[[Any], Labels] = eval(f"lambda event: ({fields})")  # noqa: S307  # as above
+    return read
+
+
+def label_values(labels: Labels, count: int) -> tuple[str, ...]:
+    """Return `labels` of `count` fields as a tuple of texts; an absent field is ""."""
+    each = labels if count > 1 else (labels,) * count
+    return tuple(label or "" for label in each)
+
+
 class Rejection(NamedTuple):
     """Why a value is no event: one of `REASONS`, and a bounded, printable line for a person."""
 
@@ -156,7 +202,7 @@ class Rejection(NamedTuple):
 
 
 LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
-"""What `decode_batch` cannot say: it knows no watermark."""
+"""The rejection that a decoder cannot make: it knows no watermark."""
 
 
 class TooLarge(bytes):
@@ -177,78 +223,121 @@ class TooLarge(bytes):
         return made
 
 
-_decode_wire = msgspec.json.Decoder(Event).decode
-# What a syntax check parses into: nothing is built.
+# A syntax check parses into this: nothing is built.
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def decode(
-    value: bytes | None, record_timestamp: int | None, max_clock_skew: int
-) -> Event | Rejection:
-    """Decode one record's value, as `decode_batch` does."""
-    timestamps = None if record_timestamp is None else (record_timestamp,)
-    events, rejected = decode_batch((value,), timestamps, max_clock_skew)
-    return events[0] if events else rejected[0][1]
+class EventDecoder:
+    """Turns the values of records into events.
 
-
-def decode_batch(
-    values: Sequence[bytes | None], timestamps: Sequence[int] | None, max_clock_skew: int
-) -> tuple[list[Event], list[tuple[int, Rejection]]]:
-    """Decode the values of a batch into events, in order, and the rejected with their index.
-
-    `timestamps` are the records' own (ms; a negative one is none): an event later than its
-    record's by more than `max_clock_skew` (ms) is `future`. None where there are no records.
+    `labels` are the text fields of impressions and slates that are kept: the dimensions. An event
+    that is later than its record by more than `max_clock_skew` (ms) is `future`.
     """
-    assert timestamps is None or len(timestamps) == len(values), "each record has one"
-    rejected: list[tuple[int, Rejection]] = []
-    joined = b"".join(filter(None, values))
-    suspicious = not _is_plain(joined)
-    readable = values
-    if len(joined) > MAX_EVENT_BYTES:
-        # (In the stream nobody has such values: they are `TooLarge` before anything joins them.)
-        readable = [None if value and len(value) > MAX_EVENT_BYTES else value for value in values]
-    decoded: list[Any] = []
-    rest: Iterator[Any] = iter(readable)
-    while len(decoded) < len(values):
-        try:
-            # What is decoded before one that cannot be stays in the list.
-            decoded.extend(map(_decode_wire, rest))
-        except Exception as error:  # noqa: BLE001  # rule 1
-            index = len(decoded)
-            rejected.append((index, _rejection(values[index], error)))
-            decoded.append(None)
-    for index, event in enumerate(decoded):
-        if event is None:
-            continue
-        kind = event.__class__
-        try:
-            if event.ts.__class__ is str:
-                event.ts = _milliseconds(event.ts)
-            if kind is SlateEvent:
-                items = event.items
-                try:
-                    # Usually all are ids. A struct cannot be hashed, so an object raises TypeError.
-                    distinct = len(set(items))
-                except TypeError:
-                    distinct = len(event.positions)
-                if distinct != len(items):
-                    _refuse_twice()
-            elif kind is FeedbackEvent:
-                if event.value is None:
-                    event.value = 1.0
-                if event.retract is None:
-                    event.retract = False
-            if suspicious:
-                _check_text(values[index], event)
-        except Exception as error:  # noqa: BLE001  # rule 1
-            rejected.append((index, _rejection(values[index], error)))
-            decoded[index] = None
-    if timestamps:
-        rejected += _refuse_future(decoded, timestamps, max_clock_skew)
-    if rejected:
-        rejected.sort()
-        decoded = [event for event in decoded if event is not None]
-    return decoded, rejected
+
+    def __init__(self, labels: tuple[str, ...], max_clock_skew: int) -> None:
+        self.types = event_types(labels)
+        self.max_clock_skew = max_clock_skew
+        self._labels_of = label_reader(labels)
+        self._label_count = len(labels)
+        self._decode_wire = msgspec.json.Decoder(Union[self.types]).decode  # noqa: UP007
+
+    @classmethod
+    def of(cls, definition: Definition) -> Self:
+        """Return the decoder of events under `definition`."""
+        return cls(definition.dimensions, definition.max_clock_skew)
+
+    def decode(self, value: bytes | None, record_timestamp: int | None = None) -> Event | Rejection:
+        """Decode one record's value, as `decode_batch` does."""
+        timestamps = None if record_timestamp is None else (record_timestamp,)
+        events, rejected = self.decode_batch((value,), timestamps)
+        return events[0] if events else rejected[0][1]
+
+    def decode_batch(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+    ) -> tuple[list[Event], list[tuple[int, Rejection]]]:
+        """Decode the values of a batch into events, in order, and the rejected with their index.
+
+        `timestamps` are the records' own (ms; a negative one is none); None where there are no
+        records.
+        """
+        assert timestamps is None or len(timestamps) == len(values), "each record has one"
+        joined = b"".join(filter(None, values))
+        readable = values
+        if len(joined) > MAX_EVENT_BYTES:
+            # (In the stream such a value is a `TooLarge` before anything joins it.)
+            readable = [
+                None if value and len(value) > MAX_EVENT_BYTES else value for value in values
+            ]
+        decoded, rejected = self._parse(values, readable)
+        suspicious = not _is_plain(joined)
+        slate_type = self.types.slate
+        for index, event in enumerate(decoded):
+            if event is None:
+                continue
+            kind = event.__class__
+            try:
+                if event.ts.__class__ is str:
+                    event.ts = _milliseconds(event.ts)
+                if kind is slate_type:
+                    _refuse_repeated(event)
+                elif kind is FeedbackEvent:
+                    if event.value is None:
+                        event.value = 1.0
+                    if event.retract is None:
+                        event.retract = False
+                if suspicious:
+                    self._check_text(values[index], event)
+            except Exception as error:  # noqa: BLE001  # rule 1
+                rejected.append((index, _rejection(values[index], error)))
+                decoded[index] = None
+        if timestamps:
+            rejected += _refuse_future(decoded, timestamps, self.max_clock_skew)
+        if rejected:
+            rejected.sort()
+            decoded = [event for event in decoded if event is not None]
+        return decoded, rejected
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema (2020-12) of what producers may send; other fields are ignored."""
+        schema = msgspec.json.schema(Union[self.types])  # noqa: UP007
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "streameval event",
+            "description": "One JSON object per Kafka record, keyed by user_id. "
+            "Fields that are not listed are ignored; null means absent.",
+            **schema,
+        }
+
+    def _parse(
+        self, values: Sequence[bytes | None], readable: Sequence[bytes | None]
+    ) -> tuple[list[Any], list[tuple[int, Rejection]]]:
+        """Parse `readable`: an event or None for each, and the rejected with their index."""
+        rejected: list[tuple[int, Rejection]] = []
+        decoded: list[Any] = []
+        rest: Iterator[Any] = iter(readable)
+        while len(decoded) < len(values):
+            try:
+                # Events before one that cannot be decoded stay in the list.
+                decoded.extend(map(self._decode_wire, rest))
+            except Exception as error:  # noqa: BLE001  # rule 1
+                index = len(decoded)
+                rejected.append((index, _rejection(values[index], error)))
+                decoded.append(None)
+        return decoded, rejected
+
+    def _check_text(self, value: bytes | None, event: Event) -> None:
+        """Raise ValueError for a control character in an id or a label, and for bytes not UTF-8."""
+        if value is None or _is_plain(value):
+            return
+        value.decode()  # msgspec does not look into fields that it ignores
+        texts = [event.user_id, event.request_id]
+        if isinstance(event, FeedbackEvent):
+            texts += [event.feedback, event.item_id]
+        else:
+            texts += event.positions if isinstance(event, SlateEvent) else [event.item_id]
+            texts += label_values(self._labels_of(event), self._label_count)
+        if any(text is not None and _CONTROL.search(text) for text in texts):
+            raise ValueError("Control character in an id or a label")
 
 
 def _refuse_future(
@@ -264,20 +353,16 @@ def _refuse_future(
             decoded[index] = None
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what producers may send; other fields are ignored."""
-    schema = msgspec.json.schema(Event)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "streameval event",
-        "description": "One JSON object per Kafka record, keyed by user_id. "
-        "Fields that are not listed are ignored; null means absent.",
-        **schema,
-    }
-
-
-def _refuse_twice() -> NoReturn:
-    raise ValueError("An item stands twice in the slate - at `$.items`")
+def _refuse_repeated(event: SlateEvent) -> None:
+    """Raise ValueError where an item stands twice in a slate."""
+    items = event.items
+    try:
+        # Usually all are ids. A struct cannot be hashed, so an object raises TypeError.
+        distinct = len(set(items))
+    except TypeError:
+        distinct = len(event.positions)
+    if distinct != len(items):
+        raise ValueError("An item stands twice in the slate - at `$.items`")
 
 
 _RFC_3339 = re.compile(
@@ -318,22 +403,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def _is_plain(raw: bytes) -> bool:
     """Whether no text in `raw`, if it is JSON, can hold a control character."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
-
-
-def _check_text(value: bytes | None, event: Event) -> None:
-    """Raise ValueError where an id or a label holds a control character, or a byte is no UTF-8."""
-    if value is None or _is_plain(value):
-        return
-    value.decode()  # msgspec does not look into fields that it ignores
-    texts = [event.user_id, event.request_id]
-    if isinstance(event, SlateEvent):
-        texts += [event.variant, event.surface, *event.positions]
-    elif isinstance(event, ImpressionEvent):
-        texts += [event.variant, event.surface, event.item_id]
-    else:
-        texts += [event.feedback, event.item_id]
-    if any(text is not None and _CONTROL.search(text) for text in texts):
-        raise ValueError("Control character in an id or a label")
 
 
 def _rejection(value: bytes | None, error: Exception) -> Rejection:

@@ -7,32 +7,24 @@ divided once, at the end. What is undefined is None, never 0.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import CLUSTERS, NANO, OTHER
+from streameval.base.limits import CLUSTERS, OTHER
 from streameval.core.definition import Definition
-from streameval.core.metrics import RANKING
-from streameval.core.windows.panes import Cells, WindowState
+from streameval.core.windows.aggregates import AGGREGATES, Active, Aggregate, SegmentView
+from streameval.core.windows.panes import Basis, Windows, WindowState
+from streameval.core.windows.tables import CellTotals
 
 BASES = ("live", "matured")
 Segment = tuple[str, ...]
 Row = dict[str, Any]
-
-
-class ByCluster(NamedTuple):
-    """Sums with a place for each cluster, int64 (256,), (kinds, 256) or (1 + columns, 256)."""
-
-    impressions: Ints
-    slates: Ints
-    positives: Ints
-    scores: Ints
 
 
 @dataclass(slots=True)
@@ -41,9 +33,8 @@ class SegmentSums:
 
     By kind: `rate_means` and `rate_squares` (mean over users, and the sum of squared deviations
     from it). `clusters` (n,) are those of its users, rising, and `by_cluster`, int64 (rows, n), has
-    a column for each: rows of impressions, slates, positives of each kind, slates with a positive,
-    and each column of scores in nano-units. `mature_impressions`: of live, those that can no
-    longer change.
+    a column for each: the rows of all aggregates, one aggregate after another.
+    `mature_impressions`: of live, those that can no longer change.
     """
 
     users: int
@@ -70,11 +61,14 @@ class SegmentSums:
         self.clusters, self.by_cluster = clusters, by_cluster
         self.mature_impressions += other.mature_impressions
 
-    def spread(self) -> ByCluster:
-        """The sums with a place for each cluster there can be."""
+    def spread(self, aggregates: Sequence[Aggregate]) -> SegmentView:
+        """Return the sums with a place for each cluster there can be, by aggregate."""
         spread = np.zeros((len(self.by_cluster), CLUSTERS), np.int64)
         spread[:, self.clusters] = self.by_cluster
-        return ByCluster(spread[0], spread[1], *np.split(spread[2:], [len(self.rate_means)]))
+        ends = list(accumulate(aggregate.cluster_rows for aggregate in aggregates))
+        parts = np.split(spread, ends[:-1])
+        by_cluster = {a.name: part for a, part in zip(aggregates, parts, strict=True)}
+        return SegmentView(self.users, self.rate_means, self.rate_squares, by_cluster)
 
 
 Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
@@ -83,48 +77,56 @@ Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Rows of `rates`, `ranking` and `maturity`, sorted; what they mean stands in DESIGN."""
+    """Rows of `rates`, `ranking` and `maturity`, sorted (docs/metrics.md)."""
 
     rates: list[Row]
     ranking: list[Row]
     maturity: list[Row]
 
 
-def sums_of(states: list[WindowState], cells: Cells, segments: list[Segment]) -> Sums:
-    """The sums of one partition at its reading time."""
+def sums_of(windows: Windows, segments: list[Segment]) -> Sums:
+    """Return the sums of one partition at its reading time."""
     sums: Sums = {}
-    for index, state in enumerate(states):
+    for index, state in enumerate(windows.states):
         for name, basis in zip(BASES, (state.live, state.matured), strict=True):
-            sums[index, name] = _basis_sums(basis.totals, cells, segments)
-        mature = np.zeros(len(segments), np.int64)
-        of_cell, _ = cells.arrays()
-        for pane in state.both():
-            for counts in pane.counts:
-                np.add.at(mature, of_cell[counts.cells], counts.impressions)
-        for segment, found in zip(segments, mature.tolist(), strict=True):
-            if found:
-                sums[index, "live"][segment].mature_impressions = found
+            sums[index, name] = _basis_sums(windows, basis, segments)
+        for segment, found in _mature_impressions(windows, state, segments).items():
+            sums[index, "live"][segment].mature_impressions = found
     return sums
 
 
-def _basis_sums(totals: Any, cells: Cells, segments: list[Segment]) -> dict[Segment, SegmentSums]:
-    of_cell, cluster_of_cell = cells.arrays()
-    active = np.flatnonzero(totals.impressions[: len(cells)])
-    of_segment = of_cell[active]
-    impressions = totals.impressions[active]
-    slates = totals.slates[active]
-    positives = [values[active] for values in totals.positives]
-    keys = of_segment * CLUSTERS + cluster_of_cell[active]
-    there = np.flatnonzero(np.bincount(keys))
-    # Float sums of integers are exact below 2**53, and bincount is the fast one.
-    counted = [
-        np.bincount(keys, weights=values)[there].astype(np.int64)
-        for values in (impressions, slates, *positives)
-    ]
-    # Whatever has a score was shown, so its cluster is there.
-    by_cluster = np.concatenate((np.array(counted), totals.scores.of(there).T))
-    rates = [values / impressions for values in positives]
-    answer: dict[Segment, SegmentSums] = {}
+def _mature_impressions(
+    windows: Windows, state: WindowState, segments: list[Segment]
+) -> dict[Segment, int]:
+    """Return the impressions in a live window that can no longer change, by segment."""
+    mature = np.zeros(len(segments), np.int64)
+    of_cell, _ = windows.cells.arrays()
+    for pane in state.both():
+        for counts in pane.tables[0]:
+            np.add.at(mature, of_cell[counts.keys], counts.values[0])
+    return {s: found for s, found in zip(segments, mature.tolist(), strict=True) if found}
+
+
+def _basis_sums(
+    windows: Windows, basis: Basis, segments: list[Segment]
+) -> dict[Segment, SegmentSums]:
+    of_cell, cluster_of_cell = windows.cells.arrays()
+    counts, positives, *_ = basis.totals
+    assert isinstance(counts, CellTotals)
+    assert isinstance(positives, CellTotals)
+    cells = np.flatnonzero(counts.of(0)[: len(windows.cells)])
+    of_segment = of_cell[cells]
+    keys = of_segment * CLUSTERS + cluster_of_cell[cells]
+    active = Active(cells, keys, np.flatnonzero(np.bincount(keys)))
+    by_cluster = np.concatenate(
+        [
+            aggregate.cluster_sums(totals, active)
+            for aggregate, totals in zip(windows.aggregates, basis.totals, strict=True)
+        ]
+    )
+    impressions = counts.of(0)[cells]
+    rates = [positives.of(0, kind)[cells] / impressions for kind in range(positives.width)]
+    found: dict[Segment, SegmentSums] = {}
     for index, chosen in _members(of_segment):
         means, squares = [], []
         for rate in rates:
@@ -133,15 +135,15 @@ def _basis_sums(totals: Any, cells: Cells, segments: list[Segment]) -> dict[Segm
             means.append(mean)
             squares.append(float(np.square(mine - mean).sum()))
         first = index * CLUSTERS
-        part = slice(*np.searchsorted(there, (first, first + CLUSTERS)).tolist())
-        answer[segments[index]] = SegmentSums(
-            users=len(mine) if rates else int(np.count_nonzero(of_segment == index)),
+        part = slice(*np.searchsorted(active.there, (first, first + CLUSTERS)).tolist())
+        found[segments[index]] = SegmentSums(
+            users=int(np.count_nonzero(of_segment == index)),
             rate_means=means,
             rate_squares=squares,
-            clusters=there[part] - first,
+            clusters=active.there[part] - first,
             by_cluster=by_cluster[:, part],
         )
-    return answer
+    return found
 
 
 def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]:
@@ -203,87 +205,28 @@ class ShownSegments:
 
 
 def figures(definition: Definition, sums: Sums) -> Figures:
-    """The rows of all windows, bases and segments that have an impression."""
-    rates: list[Row] = []
-    ranking: list[Row] = []
-    maturity: list[Row] = []
-    columns = [(k, metric.name) for k in definition.ks for metric in RANKING]
+    """Return the rows of all windows, bases and segments that have an impression."""
+    aggregates = [aggregate(definition) for aggregate in AGGREGATES]
+    sections: dict[str, list[Row]] = {name: [] for name in ("rates", "ranking", "maturity")}
     for (index, basis), segments in sums.items():
         window = definition.windows[index].name
         for segment, found in segments.items():
             labels = dict(zip(definition.dimensions, segment, strict=True))
-            place: Row = {"window": window, "basis": basis, **labels}
-            by_cluster = found.spread()
-            rates += _rates(definition, place, found, by_cluster)
-            ranking += _ranking(definition, columns, place, by_cluster)
+            view = found.spread(aggregates)
+            for aggregate in aggregates:
+                sections[aggregate.section] += [
+                    {"window": window, "basis": basis, **labels, **row}
+                    for row in aggregate.figures(view)
+                ]
             if basis == "live":
-                impressions = int(by_cluster.impressions.sum())
-                share = found.mature_impressions / impressions
-                maturity.append({"window": window, **labels, "maturity": share})
-    names = definition.dimensions
+                share = found.mature_impressions / int(view.impressions.sum())
+                sections["maturity"].append({"window": window, **labels, "maturity": share})
 
     def by_labels(row: Row) -> tuple[Any, ...]:
-        labels = tuple(row[name] for name in names)
+        labels = tuple(row[name] for name in definition.dimensions)
         return row["window"], row.get("basis", ""), labels, row.get("feedback", row.get("k", ""))
 
-    return Figures(
-        sorted(rates, key=by_labels),
-        sorted(ranking, key=by_labels),
-        sorted(maturity, key=by_labels),
-    )
-
-
-def _rates(
-    definition: Definition, place: Row, found: SegmentSums, by_cluster: ByCluster
-) -> Iterable[Row]:
-    impressions = int(by_cluster.impressions.sum())
-    for index, kind in enumerate(definition.kinds):
-        positives = int(by_cluster.positives[index].sum())
-        stderr = None
-        if found.users > 1:
-            stderr = math.sqrt(found.rate_squares[index] / (found.users - 1) / found.users)
-        yield place | {
-            "feedback": kind,
-            "users": found.users,
-            "impressions": impressions,
-            "positives": positives,
-            "positive_rate": found.rate_means[index],
-            "positive_rate_stderr": stderr,
-            "positives_per_impression": positives / impressions,
-            "positives_per_impression_stderr": ratio_stderr(
-                by_cluster.positives[index], by_cluster.impressions
-            ),
-        }
-
-
-def _ranking(
-    definition: Definition, columns: list[tuple[int, str]], place: Row, found: ByCluster
-) -> Iterable[Row]:
-    slates = int(found.slates.sum())
-    with_positive = int(found.scores[0].sum())
-    for k in definition.ks:
-        row = place | {"k": k, "slates": slates, "slates_with_positive": with_positive}
-        for column, (at, name) in enumerate(columns, start=1):
-            if at == k:
-                nanos = found.scores[column]
-                stderr = ratio_stderr(nanos, found.slates)
-                row[name] = int(nanos.sum()) / (slates * NANO) if slates else None
-                row[f"{name}_stderr"] = None if stderr is None else stderr / NANO
-        yield row
-
-
-def ratio_stderr(numerators: Ints, denominators: Ints) -> float | None:
-    """The standard error of Σx/Σy from sums by cluster, int64 (256,) each.
-
-    Delta method with clusters as units (DESIGN, section 2): n non-empty clusters, d = x - R*y,
-    sqrt(n/(n-1) * Σd²) / Σy. None below two clusters.
-    """
-    count = int(np.count_nonzero(denominators))
-    if count < 2:
-        return None
-    total = int(denominators.sum())
-    apart = numerators - int(numerators.sum()) / total * denominators
-    return math.sqrt(count / (count - 1) * float(np.square(apart).sum())) / total
+    return Figures(**{name: sorted(rows, key=by_labels) for name, rows in sections.items()})
 
 
 def document(
@@ -293,9 +236,9 @@ def document(
     events: Mapping[str, Any],
     users: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `streameval replay` prints (DESIGN, section 7)."""
+    """Return what `streameval replay` prints (docs/metrics.md)."""
     found = figures(definition, sums)
-    answer: dict[str, Any] = {
+    printed: dict[str, Any] = {
         "watermark": watermark,
         "events": dict(events),
         "rates": found.rates,
@@ -303,5 +246,5 @@ def document(
         "maturity": found.maturity,
     }
     if users is not None:
-        answer["users"] = dict(users)
-    return answer
+        printed["users"] = dict(users)
+    return printed

@@ -1,4 +1,4 @@
-"""What became of a slate once nothing can change it: a row of the outcome files."""
+"""The outcome of a slate that can no longer change: a row of the outcome files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from streameval.core.relevance import gains_of, ranks_of
-from streameval.core.slate import POSITION_BITS, POSITION_MASK, Slate, bounded
+from streameval.core.marks import bounded
+from streameval.core.relevance import gains_of
+from streameval.core.slate import POSITION_BITS, POSITION_MASK, Slate
 
 
 class Span(NamedTuple):
-    """What a partition adds between two checkpoints, at the offsets `begin` and `end`."""
+    """The outcomes that a partition adds between two checkpoints, at offsets `begin` and `end`."""
 
     partition: int
     begin: int
@@ -22,12 +23,12 @@ class Span(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What files are called after it, and the header's attachment."""
+        """The name of its files, and of the header's attachment."""
         return f"p{self.partition}-{self.begin}-{self.end}-{self.token}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """The span that a file or folder is called after; None for anything else."""
+        """Return the span that a file or folder is called after; None for any other name."""
         found = re.fullmatch(r"p(\d+)-(\d+)-(\d+)-([0-9a-f]+)(?:\.parquet)?", name)
         return found and cls(int(found[1]), int(found[2]), int(found[3]), found[4])
 
@@ -47,14 +48,13 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
     Items in the order of rank; `positions` as sent (None: none was), `shown` the ts (ms) of each
     showing, `gains` 0 where an item has no positive. `offset` is that of the record that opened
-    the slate, `time` (ms), `variant` and `surface` are those of its earliest event.
+    the slate, `time` (ms) and `labels` (by dimension, "" where absent) those of its earliest event.
     """
 
     offset: int
     user: str
     request: str | None
-    variant: str | None
-    surface: str | None
+    labels: tuple[str, ...]
     time: int
     items: list[str]
     positions: list[int | None]
@@ -67,23 +67,21 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
 
 
 def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outcome:
-    """The row of a slate that was given up; `gains` and `kinds` by index of the kind."""
-    known = slate.particulars
-    assert known is not None, "outcomes are kept from a slate's first impression on"
+    """Return the row of a final slate; `gains` and `kinds` by index of the kind."""
+    known = slate.details
+    assert known is not None, "details are kept from a slate's first impression on"
     best = gains_of(slate, gains)
-    ranks = ranks_of(slate)
+    ranks = slate.ranks()
     items = sorted(ranks, key=ranks.__getitem__)
     index = {item: number for number, item in enumerate(items)}
-    # Of a list kept as it came that is the same: all was shown at once, at 1, 2, ...
-    shown = slate.shown if isinstance(slate.shown, dict) else ranks
-    packed = [shown[item] for item in items]
+    by_item = slate.packed_items()
+    packed = [by_item[item] for item in items]
     scores = [known.scores.get(item, (None, None)) for item in items]
     return Outcome(
         offset=known.offset,
         user=slate.user,
         request=slate.request,
-        variant=known.variant,
-        surface=known.surface,
+        labels=known.labels,
         time=slate.time,
         items=items,
         positions=[(entry & POSITION_MASK) or None for entry in packed],

@@ -22,9 +22,9 @@ from typing import IO, Any, Final, NamedTuple
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.definition import Definition
-from streameval.core.events import LATE, Rejection, decode_batch
+from streameval.core.events import LATE, EventDecoder, Rejection
+from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
 from streameval.core.partition import Partition
-from streameval.core.slate import FIRST_TS, LAST_TS, UserDelta
 
 STDIN: Final = "-"
 # Lines read together: who puts them into tables does so by the thousand.
@@ -74,12 +74,13 @@ def replay(
     comes too late. Raises `InputError` for a file that cannot be read.
     """
     partition = Partition(definition)
+    decoder = EventDecoder.of(definition)
     users = _Users(definition) if with_users else None
     for name in names:
         with _opened(name) as (stream, position, size):
             done = 0
             for count, lines in enumerate(_batches(stream), 1):
-                for rejected in _apply(partition, name, lines):
+                for rejected in _apply(partition, decoder, name, lines):
                     on_rejected(rejected)
                 if not count % FLUSH_EVERY:
                     _flush(partition, users)
@@ -97,10 +98,12 @@ def lines_of(name: str) -> Iterator[list[bytes]]:
             yield lines.values
 
 
-def _apply(partition: Partition, file: str, lines: Lines) -> Iterator[RejectedLine]:
+def _apply(
+    partition: Partition, decoder: EventDecoder, file: str, lines: Lines
+) -> Iterator[RejectedLine]:
     """Apply the lines of a file; return those that are rejected, in order."""
     values, numbers = lines
-    events, rejected = decode_batch(values, None, partition.definition.max_clock_skew)
+    events, rejected = decoder.decode_batch(values)
     for _, rejection in rejected:
         partition.reject(rejection.reason)
     late = partition.apply(events)

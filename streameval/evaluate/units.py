@@ -14,7 +14,7 @@ import numpy as np
 
 from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics.entry import Data
-from streameval.core.windows.panes import cluster_of
+from streameval.core.windows.cells import cluster_of
 from streameval.evaluate.answer import Segment
 from streameval.evaluate.batches import ROWS
 from streameval.evaluate.readers.outcomes import segments_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.errors import InputError
-from streameval.files.outcome_files import SCHEMA
+from streameval.files.outcome_files import COLUMNS
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
 """Columns that every row needs; items in lists may lack a score."""
@@ -18,7 +18,8 @@ NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
 def require_types(path: str, schema: Any, columns: Sequence[str]) -> None:
     """Raise `InputError` for a column of another type than outcome files have."""
     for name in columns:
-        found, meant = schema.field(name).type, SCHEMA.field(name).type
+        meant = COLUMNS.field(name).type if name in COLUMNS.names else pa.string()
+        found = schema.field(name).type
         if not _same(found, meant):
             raise InputError(f"{path}: column {name} is {found}, and {meant} in outcome files")
 

@@ -61,14 +61,12 @@ FEEDBACK: Final = pa.struct(
         ("retract", pa.bool_()),
     ]
 )
-SCHEMA: Final = pa.schema(
+COLUMNS: Final = pa.schema(
     [
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("request", pa.string()),
         ("user", pa.string()),
-        ("variant", pa.string()),
-        ("surface", pa.string()),
         ("time", pa.timestamp("ms", "UTC")),
         ("items", pa.list_(pa.string())),
         ("positions", pa.list_(pa.int16())),
@@ -80,15 +78,33 @@ SCHEMA: Final = pa.schema(
         ("feedback", pa.list_(FEEDBACK)),
     ]
 )
-"""The columns; `core.outcome.Outcome` describes each. `delay` and `shown` are ms."""
+"""The columns beside dimensions (see `core.outcome.Outcome`). `delay` and `shown` are ms."""
 
 _PER_ITEM: Final = ("positions", "ranks", "shown", "scores", "propensities", "gains")
 
 
+def schema_of(dimensions: Sequence[str]) -> pa.Schema:
+    """Return the columns of outcome files: a text column for each dimension, behind the user."""
+    fields = list(COLUMNS)
+    behind = COLUMNS.get_field_index("user") + 1
+    return pa.schema([*fields[:behind], *((d, pa.string()) for d in dimensions), *fields[behind:]])
+
+
+def dimensions_in(schema: pa.Schema) -> list[str]:
+    """Return the dimensions among the columns of an outcome file."""
+    return [f.name for f in schema if f.type == pa.string() and f.name not in COLUMNS.names]
+
+
 def table(
-    partition: int, rows: Sequence[Outcome], user: Callable[[str], str] | None = None
+    partition: int,
+    rows: Sequence[Outcome],
+    dimensions: Sequence[str],
+    user: Callable[[str], str] | None = None,
 ) -> pa.Table:
-    """Return the rows as Arrow columns, by `SCHEMA`; `user` gives the name to write for a user."""
+    """Return the rows as Arrow columns, by `schema_of`; `user` gives the name to write for one.
+
+    A dimension that an event lacks is null.
+    """
     names = [row.user for row in rows]
     items: list[str] = []
     starts = [0]
@@ -104,17 +120,20 @@ def table(
     }
     for name in _PER_ITEM:
         flat = [value for row in rows for value in getattr(row, name)]
-        values = pa.array(flat, SCHEMA.field(name).type.value_type)
+        values = pa.array(flat, COLUMNS.field(name).type.value_type)
         columns[name] = pa.ListArray.from_arrays(offsets, values)
-    for name in ("offset", "request", "variant", "surface", "time"):
+    for name in ("offset", "request", "time"):
         columns[name] = [getattr(row, name) for row in rows]
+    for number, name in enumerate(dimensions):
+        columns[name] = [row.labels[number] or None for row in rows]
+    schema = schema_of(dimensions)
     return pa.table(
         [
             column if isinstance(column, pa.Array) else pa.array(column, field.type)
-            for field in SCHEMA
+            for field in schema
             for column in (columns[field.name],)
         ],
-        SCHEMA,
+        schema,
     )
 
 
@@ -140,10 +159,13 @@ def pseudonyms(key: bytes) -> Callable[[str], str]:
     return name
 
 
-def dataset(root: str, subject: str = "outcomes") -> Dataset:
+def dataset(
+    root: str, dimensions: Sequence[str] | None = None, subject: str = "outcomes"
+) -> Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
-    `subject` begins the line of an error. Raises `InputError` for a URI of no file system,
+    A file without one of the `dimensions` has null for it; without `dimensions` they are those of
+    the newest file. `subject` begins the line of an error. Raises `InputError` for a URI of no file system,
     `UnreachableError`.
     """
     # Not with this module: it imports pandas where that is installed, for most of a second.
@@ -154,9 +176,12 @@ def dataset(root: str, subject: str = "outcomes") -> Dataset:
         names = visible(location)
         if not names:
             require_bucket(location)
+        if dimensions is None:
+            dimensions = _dimensions_of(names[-1:], location.files)
+        hours = [pa.field(name, pa.string()) for name in ("dt", "hour")]
         return datasets.dataset(
             names,
-            SCHEMA.append(pa.field("dt", pa.string())).append(pa.field("hour", pa.string())),
+            pa.schema([*schema_of(dimensions), *hours]),
             format="parquet",
             filesystem=location.files,
             partitioning=datasets.partitioning(
@@ -179,10 +204,21 @@ def dataset_of(names: Sequence[str]) -> Dataset:
         found[-1][1].append(location.path)
     return datasets.dataset(
         [
-            datasets.dataset(paths, SCHEMA, format="parquet", filesystem=files)
+            datasets.dataset(
+                paths,
+                schema_of(_dimensions_of(paths[-1:], files)),
+                format="parquet",
+                filesystem=files,
+            )
             for files, paths in found
         ]
     )
+
+
+def _dimensions_of(paths: Sequence[str], files: fs.FileSystem) -> list[str]:
+    """Return the dimensions of the outcome file that is named, if one is."""
+    found = [dimensions_in(pa.parquet.read_schema(path, filesystem=files)) for path in paths]
+    return found[0] if found else []
 
 
 def visible(location: Location) -> list[str]:
@@ -201,7 +237,8 @@ class OutcomeFolder:
     """The outcome files of one deployment, below `root` (a folder, or a URI as pyarrow reads it).
 
     `owner` (group and topic) is written into the folder: two deployments in one folder would
-    remove each other's files. `about` goes into each file's metadata as `streameval`.
+    remove each other's files. `about` goes into each file's metadata as `streameval`. The rows have
+    a column for each of `dimensions`.
     """
 
     def __init__(
@@ -209,11 +246,13 @@ class OutcomeFolder:
         root: str,
         owner: Mapping[str, str],
         about: Mapping[str, Any],
+        dimensions: Sequence[str],
         *,
         user: Callable[[str], str] | None = None,
     ) -> None:
         self.root, self._owner, self._user = root, dict(owner), user
-        self._schema = SCHEMA.with_metadata({"streameval": json.dumps(about, sort_keys=True)})
+        self._dimensions = tuple(dimensions)
+        self._metadata = {"streameval": json.dumps(about, sort_keys=True)}
 
     @cached_property
     def _location(self) -> Location:
@@ -250,10 +289,10 @@ class OutcomeFolder:
             for hour, members in hours.items():
                 folder = f"{self._pending(span.name)}/{hour}"
                 self._make(folder)
-                columns = table(span.partition, members, self._user)
+                columns = table(span.partition, members, self._dimensions, self._user)
                 path = f"{folder}/{span.name}.parquet"
                 pa.parquet.write_table(
-                    columns.replace_schema_metadata(self._schema.metadata),
+                    columns.replace_schema_metadata(self._metadata),
                     path,
                     filesystem=self._files,
                     compression="zstd",

@@ -38,11 +38,12 @@ from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
 from streameval.core.figures import Sums, figures, merge
 from streameval.core.fingerprint import described, fingerprint
+from streameval.core.marks import NEVER
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
-from streameval.core.slate import NEVER, Particulars, Slate
+from streameval.core.slate import SlateDetails
 from streameval.files.locations import reaching
-from streameval.files.outcome_files import SCHEMA, pseudonyms, table
+from streameval.files.outcome_files import pseudonyms, schema_of, table
 from streameval.files.snapshot_folder import document, snapshots
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.user_scan import UserRow
@@ -247,13 +248,14 @@ async def _part(
         "open_slates": 0,
     }
     user_table = _user_table(number, users.rows, name)
+    dimensions = definition.dimensions
     if stored.header is None:
-        return _Part(facts, user_table, table(number, []), None, None)
+        return _Part(facts, user_table, table(number, [], dimensions), None, None)
     state = restore(definition, stored.header, stored.chunks, keep_outcomes=True, at_watermark=True)
     sums = state.sums()
     rows = list(_open_slates(state))
     facts |= {"watermark": state.watermark, "open_slates": len(rows)}
-    return _Part(facts, user_table, table(number, rows, name), sums, state.document())
+    return _Part(facts, user_table, table(number, rows, dimensions, name), sums, state.document())
 
 
 def _user_table(number: int, rows: Sequence[UserRow], name: UserName | None) -> pa.Table:
@@ -268,18 +270,12 @@ def _user_table(number: int, rows: Sequence[UserRow], name: UserName | None) -> 
 
 def _open_slates(state: Partition) -> Iterator[Outcome]:
     """The slates that can still change, as they are; offset -1 where outcomes are not kept."""
-    for user in state.attribution.users.values():
+    for user in state.slates.users.values():
         for slate in user.open_slates():
-            if slate.particulars is None or slate.particulars.ts == NEVER:
-                slate.particulars = _known_of(state, slate)
-            yield outcome(slate, state.gains, state.definition.kinds)
-
-
-def _known_of(state: Partition, slate: Slate) -> Particulars:
-    values = state.attribution.segments.values[slate.segment]
-    labels = dict(zip(state.definition.dimensions, values, strict=True))
-    variant, surface = labels.get("variant") or None, labels.get("surface") or None
-    return Particulars(NEVER, slate.time, variant, surface, {}, [])
+            if slate.details is None or slate.details.ts == NEVER:
+                labels = state.segments.values[slate.segment]
+                slate.details = SlateDetails(NEVER, slate.time, labels, {}, [])
+            yield outcome(slate, state.ledger.gains, state.definition.kinds)
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -288,7 +284,9 @@ def _known_of(state: Partition, slate: Slate) -> Particulars:
 def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict[str, Any]:
     """Write all files but the manifest; return rows, bytes and checksum of each."""
     users = pa.concat_tables([USERS.empty_table(), *(part.users for part in parts)])
-    slates = pa.concat_tables([SCHEMA.empty_table(), *(part.open_slates for part in parts)])
+    slates = pa.concat_tables(
+        [schema_of(definition.dimensions).empty_table(), *(part.open_slates for part in parts)]
+    )
     for name, rows in (("users.parquet", users), ("open.parquet", slates)):
         pa.parquet.write_table(rows, folder / name, compression="zstd")
     combined = figures(definition, merge(part.sums for part in parts if part.sums is not None))

@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from streameval.base.errors import RefusedError, UnusableStateError
-from streameval.core.slate import UserDelta
+from streameval.core.ledger import UserDelta
 from streameval.store.lease import Lease
 from streameval.store.redis_calls import RedisCalls
 from streameval.store.stored_values import (

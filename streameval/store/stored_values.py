@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streameval.core import record_mark
+from streameval.core.ledger import UserDelta
 from streameval.core.record_mark import RecordMark
-from streameval.core.slate import UserDelta
 
 
 class CheckpointWrite(NamedTuple):

@@ -29,11 +29,11 @@ from streameval.base.limits import (
     MAX_WAITING_OUTCOMES,
 )
 from streameval.core.checkpoint import Checkpoint, pieces
-from streameval.core.events import LATE, Event, TooLarge, decode_batch
+from streameval.core.events import LATE, Event, EventDecoder, TooLarge
+from streameval.core.ledger import SegmentChanges, UserDelta
 from streameval.core.outcome import Outcome, Span
-from streameval.core.partition import Partition, SegmentChanges
+from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
-from streameval.core.slate import UserDelta
 from streameval.kafka.records import DeadLetter, Records
 from streameval.web.status import PartitionStatus, ProcessCounters
 
@@ -82,7 +82,6 @@ class Limits:
     users: int
     seconds: float
     checkpoint_seconds: float
-    max_clock_skew: int
 
 
 @dataclass(slots=True)
@@ -101,6 +100,7 @@ class AssignedPartition:
     number: int
     limits: Limits
     state: Partition
+    decoder: EventDecoder
     next_offset: int
     committed: int | None
     lost: int = 0
@@ -219,9 +219,7 @@ class AssignedPartition:
                 yield from self._restored()
 
     def _apply(self, records: Records) -> None:
-        events, rejected = decode_batch(
-            records.values, records.timestamps, self.limits.max_clock_skew
-        )
+        events, rejected = self.decoder.decode_batch(records.values, records.timestamps)
         keys, offsets = records.keys, records.offsets
         index: Sequence[int] = range(len(offsets))
         if rejected:
@@ -282,7 +280,7 @@ class AssignedPartition:
         start = self.committed
         users = yield from self._flush()
         self.held = True
-        many = len(self.state.attribution.given_up) >= MAX_WAITING_OUTCOMES
+        many = len(self.state.slates.finalized) >= MAX_WAITING_OUTCOMES
         # The commit of the first offset has nothing to save; the next commit has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
@@ -342,7 +340,7 @@ class AssignedPartition:
     ]:
         self.checkpoint_at = now + self.limits.checkpoint_seconds
         token = secrets.token_hex(6)
-        slates = yield from self.state.giving_up()
+        slates = yield from self.state.finalizing()
         span = Span(self.number, self.saved, self.next_offset, token) if slates else None
         if span is not None:
             self._unpublished.append(span.name)
@@ -368,15 +366,10 @@ class AssignedPartition:
 
     def _counts(self) -> dict[str, Any]:
         """Return the counts of the state so far."""
-        attribution = self.state.attribution
         return {
             "events": self.state.events,
-            "feedback": dict(attribution.feedback_kinds),
-            "overflow": {
-                "feedback": attribution.overflow_feedback,
-                "items": attribution.overflow_items,
-                "segments": attribution.segments.overflowed,
-            },
+            "feedback": dict(self.state.attribution.feedback_kinds),
+            "overflow": self.state.overflow,
         }
 
     # ------------------------------------------------------------------- status
@@ -390,8 +383,8 @@ class AssignedPartition:
             reading_time=self.state.reading_time,
             lag=lag,
             committed_offset=self.stored,
-            open_slates=self.state.attribution.open_slates,
-            users=len(self.state.cells),
+            open_slates=self.state.slates.count,
+            users=len(self.state.windows.cells),
             checkpoint_age_seconds=age,
             checkpoint_bytes=self.checkpoint_bytes,
             counters=self.state.events,

@@ -62,6 +62,7 @@ def open_files(settings: Settings) -> Files | None:
         settings.outcomes,
         {"group": settings.group, "topic": settings.topic},
         {"version": __version__, "definition": definition.described()},
+        definition.dimensions,
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
     )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from streameval.base.errors import RefusedError, UnusableStateError
 from streameval.base.retry import persist
 from streameval.core.checkpoint import refuse_header, restore
+from streameval.core.events import EventDecoder
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
@@ -56,6 +57,7 @@ class PartitionRestorer:
         self.fingerprint = fingerprint(self.definition)
         self.described = json.dumps(described(self.definition), sort_keys=True)
         self.cluster_id = self.topic_id = ""
+        self._decoder = EventDecoder.of(self.definition)
         self._start_from = settings.start_from
         self._limits, self._event_log, self._store, self._outcome_writer = (
             limits,
@@ -187,6 +189,7 @@ class PartitionRestorer:
             number,
             self._limits,
             state,
+            self._decoder,
             next_offset=max(at, first),
             committed=committed,
             lost=lost,

@@ -102,7 +102,6 @@ class Ingest:
             users=settings.batch_users,
             seconds=settings.batch_interval / 1000,
             checkpoint_seconds=settings.checkpoint_interval / 1000,
-            max_clock_skew=self.definition.max_clock_skew,
         )
         self._most_bytes = settings.read_memory // WAITING_SHARE
         self._restorer = PartitionRestorer(

@@ -1,1 +1,1 @@
-"""Windows: panes, and what each of them holds."""
+"""Windows: `panes` of rows, the `aggregates` that they hold, the `cells` that rows belong to."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streameval.base.errors import InputError
 from streameval.core.definition import Definition
-from streameval.core.events import FeedbackEvent, ImpressionEvent, decode_batch
+from streameval.core.events import EventDecoder, FeedbackEvent, ImpressionEvent
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.replay import STDIN, lines_of
 from streameval.evaluate.answer import Answer, Note, counted
@@ -76,10 +76,11 @@ def _load_events(
     connection: Any, files: Sequence[str], definition: Definition, advance: Advance
 ) -> list[Note]:
     positives = {positive.kind: positive.threshold for positive in definition.positives}
+    decoder = EventDecoder.of(definition)
     rejected = 0
     for file in files:
         for lines in lines_of(file):
-            events, refused = decode_batch(lines, None, definition.max_clock_skew)
+            events, refused = decoder.decode_batch(lines)
             rejected += len(refused)
             reads: list[tuple[str, str, int]] = []
             said: list[tuple[str, str, str, int, bool]] = []

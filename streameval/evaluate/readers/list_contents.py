@@ -121,7 +121,7 @@ def read_lists(given: Given, advance: Advance) -> Iterator[NamedLists]:
 
 
 def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[NamedLists]:
-    check_dimensions(by)
+    check_dimensions(by, files)
     columns = ["request", "user", "items", "ranks", *by]
     for record in record_batches(files, columns, advance):
         known = record.filter(record.column("request").is_valid())

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -25,10 +25,7 @@ from streameval.base.limits import CLUSTERS
 from streameval.evaluate.batches import ROWS, Advance, Batch
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
-from streameval.files.outcome_files import PENDING
-
-DIMENSIONS: Final = ("variant", "surface")
-"""The columns by which outcome files can be split."""
+from streameval.files.outcome_files import PENDING, dimensions_in
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -98,7 +95,7 @@ def read_outcomes(
     A list's name is its request. `auc` needs `with_scores`. Raises `InputError` for a dimension
     that such files do not have.
     """
-    check_dimensions(by)
+    check_dimensions(by, files)
     columns = ["user", "ranks", "gains", *by, *(["scores"] if with_scores else [])]
     if with_ids:
         columns.append("request")
@@ -137,11 +134,16 @@ def record_batches(
             advance(size // file.num_row_groups)
 
 
-def check_dimensions(by: Sequence[str]) -> None:
+def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
     """Raise `InputError` for a dimension that outcome files do not have."""
+    if not by:
+        return
+    known = dimensions_in(_opened(files[0])[0].schema_arrow)
     for dimension in by:
-        if dimension not in DIMENSIONS:
-            raise InputError(f"--by {dimension}: outcome files have {', '.join(DIMENSIONS)}")
+        if dimension not in known:
+            raise InputError(
+                f"--by {dimension}: these outcome files have {', '.join(known) or 'no dimension'}"
+            )
 
 
 def _opened(path: str) -> tuple[Any, int]:
@@ -232,7 +234,7 @@ def _window(array: Any, buffer: int, kind: type[np.generic], count: int) -> npt.
 
 
 def clusters_of(users: Any) -> Ints:
-    """Return the cluster (`core.windows.panes.cluster_of`) of each user of a column of strings."""
+    """Return the cluster (`core.windows.cells.cluster_of`) of each user of a column of strings."""
     if not len(users):
         return np.zeros(0, np.int64)
     starts = _window(users, 1, np.int32, len(users) + 1).tolist()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.core.windows.panes import cluster_of
+from streameval.core.windows.cells import cluster_of
 from streameval.evaluate.answer import Segment
 from streameval.evaluate.batches import ROWS, Batch
 from streameval.evaluate.readers.outcomes import segments_of

@@ -1,0 +1,105 @@
+"""Feedback that a later arrival can still attribute, or attribute elsewhere."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+import msgspec
+
+from streameval.core.marks import NEVER, marked
+from streameval.core.slate import Slate
+from streameval.core.timeline import Timelines
+
+PendingRecord = tuple[
+    str,  # user
+    str,  # item
+    str | None,  # request
+    int,  # ts
+    int,  # index of the kind
+    bool,  # retract
+    float,  # value
+    bool,  # expired
+    int,  # its number, which orders those of the same ts
+]
+
+
+class Pending(msgspec.Struct, gc=False, eq=False):
+    """One pending feedback (rule 3 of `attribution`).
+
+    `slate` holds it provisionally, and counts it in its marks `provisional`.
+    """
+
+    user: str
+    item: str
+    request: str | None
+    ts: int
+    kind: int
+    retract: bool
+    number: int
+    value: float = 1.0
+    expired: bool = False
+    slate: Slate | None = None
+
+    @property
+    def name(self) -> str | tuple[str, str]:
+        """What it waits for: an item, or an item of a request."""
+        return self.item if self.request is None else (self.request, self.item)
+
+    def record(self) -> PendingRecord:
+        """Return it as a checkpoint holds it."""
+        return (
+            *(self.user, self.item, self.request, self.ts, self.kind),
+            *(self.retract, self.value, self.expired, self.number),
+        )
+
+    @classmethod
+    def of(cls, record: PendingRecord) -> Pending:
+        """Return it as it was stored; it is numbered anew where it enters."""
+        user, item, request, ts, kind, retract, value, expired, _ = record
+        return cls(user, item, request, ts, kind, retract, NEVER, value, expired)
+
+
+class Pendings(Timelines[str | tuple[str, str], Pending]):
+    """Pending feedback of one user in order of ts, by `Pending.name`."""
+
+    __slots__ = ()
+    key_of = attrgetter("ts", "number")
+
+
+class Reach:
+    """The stretch of time in which feedback to an item can count for one of some slates.
+
+    The feedback that waits for the item is walked along once for all these slates. Feedback that
+    counts elsewhere is skipped, up to where one of these slates can be the nearest again.
+    """
+
+    def __init__(self, item: str, slates: Iterable[Slate], window: int) -> None:
+        self.slates = set(slates)
+        self._window = window
+        self._shown = sorted({slate.shown_at(item) for slate in self.slates})
+        self.begin = (self._shown[0], NEVER)
+        self.end = max(slate.time for slate in self.slates) + window
+
+    def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
+        """Return where to look on behind `pending`, which counts for `nearest`."""
+        if nearest is not None and nearest in self.slates:
+            return pending.ts, pending.number + 1
+        # The slates shown by then are too old, or `nearest` was shown after them and holds all
+        # that comes until it is too old itself.
+        at = bisect_right(self._shown, pending.ts)
+        ts = self._shown[at] if at < len(self._shown) else self.end + 1
+        return ts if nearest is None else min(ts, nearest.time + self._window + 1), NEVER
+
+    def count_held(self, pendings: Pendings, name: str | tuple[str, str]) -> Iterator[None]:
+        """Mark in the slates the feedback waiting under `name` that counts for them."""
+        pending = pendings.next(name, self.begin)
+        while pending is not None and pending.ts <= self.end:
+            slate = pending.slate
+            if slate is not None and slate in self.slates:
+                slate.provisional = marked(
+                    slate.provisional, pending.item, pending.kind, pending.ts, pending.retract
+                )
+            pending = pendings.next(name, self.after(pending, slate))
+            yield

@@ -1,0 +1,200 @@
+"""Tables of integer rows by key, and their sums. Integers add in any order to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.base.arrays import Ints
+
+SmallInts = npt.NDArray[np.int32]
+
+
+class Table(NamedTuple):
+    """Rows as arrays: int32 keys (rows,), and int32 or int64 values (columns, rows)."""
+
+    keys: SmallInts
+    values: npt.NDArray[Any]
+
+    def picked(self, chosen: Any) -> Table:
+        """Return some of the rows, as views where `chosen` is a slice."""
+        return Table(self.keys[chosen], self.values[:, chosen])
+
+    def taken(self, chosen: Any) -> Table:
+        """Return some of the rows, copied: a view in a pane would keep all rows of a flush."""
+        return Table(self.keys[chosen].copy(), self.values[:, chosen].copy())
+
+    @classmethod
+    def joined(cls, tables: Sequence[Table]) -> Table:
+        """Return the rows of several tables, one after another."""
+        if len(tables) == 1:
+            return tables[0]
+        return cls(
+            np.concatenate([table.keys for table in tables]),
+            np.concatenate([table.values for table in tables], axis=1),
+        )
+
+
+class TimedTable(NamedTuple):
+    """A table, and the time (ms) of each of its rows."""
+
+    times: Ints
+    table: Table
+
+    @classmethod
+    def joined(cls, parts: Sequence[TimedTable]) -> TimedTable:
+        """Return the rows of several, one after another."""
+        times = np.concatenate([part.times for part in parts])
+        return cls(times, Table.joined([part.table for part in parts]))
+
+
+def summed(groups: Sequence[Sequence[Table]]) -> list[list[Table]]:
+    """Sum up the rows of the same key within each group: all groups in one go.
+
+    Of a group one table comes back, its keys ascending, or none where all sums are zero.
+    """
+    tables = [table for group in groups for table in group]
+    if not tables:
+        return [[] for _ in groups]
+    joined = Table.joined(tables)
+    width = int(joined.keys.max()) + 1
+    sizes = [sum(len(table.keys) for table in group) for group in groups]
+    keys = np.repeat(np.arange(len(groups)) * width, sizes) + joined.keys
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    begins = starts(keys)
+    sums = np.add.reduceat(joined.values[:, order], begins, axis=1)
+    keep = sums.any(axis=0)
+    keys, sums = keys[begins][keep], sums[:, keep].astype(joined.values.dtype)
+    ends = np.searchsorted(keys, np.arange(len(groups) + 1) * width).tolist()
+    return [
+        [Table((keys[start:end] - number * width).astype(np.int32), sums[:, start:end])]
+        if start < end
+        else []
+        for number, (start, end) in enumerate(pairwise(ends))
+    ]
+
+
+def starts(ordered: Ints) -> npt.NDArray[np.intp]:
+    """Return where the stretches of equal values begin."""
+    fresh = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    return np.flatnonzero(fresh)
+
+
+def runs(ordered: Ints) -> list[slice]:
+    """Return the stretches of equal values."""
+    return [slice(start, end) for start, end in pairwise([*starts(ordered).tolist(), len(ordered)])]
+
+
+class Totals(Protocol):
+    """The sums of one aggregate over the panes of one basis."""
+
+    def fit(self, cells: int) -> None:
+        """Make room for so many cells."""
+
+    def keep(self, cells: npt.NDArray[np.intp]) -> None:
+        """Keep only `cells`, numbered anew in that order."""
+
+    def add(self, table: Table, sign: int) -> None:
+        """Add rows, or retract them where `sign` is -1."""
+
+
+class CellTotals:
+    """Sums by cell: for each column int64 (cells * width,), `width` places for each cell."""
+
+    def __init__(self, columns: int, width: int) -> None:
+        self.width = width
+        self._sums = [np.zeros(0, np.int64) for _ in range(columns)]
+
+    def fit(self, cells: int) -> None:
+        """Make room for so many cells; it grows by doubling."""
+        if cells * self.width > len(self._sums[0]):
+            size = max(1024, 2 * cells) * self.width
+            self._sums = [_grown(sums, size) for sums in self._sums]
+
+    def keep(self, cells: npt.NDArray[np.intp]) -> None:
+        """Keep only `cells`, numbered anew in that order."""
+        places = (cells[:, np.newaxis] * self.width + np.arange(self.width)).ravel()
+        self._sums = [sums[places] for sums in self._sums]
+
+    def add(self, table: Table, sign: int) -> None:
+        """Add rows, or retract them where `sign` is -1."""
+        for sums, values in zip(self._sums, table.values, strict=True):
+            np.add.at(sums, table.keys, sign * values.astype(np.int64))
+
+    def of(self, column: int, place: int = 0) -> Ints:
+        """Return the sums of a column at one place of each cell, int64 (cells,)."""
+        return self._sums[column][place :: self.width]
+
+
+def _grown(values: Ints, size: int) -> Ints:
+    """Return `values` and zeros after it. Zeros that nobody writes to take no memory."""
+    grown = np.zeros((size, *values.shape[1:]), np.int64)
+    grown[: len(values)] = values
+    return grown
+
+
+class SparseTotals:
+    """Sums by key, of the keys that have any: for (segment, cluster), most of which are empty.
+
+    `sums`, int64 (rows, columns), grows by doubling; `_rows` has the row of a key, -1 for none.
+    Rows whose sums have all been retracted are used again before it grows.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.sums = np.zeros((0, columns), np.int64)
+        self._keys = np.zeros(0, np.int64)
+        self._rows = np.full(0, -1, np.int32)
+
+    def fit(self, cells: int) -> None:
+        """Do nothing: its keys are no cells."""
+
+    def keep(self, cells: npt.NDArray[np.intp]) -> None:
+        """Do nothing: its keys are no cells."""
+
+    def add(self, table: Table, sign: int) -> None:
+        """Add rows, or retract them where `sign` is -1."""
+        rows = self._rows_of(table.keys)
+        # `add.at` is several times faster where index and values have one dimension.
+        width = self.sums.shape[1]
+        index = rows[:, np.newaxis].astype(np.int64) * width + np.arange(width)
+        np.add.at(self.sums.reshape(-1), index.ravel(), (sign * table.values).T.ravel())
+
+    def of(self, keys: Ints) -> Ints:
+        """Return the sums of `keys`, int64 (keys, columns): zeros where there are none."""
+        found = np.zeros((len(keys), self.sums.shape[1]), np.int64)
+        known = np.flatnonzero(keys < len(self._rows))
+        rows = self._rows[keys[known]]
+        found[known[rows >= 0]] = self.sums[rows[rows >= 0]]
+        return found
+
+    def _rows_of(self, keys: SmallInts) -> SmallInts:
+        """Return the row of each key, new ones if need be."""
+        known = len(self._rows)
+        beyond = int(keys.max(initial=-1)) + 1
+        if beyond > known:
+            rows = np.full(2 * beyond, -1, np.int32)
+            rows[:known] = self._rows
+            self._rows = rows
+        fresh = np.unique(keys[self._rows[keys] < 0])
+        if len(fresh):
+            if len(self._keys) + len(fresh) > len(self.sums):
+                # Rows without a sum go, and with them perhaps the rows of some of these keys.
+                wanted = np.unique(keys)
+                self._make_room(len(wanted))
+                fresh = wanted[self._rows[wanted] < 0]
+            self._rows[fresh] = np.arange(len(self._keys), len(self._keys) + len(fresh))
+            self._keys = np.concatenate((self._keys, fresh))
+        return self._rows[keys]
+
+    def _make_room(self, more: int) -> None:
+        held = np.flatnonzero(self.sums[: len(self._keys)].any(axis=1))
+        self._rows[self._keys] = -1
+        self._keys = self._keys[held]
+        self._rows[self._keys] = np.arange(len(held))
+        self.sums = _grown(self.sums[held], max(256, 2 * (len(held) + more)))
