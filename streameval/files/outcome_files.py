@@ -165,8 +165,8 @@ def dataset(
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
     A file without one of the `dimensions` has null for it; without `dimensions` they are those of
-    the newest file. `subject` begins the line of an error. Raises `InputError` for a URI of no file system,
-    `UnreachableError`.
+    the newest file. `subject` begins the line of an error. Raises `InputError` for a URI of no
+    file system, `UnreachableError`.
     """
     # Not with this module: it imports pandas where that is installed, for most of a second.
     from pyarrow import dataset as datasets
