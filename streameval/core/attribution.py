@@ -88,7 +88,8 @@ class Attribution:
         watermark = NEVER if self.watermark is None else self.watermark
         lateness = self.definition.allowed_lateness
         oldest = watermark - lateness
-        event: Any  # of one of three types: its class and `whole` tell which
+        impression: type | None = None  # the class of impressions, once one has come
+        event: Any
         for index, event in enumerate(events):
             ts = event.ts
             if ts > watermark:
@@ -97,14 +98,17 @@ class Attribution:
             elif ts < oldest:
                 late.append(index)
                 continue
-            if event.__class__ is FeedbackEvent:
-                inbox.append(event)
-                continue
+            kind = event.__class__
+            if kind is not impression:
+                if kind is FeedbackEvent:
+                    inbox.append(event)
+                    continue
+                if event.whole:
+                    whole.add(event, offsets[index] if keep_offsets and offsets else None)
+                    recent.pop(event.request_id, None)
+                    continue
+                impression = kind
             request = event.request_id
-            if event.whole:
-                whole.add(event, offsets[index] if keep_offsets and offsets else None)
-                recent.pop(request, None)
-                continue
             labels = labels_of(event)
             run = recent.get(request)
             if run is None and request is not None and not whole.events:

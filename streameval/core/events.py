@@ -271,13 +271,16 @@ class EventDecoder:
         decoded, rejected = self._parse(values, readable)
         suspicious = not _is_plain(joined)
         slate_type = self.types.slate
+        newest = MIN_TS
         for index, event in enumerate(decoded):
             if event is None:
                 continue
-            kind = event.__class__
+            kind, ts = event.__class__, event.ts
             try:
-                if event.ts.__class__ is str:
-                    event.ts = _milliseconds(event.ts)
+                if ts.__class__ is str:
+                    ts = event.ts = _milliseconds(ts)
+                if ts > newest:  # noqa: PLR1730  # a call takes several times as long
+                    newest = ts
                 if kind is slate_type:
                     _refuse_repeated(event)
                 elif kind is FeedbackEvent:
@@ -290,7 +293,8 @@ class EventDecoder:
             except Exception as error:  # noqa: BLE001  # rule 1
                 rejected.append((index, _rejection(values[index], error)))
                 decoded[index] = None
-        if timestamps:
+        # Nearly always one look at all of them is enough.
+        if timestamps and newest > min(timestamps) + self.max_clock_skew:
             rejected += _refuse_future(decoded, timestamps, self.max_clock_skew)
         if rejected:
             rejected.sort()
@@ -344,9 +348,6 @@ def _refuse_future(
     decoded: list[Any], timestamps: Sequence[int], max_clock_skew: int
 ) -> Iterable[tuple[int, Rejection]]:
     """Replace the events that are later than their record allows by None, and say why."""
-    newest = max([event.ts for event in decoded if event is not None], default=MIN_TS)
-    if newest <= min(timestamps) + max_clock_skew:
-        return  # nearly always: one look at all of them
     for index, (event, stamp) in enumerate(zip(decoded, timestamps, strict=True)):
         if event is not None and event.ts > stamp + max_clock_skew and stamp >= 0:
             yield (index, _future(event.ts, stamp))

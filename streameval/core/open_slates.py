@@ -6,7 +6,9 @@ This half of `attribution` needs no feedback; the rules stand there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from streameval.base.limits import FLUSH_STEP, MAX_ITEMS
 from streameval.core.definition import Definition
@@ -32,71 +34,58 @@ class Closing(NamedTuple):
     users: list[User]
 
 
-class SlateRun:
+# An item id is shown again and again: all dicts of slates hold one string of it.
+_share: Final = sharing()
+
+
+class SlateRun(msgspec.Struct, gc=False, eq=False):
     """The open slate of the impression before: most impressions add an item to it.
 
     An impression of the same user, request and labels, at a time from `first` to `last` (ms), that
     shows another item changes nothing else: the slate neither begins nor moves, its segment is not
-    in question, and the next flush looks at it in any case. `ts` is that of the impression before.
+    in question, and the next flush looks at it in any case. `ts` is that of the impression before,
+    `shown` has the newest ts of each segment.
     """
 
-    __slots__ = (
-        *("_anchor", "_delta", "_first", "_items", "_labels", "_last", "_segment", "_shown"),
-        *("_slate", "_ts", "_user"),
-    )
-    _share: ClassVar[Any] = staticmethod(sharing())
-
-    def __init__(  # made for each slate, on the hot path
-        self,
-        slate: Slate,
-        labels: Labels,
-        first: int,
-        last: int,
-        delta: UserDelta,
-        segment: int,
-        shown: list[int],
-    ) -> None:
-        self._slate = slate
-        self._user = slate.user
-        self._labels = labels
-        self._items = slate.items
-        self._anchor = slate.anchor
-        self._first = first
-        self._last = last
-        self._delta = delta
-        self._segment = segment
-        self._shown = shown
-        self._ts = NEVER
+    items: dict[str, int]
+    user: str
+    labels: Labels
+    anchor: int
+    details: SlateDetails | None
+    first: int
+    last: int
+    delta: UserDelta
+    segment: int
+    shown: list[int]
+    ts: int = NEVER
 
     def adds(self, event: Any, labels: Labels) -> bool:
         """Add the item of an impression of this request.
 
         Returns False, and does nothing, where the impression changes more than the items.
         """
-        item, items, ts = event.item_id, self._items, event.ts
+        item, items, ts = event.item_id, self.items, event.ts
         if (
             item in items
-            or event.user_id != self._user
-            or labels != self._labels
+            or event.user_id != self.user
+            or labels != self.labels
             or len(items) >= MAX_ITEMS
         ):
             return False
-        if ts != self._ts:
-            if not self._first <= ts <= self._last:
+        if ts != self.ts:
+            if not self.first <= ts <= self.last:
                 return False
-            self._ts = ts
-            delta = self._delta
+            self.ts = ts
+            delta = self.delta
             if ts > delta[LAST_TS]:  # `max` takes a tenth of an event
                 delta[LAST_TS] = ts
             elif ts < delta[FIRST_TS]:
                 delta[FIRST_TS] = ts
-            if ts > self._shown[self._segment]:  # noqa: PLR1730  # the same
-                self._shown[self._segment] = ts
-        items[self._share(item, item)] = ((ts - self._anchor) << POSITION_BITS) + (
-            event.position or 0
-        )
-        if self._slate.details is not None:
-            self._slate.details.keep_score(item, event.score, event.propensity)
+            if ts > self.shown[self.segment]:  # noqa: PLR1730  # the same
+                self.shown[self.segment] = ts
+        items[_share(item, item)] = ((ts - self.anchor) << POSITION_BITS) + (event.position or 0)
+        if self.details is not None:
+            self.details.keep_score(item, event.score, event.propensity)
         return True
 
 
@@ -219,9 +208,17 @@ class OpenSlates:
             details is not None
             and details.labels != label_values(labels, len(self.segments.dimensions))
         )
-        first, last = slate.time + decides, slate.time + self._window
         run = self.recent[slate.request] = SlateRun(
-            slate, labels, first, last, delta, segment, self.segments.shown
+            slate.items,
+            slate.user,
+            labels,
+            slate.anchor,
+            details,
+            slate.time + decides,
+            slate.time + self._window,
+            delta,
+            segment,
+            self.segments.shown,
         )
         return run
 
