@@ -194,7 +194,7 @@ class Service:
         return snapshots._Part(
             facts,
             snapshots._user_table(number, rows, None),
-            snapshots.SCHEMA.empty_table(),
+            snapshots.schema_of(self.definition.dimensions).empty_table(),
             state.sums(),
             state.document(),
         )

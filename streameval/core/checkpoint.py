@@ -90,6 +90,7 @@ class Header(msgspec.Struct, array_like=True):
     settled: list[int | None]
     chunks: list[ChunkInfo]
     attachments: list[str] = []
+    finals: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,10 @@ def pieces(
     assert partition.journal, "a partition without a journal has no checkpoints"
     assert not partition.slates.dirty, "flush first"
     assert not partition.ledger.rows.size, "flush first"
+    if partition.finals:
+        # A restored state finalizes these slates at once, and must not count them again.
+        left = yield from partition.finalizing()
+        assert not left, "outcomes are taken before"
     partition.update_windows()
     chunks: dict[str, bytes] = {}
     infos = _needed(partition)
@@ -286,6 +291,7 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
         settled=[state.last_settled for state in partition.windows.states],
         chunks=partition.chunks,
         attachments=list(attachments),
+        finals={consumer.name: consumer.state() for consumer in partition.finals},
     )
     packed = _pack(header)
     return _checksum(packed) + packed
@@ -326,6 +332,7 @@ def restore(
     chunks: Mapping[str, bytes],
     *,
     keep_outcomes: bool = False,
+    keep_sums: bool = False,
     at_watermark: bool = False,
 ) -> Partition:
     """Return the partition as it was at the checkpoint.
@@ -336,7 +343,9 @@ def restore(
     """
     stored = _decode(header)
     refuse_other_definition(stored.definition, definition)
-    partition = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
+    partition = Partition(
+        definition, journal=True, keep_outcomes=keep_outcomes, keep_sums=keep_sums
+    )
     partition.segments.restore(stored.segments, stored.segments_shown)
     partition.attribution.watermark = stored.watermark
     for state, settled in zip(partition.windows.states, stored.settled, strict=True):
@@ -358,10 +367,14 @@ def restore(
     while records:  # a record is freed once its slate is open: both need not fit in memory
         partition.slates.enter(Slate.of(records.pop(), keep_details=keep_outcomes))
     partition.attribution.restore(pending)
-    # Books all that is open, and finalizes slates whose outcomes were taken before the checkpoint.
+    # Book all that is open. Slates that are final now were taken before the checkpoint.
     partition.flush()
     partition.update_windows()
+    consumers, partition.finals = partition.finals, []
     drained(partition.finalizing())
+    partition.finals = consumers
+    for consumer in consumers:
+        consumer.restore(stored.finals.get(consumer.name))
     _restore_counters(partition, stored)
     if stored.reading_time is not None and not at_watermark:
         partition.windows.read_at(stored.reading_time)

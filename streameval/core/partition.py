@@ -22,6 +22,7 @@ from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.figures import Sums, document, sums_of
+from streameval.core.final_slates import FinalConsumer, FinalSums
 from streameval.core.ledger import Ledger, SegmentChanges, UserDelta
 from streameval.core.marks import NEVER
 from streameval.core.open_slates import OpenSlates
@@ -41,11 +42,17 @@ class Partition:
     """The state of one Kafka partition under a definition.
 
     `journal` keeps what changed for the next checkpoint; a finite replay needs none.
-    `keep_outcomes` keeps final slates for `outcomes_of`.
+    `keep_outcomes` keeps final slates for `outcomes_of`. With `keep_sums`, `finals` has the sums of
+    all final slates, whose state is part of the checkpoint.
     """
 
     def __init__(
-        self, definition: Definition, *, journal: bool = False, keep_outcomes: bool = False
+        self,
+        definition: Definition,
+        *,
+        journal: bool = False,
+        keep_outcomes: bool = False,
+        keep_sums: bool = False,
     ) -> None:
         self.definition = definition
         self.journal = journal
@@ -57,7 +64,10 @@ class Partition:
         self.slates = OpenSlates(
             definition, self.segments, self.ledger, journal=journal, keep_details=keep_outcomes
         )
-        self.slates.keep_finalized = keep_outcomes
+        self.finals: list[FinalConsumer] = []
+        if keep_sums:
+            self.finals.append(FinalSums(self.segments, aggregates))
+        self.slates.keep_finalized = keep_outcomes or keep_sums
         self.attribution = Attribution(definition, self.slates, self.ledger)
         self.windows = Windows(definition, self.ledger.cells, aggregates, journal=journal)
         self.rejected = dict.fromkeys(REASONS, 0)
@@ -148,6 +158,8 @@ class Partition:
         if self.watermark is not None:
             yield from self.slates.closing(self.watermark, exactly=True)
         slates, self.slates.finalized = self.slates.finalized, []
+        for consumer in self.finals:
+            consumer.add(slates)
         return [
             slate for slate in slates if slate.details is not None and slate.details.ts != NEVER
         ]
