@@ -13,7 +13,7 @@ import zlib
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet
-from default_events import DIMENSIONS, SlateEvent
+from default_events import SlateEvent
 
 from streameval.checks import run, specification
 from streameval.checks.evidence import Log, gather
@@ -123,7 +123,7 @@ class Service:
         self.outcomes = root / "outcomes"
         root.mkdir(exist_ok=True)
         owner = {"group": "g", "topic": "t"}
-        self.folder = OutcomeFolder(str(self.outcomes), owner, {}, DIMENSIONS)
+        self.folder = OutcomeFolder(str(self.outcomes), owner, {}, definition.dimensions)
         self.folder.check()
         self.logs = {number: [] for number in range(PARTITIONS + 1)}
         self.states = [Partition(definition, journal=True, keep_outcomes=True) for _ in self.logs]

@@ -115,7 +115,7 @@ def others(tmp_path_factory):
     for name, columns in (("foreign", {"a": [1]}), ("mixed", {"user": ["u"], "items": [["i"]]})):
         (root / name / "dt=2026-01-01").mkdir(parents=True)
         pq.write_table(pa.table(columns), root / name / "dt=2026-01-01" / "z.parquet")
-    pq.write_table(table(0, []), root / "mixed" / "dt=2026-01-01" / "a.parquet")
+    pq.write_table(table(0, [], DIMENSIONS), root / "mixed" / "dt=2026-01-01" / "a.parquet")
     (root / "snapshot").mkdir()
     (root / "snapshot" / "manifest.json").write_text("[]")
     return root
@@ -245,7 +245,7 @@ def test_a_wrong_specification_is_an_error_that_names_the_key(variants, tmp_path
 def test_a_wrong_folder_of_outcome_files_is_an_error(variants, tmp_path):
     other, file = tmp_path / "dt=2023-11-14" / "x.parquet", tmp_path / "rows.csv"
     other.parent.mkdir()
-    pq.write_table(table(0, []).drop_columns(["gains"]), other)
+    pq.write_table(table(0, [], DIMENSIONS).drop_columns(["gains"]), other)
     file.write_text("user,item\n")
     cases = [
         ([tmp_path / "nowhere"], "no such folder"),

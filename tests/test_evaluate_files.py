@@ -221,8 +221,7 @@ def an_outcome(offset: int = 0, *, gain: float = 1.0, **other: Any) -> Outcome:
             "offset": offset,
             "user": f"u{offset}",
             "request": f"r{offset}",
-            "variant": None,
-            "surface": None,
+            "labels": ("", ""),
             "time": 1_700_000_000_000 + offset,
             "items": ["a"],
             "positions": [1],
@@ -239,7 +238,7 @@ def an_outcome(offset: int = 0, *, gain: float = 1.0, **other: Any) -> Outcome:
 
 def test_an_outcome_file_that_is_given_twice_is_read_once() -> None:
     Path("o").mkdir()
-    pq.write_table(table(0, [an_outcome()]), "o/o.parquet")
+    pq.write_table(table(0, [an_outcome()], DIMENSIONS), "o/o.parquet")
     found = run("o/o.parquet", "o", "./o/o.parquet", "--metrics", "hit_rate@1")
     assert found["figures"]["hit_rate@1"]["n"] == 1
 

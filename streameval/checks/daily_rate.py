@@ -60,7 +60,7 @@ def take_daily(settings: Settings, folder: Path) -> Daily | None:
     except InputError:
         found = None  # damaged: computed anew
     if found is None or (found["day"], found["fingerprint"]) != (day, manifest["fingerprint"]):
-        files = dataset(settings.outcomes)
+        files = dataset(settings.outcomes, definition.dimensions)
         if not _has_day_before(files, day):
             return None
         users, rates = daily_rates(definition, files, day)
