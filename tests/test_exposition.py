@@ -128,25 +128,24 @@ def golden_status() -> ServiceStatus:
     names = [metric.name for metric in RANKING]
     scores = dict.fromkeys(names, 0.5) | {f"{name}_stderr": 0.125 for name in names}
     empty = dict.fromkeys(scores)
-    shown = Figures(
-        [
-            {"window": "1h", "basis": "live", "variant": variant, "feedback": kind} | rate
-            for variant in ("", 'quote " backslash \\ newline \n')
-            for kind in ("click", "like")
-        ],
-        [
-            {"window": "1h", "basis": "live", "variant": variant, "k": 10, **counts, **means}
-            for variant, counts, means in (
-                ("", {"slates": 0, "slates_with_positive": 0}, empty),
-                (
-                    'quote " backslash \\ newline \n',
-                    {"slates": 2, "slates_with_positive": 1},
-                    scores,
-                ),
-            )
-        ],
-        [{"window": "1h", "variant": "", "maturity": 0.75}],
-    )
+    rates = [
+        {"window": "1h", "basis": "live", "variant": variant, "feedback": kind} | rate
+        for variant in ("", 'quote " backslash \\ newline \n')
+        for kind in ("click", "like")
+    ]
+    ranking = [
+        {"window": "1h", "basis": "live", "variant": variant, "k": 10, **counts, **means}
+        for variant, counts, means in (
+            ("", {"slates": 0, "slates_with_positive": 0}, empty),
+            (
+                'quote " backslash \\ newline \n',
+                {"slates": 2, "slates_with_positive": 1},
+                scores,
+            ),
+        )
+    ]
+    maturity = [{"window": "1h", "variant": "", "maturity": 0.75}]
+    shown = Figures({"rates": rates, "ranking": ranking, "maturity": maturity})
     counters = ProcessCounters(ONE_WINDOW)
     counters.events.add("impression", 4)
     counters.rejected.add("late", 1)
@@ -277,7 +276,7 @@ def test_empty_is_not_zero():
         assert value(found, metric.name, **empty, k="5") is None
 
 
-@pytest.mark.parametrize("shown", [None, Figures([], [], [])])
+@pytest.mark.parametrize("shown", [None, Figures({"rates": [], "ranking": [], "maturity": []})])
 def test_a_segment_that_no_window_holds_is_gone(shown):
     """Without an impression anywhere there is no series of a figure, and the page still parses."""
     found = samples(text_of(a_status(shown=shown)))

@@ -77,11 +77,24 @@ Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Rows of `rates`, `ranking` and `maturity`, sorted (docs/metrics.md)."""
+    """Sorted rows by section: `rates`, `ranking`, `maturity`, and those of other aggregates."""
 
-    rates: list[Row]
-    ranking: list[Row]
-    maturity: list[Row]
+    sections: dict[str, list[Row]]
+
+    @property
+    def rates(self) -> list[Row]:
+        """Rows by kind of feedback (docs/metrics.md)."""
+        return self.sections["rates"]
+
+    @property
+    def ranking(self) -> list[Row]:
+        """Rows by cutoff."""
+        return self.sections["ranking"]
+
+    @property
+    def maturity(self) -> list[Row]:
+        """The share of live impressions that can no longer change."""
+        return self.sections["maturity"]
 
 
 def sums_of(windows: Windows, segments: list[Segment]) -> Sums:
@@ -207,7 +220,8 @@ class ShownSegments:
 def figures(definition: Definition, sums: Sums) -> Figures:
     """Return the rows of all windows, bases and segments that have an impression."""
     aggregates = [aggregate(definition) for aggregate in AGGREGATES]
-    sections: dict[str, list[Row]] = {name: [] for name in ("rates", "ranking", "maturity")}
+    names = [*(one.section for one in AGGREGATES if one.section != "maturity"), "maturity"]
+    sections: dict[str, list[Row]] = {name: [] for name in names}
     for (index, basis), segments in sums.items():
         window = definition.windows[index].name
         for segment, found in segments.items():
@@ -226,7 +240,7 @@ def figures(definition: Definition, sums: Sums) -> Figures:
         labels = tuple(row[name] for name in definition.dimensions)
         return row["window"], row.get("basis", ""), labels, row.get("feedback", row.get("k", ""))
 
-    return Figures(**{name: sorted(rows, key=by_labels) for name, rows in sections.items()})
+    return Figures({name: sorted(rows, key=by_labels) for name, rows in sections.items()})
 
 
 def document(
@@ -241,9 +255,7 @@ def document(
     printed: dict[str, Any] = {
         "watermark": watermark,
         "events": dict(events),
-        "rates": found.rates,
-        "ranking": found.ranking,
-        "maturity": found.maturity,
+        **found.sections,
     }
     if users is not None:
         printed["users"] = dict(users)

@@ -291,11 +291,7 @@ def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict
         pa.parquet.write_table(rows, folder / name, compression="zstd")
     combined = figures(definition, merge(part.sums for part in parts if part.sums is not None))
     document = {
-        "combined": {
-            "rates": combined.rates,
-            "ranking": combined.ranking,
-            "maturity": combined.maturity,
-        },
+        "combined": combined.sections,
         "partitions": {
             str(part.facts["partition"]): part.document
             for part in parts

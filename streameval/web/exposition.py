@@ -44,7 +44,7 @@ from streameval.web.status import (
 )
 
 _KIND: Final = ("feedback",)
-_NO_FIGURES: Final = Figures([], [], [])
+_NO_FIGURES: Final = Figures({"rates": [], "ranking": [], "maturity": []})
 
 Labels = tuple[Any, ...]
 """Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""
