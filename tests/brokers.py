@@ -621,24 +621,23 @@ class Cluster:
             self._fetches.append((node, request, answer, end))
             self.after(end - self.loop.time(), self._give_up_waiting, answer)
             return
-        found = []
-        for number, log, offset, error, diverges in asked:
-            raw, aborted = b"", []
-            if not error and not diverges and self.loop.time() >= log.settled_at:
-                raw, aborted = log.fetch(offset, self.rng.randint(1, self.most_batches))
-                if raw and self._may_be_damaged(raw):
-                    raw = self._damaged(raw)
-            head = (number, error, log.end, log.stable_end, log.start)
-            if request.API_VERSION >= 13:
-                aborted = [(*one, {}) for one in aborted]
-                tags = {0: b"where they diverge"} if diverges else {}
-                found.append((*head, aborted, -1, raw, tags))
-            elif request.API_VERSION >= 11:
-                found.append((*head, aborted, -1, raw))
-            else:
-                found.append((*head, aborted, raw))
+        found = [self._fetched(request.API_VERSION, *one) for one in asked]
         topic = request.topics[0][0]
         answer(topics=[(topic, found)], responses=[(topic, found, {})])
+
+    def _fetched(self, version, number, log, offset, error, diverges):
+        """Return the answer for one partition."""
+        raw, aborted = b"", []
+        if not error and not diverges and self.loop.time() >= log.settled_at:
+            raw, aborted = log.fetch(offset, self.rng.randint(1, self.most_batches))
+            if raw and self._may_be_damaged(raw):
+                raw = self._damaged(raw)
+        head = (number, error, log.end, log.stable_end, log.start)
+        if version >= 13:
+            aborted = [(*one, {}) for one in aborted]
+            tags = {0: b"where they diverge"} if diverges else {}
+            return (*head, aborted, -1, raw, tags)
+        return (*head, aborted, -1, raw) if version >= 11 else (*head, aborted, raw)
 
     def _may_be_damaged(self, raw):
         """Whether its first batch is of the newer format, and holds records."""

@@ -183,7 +183,7 @@ LINE = '{"list": "u1", "item": "b"}\n'
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_line_of_json_that_is_broken_is_counted_from_one(
-    text: str, line: int, packed: bool
+    text: str, line: int, *, packed: bool
 ) -> None:
     name = "x.jsonl.gz" if packed else "x.jsonl"
     Path(name).write_bytes(gzip.compress(text.encode()) if packed else text.encode())

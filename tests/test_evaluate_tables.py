@@ -76,7 +76,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 @pytest.mark.parametrize("together", [True, False])
-def test_errors_by_hand_in_one_file_or_two(kind: str, together: bool, tmp_path: Path) -> None:
+def test_errors_by_hand_in_one_file_or_two(kind: str, tmp_path: Path, *, together: bool) -> None:
     if together:
         files = ["--ratings", written(tmp_path / f"r.{kind}", RATED)]
     else:

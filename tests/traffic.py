@@ -22,7 +22,7 @@ BROKEN = (
 )
 
 
-def traffic(seed, count, *, users=2_000, lateness=60_000, step=40, begin=0):
+def traffic(seed, count, *, users=2_000, lateness=60_000, step=40, begin=0):  # noqa: C901  # one walk
     """About `count` records (key, value) in order of arrival.
 
     `step` is ms between slates, `begin` ms of event time after `START`.

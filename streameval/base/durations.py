@@ -41,6 +41,7 @@ class Duration:
     high: str
 
     def __str__(self) -> str:
+        """Write the range as people read it."""
         return f"{self.low} to {self.high}"
 
     def parse(self, value: object) -> int | None:
@@ -55,4 +56,5 @@ class Duration:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
+        """Let pydantic parse the text before it checks the integer."""
         return core_schema.no_info_before_validator_function(self.parse, handler(source))

@@ -90,7 +90,7 @@ FLUSH_STEP: Final = 250
 
 # --- Batches ------------------------------------------------------------------------------------
 # A batch ends at the first of the three: time (ms) bounds what a reader sees late, events the
-# memory of a batch, users the time the commit script blocks Redis. A user costs it 5 µs where it
+# memory of a batch, users the time the commit script blocks Redis. A user costs it 5 us where it
 # keeps an append-only file (measured; 4 without, 1.5 more where users have a time to live), and
 # the last slice may add 250, so that one call takes 9 ms. With 1,000 users the core takes 3 %
 # longer an event of whole slates than with 2,000.

@@ -34,7 +34,7 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, which also refuses a key that stands twice and a wrong date."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001  # as PyYAML
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as error:
@@ -45,7 +45,11 @@ class _Loader(yaml.SafeLoader):
                 node.start_mark,
             ) from error
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(  # as PyYAML has it
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001  # the same
+    ) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
         for index, (key, _) in enumerate(node.value):
             if key.value in keys[:index]:

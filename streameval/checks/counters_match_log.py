@@ -124,7 +124,7 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
         lacking = _lacking(evidence.definition, log, part, now)
         if lacking is not None:
             return unanswered(f"the log of partition {partition} {lacking}")
-        count, differences = _compare(evidence, sample, log, part, now, then)
+        count, differences = _compare(evidence, sample, log, part, now=now, then=then)
         users += count
         wrong += [f"{text} (partition {partition})" for text in differences]
         share = min(share, sample.share)
@@ -171,7 +171,7 @@ def _lacking(definition: Definition, log: Log, part: Part, now: _Side) -> str | 
 
 
 def _compare(
-    evidence: Evidence, sample: Sample, log: Log, part: Part, now: _Side, then: _Side | None
+    evidence: Evidence, sample: Sample, log: Log, part: Part, *, now: _Side, then: _Side | None
 ) -> tuple[int, list[str]]:
     """Count the compared users, and describe the differences."""
     definition = evidence.definition

@@ -110,7 +110,9 @@ def _lines(name: str, begin: int, decoder: EventDecoder) -> Iterator[Records]:
 
 
 def of_kafka(
-    settings: Settings, candidates: Sequence[Path], from_start: bool = True
+    settings: Settings,
+    candidates: Sequence[Path],
+    from_start: bool = True,  # noqa: FBT001  # `scheduled` passes it with the candidates
 ) -> Callable[[Snapshot, Snapshot | None], Recorded]:
     """Read the topic of the settings; `candidates` are snapshots that may be the earlier one.
 
@@ -146,13 +148,13 @@ async def _choose(
         if given is None and sum(ends.values()) <= most and _counted_whole(later, starts):
             return {number: _log(settings, number, 0, end) for number, end in ends.items()}
         paths = candidates if given is None else given
-        chosen = await _since(settings, topic, later, paths, starts, ends, most)
+        chosen = await _since(settings, topic, later, paths, starts=starts, ends=ends, most=most)
     if isinstance(chosen, str):
         return chosen
     path, begins = chosen
     earlier = read_snapshot(path)
     return {
-        number: _log(settings, number, begin, ends[number], earlier, before)
+        number: _log(settings, number, begin, ends[number], since=earlier, before=before)
         for number, (begin, before) in begins.items()
     }
 
@@ -162,6 +164,7 @@ async def _since(
     topic: RangeReader,
     later: Snapshot,
     candidates: Sequence[Path],
+    *,
     starts: Mapping[int, int],
     ends: Mapping[int, int],
     most: int,
@@ -266,6 +269,7 @@ def _log(
     number: int,
     begin: int,
     end: int,
+    *,
     since: Snapshot | None = None,
     before: int | None = None,
 ) -> Log:

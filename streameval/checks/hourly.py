@@ -134,12 +134,12 @@ def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str
     while kept.until < until:
         # A day at a time: memory is bounded however long nobody looked.
         end = min(until, kept.until // 24 * 24 + 24)
-        _add(evidence, series, since, (kept.until, end), kept.hours, kept.arms)
+        _add(evidence, series, since, (kept.until, end), hours=kept.hours, arms=kept.arms)
         kept.until = end
     kept.hours = {hour: sums for hour, sums in kept.hours.items() if hour >= until - KEPT_HOURS}
     evidence.memory[memory] = _stored(kept, key)
     arms = {name: sums.copy() for name, sums in kept.arms.items()}
-    _add(evidence, series, since, (kept.until, newest + 1), {}, arms)
+    _add(evidence, series, since, (kept.until, newest + 1), hours={}, arms=arms)
     return Hourly(series, kept.until, kept.hours, arms)
 
 
@@ -169,6 +169,7 @@ def _add(
     series: Sequence[Series],
     since: int,
     span: tuple[int, int],
+    *,
     hours: dict[int, Sums],
     arms: dict[str, Sums],
 ) -> None:

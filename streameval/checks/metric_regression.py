@@ -231,11 +231,13 @@ def periods(sums: Hourly, settings: Settings, found: Findings) -> None:
     """Compare each figure of the last day and three days with the same hours of weeks before."""
     for index, one in enumerate(sums.series):
         for hours, name in SPANS:
-            _period(sums, index, f"{one.name} of the last {name}", hours, settings, found)
+            _period(
+                sums, index, f"{one.name} of the last {name}", hours, settings=settings, found=found
+            )
 
 
 def _period(
-    sums: Hourly, index: int, label: str, hours: int, settings: Settings, found: Findings
+    sums: Hourly, index: int, label: str, hours: int, *, settings: Settings, found: Findings
 ) -> None:
     """Compare the last `hours` with the same hours of the weeks before."""
     end = sums.until // LOOK_HOURS * LOOK_HOURS

@@ -79,7 +79,7 @@ def _usage_message(error: typer.TyperException) -> str:
     return str(message).rstrip(".")
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it
     if wanted:
         typer.echo(f"streameval {__version__}")
         raise typer.Exit
@@ -142,7 +142,7 @@ def worker(
 
 
 @app.command(epilog="Example: zcat events.gz | streameval replay - --json | jq .rates")
-def replay(
+def replay(  # noqa: PLR0917  # typer passes them by name
     files: Annotated[
         list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
     ],

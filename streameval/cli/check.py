@@ -36,7 +36,7 @@ class Sources(NamedTuple):
     logs: Sequence[str] = ()
 
 
-def command(
+def command(  # noqa: PLR0917  # typer passes them by name
     outcomes: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder or URI of outcome files. Default: `outcomes`."),

@@ -45,7 +45,7 @@ def evaluate() -> None:
     """
 
 
-def _evaluate(  # `evaluate` has the help
+def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the help
     files: Annotated[
         list[str] | None,
         typer.Argument(

@@ -74,7 +74,9 @@ class Attribution:
 
     # ------------------------------------------------------------------ apply
 
-    def apply(self, events: Sequence[Event], offsets: Sequence[int] | None = None) -> list[int]:
+    def apply(  # noqa: C901  # the hot loop: a call for each event would cost more
+        self, events: Sequence[Event], offsets: Sequence[int] | None = None
+    ) -> list[int]:
         """Record `events` (in log order); returns the indices of the late ones, not applied.
 
         `offsets` of their records, parallel, are only for outcomes.
@@ -426,8 +428,14 @@ class Attribution:
                 self._credit(slate, item, kind, pending.ts, pending.retract, pending.value)
                 self.slates.note(slate)
 
-    def _credit(
-        self, slate: Slate, item: str, kind: int, ts: int, retract: bool, value: float
+    def _credit(  # noqa: PLR0917  # the fields of `LoggedFeedback`
+        self,
+        slate: Slate,
+        item: str,
+        kind: int,
+        ts: int,
+        retract: bool,  # noqa: FBT001  # the same
+        value: float,
     ) -> None:
         """Attribute feedback to an impression for good."""
         slate.feedback = marked(slate.feedback, item, kind, ts, retract)

@@ -252,7 +252,7 @@ class EventDecoder:
         events, rejected = self.decode_batch((value,), timestamps)
         return events[0] if events else rejected[0][1]
 
-    def decode_batch(
+    def decode_batch(  # noqa: C901, PLR0912  # the hot loop: a call for each event would cost more
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[list[Event], list[tuple[int, Rejection]]]:
         """Decode the values of a batch into events, in order, and the rejected with their index.

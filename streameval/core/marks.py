@@ -58,7 +58,13 @@ def restored(marks: StoredMarks | None) -> Marks | None:
     return dict(marks) if more else (*key, *mark)
 
 
-def marked(marks: Marks | None, item: str, kind: int, ts: int, retract: bool) -> Marks:
+def marked(
+    marks: Marks | None,
+    item: str,
+    kind: int,
+    ts: int,
+    retract: bool,  # noqa: FBT001  # on the hot path, in the order of a feedback's fields
+) -> Marks:
     """Return `marks` with one more record: the latest positive and the latest retraction stay.
 
     A dict of marks is changed in place.

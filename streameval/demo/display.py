@@ -114,9 +114,9 @@ def print_summary(
     console.print(comparison_table(comparisons, titles))
     console.print(f"sent:    {_counts(sent)}", highlight=False)
     console.print(f"counted: {_counts(counted)}", highlight=False)
-    console.print(f"every event accounted for: {_answer(dict(sent) == dict(counted))}")
+    console.print(f"every event accounted for: {_answer(good=dict(sent) == dict(counted))}")
     if any(row.matured is not None for row in comparisons):
-        console.print(f"within {LIMIT:.0f} standard errors: {_answer(within(comparisons))}")
+        console.print(f"within {LIMIT:.0f} standard errors: {_answer(good=within(comparisons))}")
     else:
         console.print("no figure has matured yet: let the demo run for half a minute")
 
@@ -125,5 +125,5 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[fate]:,} {fate}" for fate in sorted(counts))
 
 
-def _answer(good: bool) -> str:
+def _answer(*, good: bool) -> str:
     return "[green]yes[/green]" if good else "[bold red]no[/bold red]"

@@ -87,6 +87,7 @@ class Given:
     per_list: bool = False
 
     def __getitem__(self, table: Table) -> Sequence[str]:
+        """Return the files of a table, none where it was not given."""
         return self.tables.get(table, ())
 
     def file(self, table: Table) -> str | None:

@@ -172,6 +172,7 @@ class Evaluation:
     columns: dict[Column, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Number the columns that the metrics ask for."""
         needed = dict.fromkeys(column for asked in self.asked for column in asked.columns())
         self.columns = {column: number for number, column in enumerate(needed)}
 

@@ -326,7 +326,7 @@ class VerifyingClient:
         leader = self._client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
         return epochs.before(offset) if epochs is not None and node == leader else NO_EPOCH
 
-    def _translated(
+    def _translated(  # noqa: PLR0917  # the fields of the response, in its order
         self,
         asked: dict[int, int],
         partition: int,

@@ -88,6 +88,7 @@ class Replicates:
         return cls(sums_x, sums_y, int(x.sum()), int(y.sum()))
 
     def __add__(self, other: Replicates) -> Replicates:
+        """Add the sums of other rows, replicate by replicate."""
         return Replicates(
             self.x + other.x,
             self.y + other.y,

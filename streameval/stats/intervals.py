@@ -123,6 +123,7 @@ class Moments:
         return Moments(*(change(getattr(self, field.name)) for field in fields(self)))
 
     def __add__(self, other: Moments) -> Moments:
+        """Add the moments of other units."""
         both = (getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
         return Moments(*both)
 
@@ -225,6 +226,7 @@ class Rate:
     clusters: int | None = None
 
     def __post_init__(self) -> None:
+        """Check that the counts are possible."""
         assert 0 <= self.positives <= self.trials, "a positive is a trial"
         assert self.trials > 0, "no trial, no rate"
 

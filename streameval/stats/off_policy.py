@@ -84,6 +84,7 @@ class WeightSums:
         )
 
     def __add__(self, other: WeightSums) -> WeightSums:
+        """Add the sums of other rounds."""
         return WeightSums(
             self.rounds + other.rounds,
             self.weights + other.weights,

@@ -233,9 +233,9 @@ class Ingest:
             return
         if partition.due(time.monotonic()):
             self._begin_commit(partition)
-        self._regulate(partition, blocked)
+        self._regulate(partition, blocked=blocked)
 
-    def _regulate(self, partition: AssignedPartition, blocked: bool) -> None:
+    def _regulate(self, partition: AssignedPartition, *, blocked: bool) -> None:
         """Pause a partition that waits for the store, resume it when its backlog is gone."""
         number = partition.number
         if blocked and number not in self._paused:

@@ -41,6 +41,7 @@ class Rows:
         return cls(*([] for _ in fields(cls)))
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.times)
 
 

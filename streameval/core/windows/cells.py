@@ -27,6 +27,7 @@ class Cells:
         self._cluster_array = np.empty(0, np.int64)
 
     def __len__(self) -> int:
+        """Return the number of cells."""
         return len(self.users)
 
     def of(self, user_id: str, segment: int) -> int:

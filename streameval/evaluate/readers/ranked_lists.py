@@ -87,7 +87,9 @@ def ranked_lists(
     count = int(lists[:rows].max(initial=-1)) + 1
     whole = len(names) if complete else count
     pairs = lists * len(item_names) + items
-    order = _order(slates, lists[:rows], _sorted_positions(item_names, items[:rows], last_first))
+    order = _order(
+        slates, lists[:rows], _sorted_positions(item_names, items[:rows], last_first=last_first)
+    )
     order, by_pair = _without_repeats(order, pairs[:rows])
     own = lists[order]
     length = np.bincount(own, minlength=whole)
@@ -145,7 +147,7 @@ def _there(column: Any) -> Flags:
     return found
 
 
-def _sorted_positions(names: Any, items: Ints, last_first: bool) -> Ints | None:
+def _sorted_positions(names: Any, items: Ints, *, last_first: bool) -> Ints | None:
     """Number items by the bytes of their ids, the last one first; None if that decides nothing."""
     if not last_first:
         return None

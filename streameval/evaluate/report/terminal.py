@@ -25,9 +25,14 @@ def print_answer(answer: Answer, *, with_intervals: bool) -> None:
         table.add_column(name, overflow="fold")
     for name in ("value", *(("low", "high") if with_intervals else ()), "n"):
         table.add_column(name, justify="right")
-    _add(table, ["all"] * len(answer.by), answer.figures, with_intervals)
+    _add(table, ["all"] * len(answer.by), answer.figures, with_intervals=with_intervals)
     for segment, figures in answer.segments.items():
-        _add(table, [escape(value) or UNDEFINED for value in segment], figures, with_intervals)
+        _add(
+            table,
+            [escape(value) or UNDEFINED for value in segment],
+            figures,
+            with_intervals=with_intervals,
+        )
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNCUT
@@ -40,7 +45,7 @@ def print_answer(answer: Answer, *, with_intervals: bool) -> None:
 
 
 def _add(
-    table: Table, segment: list[str], figures: Mapping[str, Figure], with_intervals: bool
+    table: Table, segment: list[str], figures: Mapping[str, Figure], *, with_intervals: bool
 ) -> None:
     table.add_section()
     for name, figure in figures.items():
