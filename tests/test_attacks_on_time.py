@@ -35,13 +35,13 @@ class Count:
             (slate.Slate, "packed"),
             (slate.Slate, "may_show"),
             (attribution.Attribution, "_give"),
-            (attribution.Attribution, "_shown"),
-            (timeline.ItemShowings, "_reaching"),
+            (attribution.Attribution, "_seen_at"),
+            (timeline.SlatesOfItem, "_reaching"),
         ):
             monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
         for module in (attribution, pending):
             monkeypatch.setattr(module, "marked", self._counting(module.marked))
-        monkeypatch.setattr(slate.Slate, "showings", self._each(slate.Slate.showings))
+        monkeypatch.setattr(slate.Slate, "keyed_items", self._each(slate.Slate.keyed_items))
         monkeypatch.setattr(users.Slates, "everything", self._each(users.Slates.everything))
 
     def _searching(self, search):

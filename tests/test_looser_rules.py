@@ -153,7 +153,7 @@ def no_nearer_impression_takes_over(patch, events, definition):
             first_seen.setdefault((event.user_id, event.request_id, item, event.ts), index)
 
     def known(slate, item):
-        return first_seen[slate.user_id, slate.request_id, item, slate.showings[item].ts]
+        return first_seen[slate.user_id, slate.request_id, item, slate.items[item].ts]
 
     def first_known(slates, event, window):
         item = event.item_id
@@ -180,11 +180,11 @@ def expiry_a_moment_after_a(patch, events, definition):
 def the_age_of_feedback_counts_from_the_showing(patch, events, definition):
     def nearest(slates, event, window):
         item = event.item_id
-        fits = [slate for slate in slates if 0 <= event.ts - slate.showings[item].ts <= window]
+        fits = [slate for slate in slates if 0 <= event.ts - slate.items[item].ts <= window]
         if not fits:
             return None, False
         best = min(fits, key=lambda slate: rules._nearness(slate, item))
-        return best.showings[item], False
+        return best.items[item], False
 
     patch.setattr(rules, "_nearest", nearest)
 
@@ -204,7 +204,7 @@ def the_nearest_showing_alone_is_asked_for_its_age(patch, events, definition):
     def only_nearest(slates, event, window):
         showing, expired = nearest(slates, event, 10**12)
         for slate in slates:
-            if slate.showings[event.item_id] is showing and not in_time(event.ts, slate, window):
+            if slate.items[event.item_id] is showing and not in_time(event.ts, slate, window):
                 return None, True
         return showing, expired
 
@@ -214,7 +214,7 @@ def the_nearest_showing_alone_is_asked_for_its_age(patch, events, definition):
 @looser
 def slates_with_a_request_come_first_in_a_tie(patch, events, definition):
     def nearness(slate, item):
-        return -slate.showings[item].ts, slate.request_id is None, slate.request_id or ""
+        return -slate.items[item].ts, slate.request_id is None, slate.request_id or ""
 
     patch.setattr(rules, "_nearness", nearness)
 
@@ -223,7 +223,7 @@ def slates_with_a_request_come_first_in_a_tie(patch, events, definition):
 def the_larger_request_comes_first_in_a_tie(patch, events, definition):
     def nearness(slate, item):
         name = [-ord(letter) for letter in slate.request_id or ""]
-        return -slate.showings[item].ts, slate.request_id is not None, name
+        return -slate.items[item].ts, slate.request_id is not None, name
 
     patch.setattr(rules, "_nearness", nearness)
 
@@ -234,7 +234,7 @@ def an_item_may_be_shown_after_the_feedback_that_names_its_request(patch, events
         begun = [slate for slate in slates if slate.time <= event.ts]
         for slate in sorted(begun, key=lambda slate: -slate.time)[:1]:
             if event.ts - slate.time <= window:
-                return slate.showings.get(event.item_id), False
+                return slate.items.get(event.item_id), False
         return None, False
 
     patch.setattr(rules, "_named", named)

@@ -67,7 +67,7 @@ def _offset_by_arrival(definition, events, offsets):
 
 
 def _row(definition, slate, offset):
-    shown = slate.showings
+    shown = slate.items
     ranks = order_ranks((item, one.position, one.ts) for item, one in shown.items())
     items = tuple(
         (

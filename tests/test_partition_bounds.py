@@ -72,7 +72,7 @@ def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_
 def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user():
     """The same for the first match: of very many slates with the item, the newest decide."""
     attribution = Partition(DEFINITION).attribution
-    attribution._shown = Mock(wraps=attribution._shown)
+    attribution._seen_at = Mock(wraps=attribution._seen_at)
     slates = 10 * MANY_SLATES
     for n in range(slates):
         attribution.apply([show(n, "item", request=f"r{n}")])
@@ -81,7 +81,7 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     attribution.apply([click(n, "item") for n in range(slates - 50, slates)])
     drained(attribution.resolving())
     assert attribution.waiting == 0
-    assert attribution._shown.call_count <= 2 * 50 * 50
+    assert attribution._seen_at.call_count <= 2 * 50 * 50
 
 
 def test_dicts_of_slates_hold_one_string_of_each_item_and_lists_are_one(monkeypatch):

@@ -96,7 +96,7 @@ def test_a_place_is_free_again_when_nothing_can_show_its_segment():
     assert len(segments.values) <= 3
     saved = checkpoint(many, "0")
     again = restore(definition, saved.header, saved.chunks).segments
-    assert (again.values, again.shown) == (segments.values, segments.shown)
+    assert (again.values, again.newest) == (segments.values, segments.newest)
 
 
 def test_items_that_come_apart_keep_their_segment():

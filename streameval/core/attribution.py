@@ -42,7 +42,7 @@ from streameval.core.pending import Pending, PendingRecord, Pendings, Reach
 from streameval.core.slate import POSITION_BITS, Slate, precedes
 from streameval.core.users import User
 
-Showing = dict[tuple[str, str], dict[Slate, None]]
+SlatesByItem = dict[tuple[str, str], dict[Slate, None]]
 """Slates that show an item, by user and item."""
 
 
@@ -226,12 +226,12 @@ class Attribution:
         slates = self.slates
         fresh, slates.fresh = slates.fresh, {}
         earlier, slates.earlier = slates.earlier, {}
-        lost: Showing = defaultdict(dict)
+        lost: SlatesByItem = defaultdict(dict)
         for slate, first in fresh.items():
             user = slates.users[slate.user]
             if user.by_item is not None and slate.request is not None:
                 yield from user.enter(slate, first)
-        awaited: Showing = defaultdict(dict)
+        awaited: SlatesByItem = defaultdict(dict)
         for slate, first in fresh.items():
             user = slates.users[slate.user]
             yield
@@ -244,15 +244,15 @@ class Attribution:
                     shown_at = slate.shown_at(item)
                     earlier[named] = min(shown_at, earlier.get(named, shown_at))
                 yield
-        for (user_id, item), showing in awaited.items():
-            yield from self._take_over(slates.users[user_id], item, showing, lost)
+        for (user_id, item), holders in awaited.items():
+            yield from self._take_over(slates.users[user_id], item, holders, lost)
         for (user_id, name), ts in earlier.items():
             yield from self._match_from(slates.users[user_id], name, ts, lost)
-        for (user_id, item), showing in lost.items():
-            yield from self._count_provisional(slates.users[user_id], item, showing)
+        for (user_id, item), holders in lost.items():
+            yield from self._count_provisional(slates.users[user_id], item, holders)
 
     def _take_over(
-        self, user: User, item: str, slates: dict[Slate, None], lost: Showing
+        self, user: User, item: str, slates: dict[Slate, None], lost: SlatesByItem
     ) -> Iterator[None]:
         """Give the feedback that waits for an item to the slates that show it only now."""
         pendings = user.pending
@@ -266,7 +266,7 @@ class Attribution:
             yield
 
     def _match_from(
-        self, user: User, name: str | tuple[str, str], ts: int, lost: Showing
+        self, user: User, name: str | tuple[str, str], ts: int, lost: SlatesByItem
     ) -> Iterator[None]:
         """Match all feedback that waits under one name anew, from `ts` on."""
         if not user.pending:
@@ -316,29 +316,29 @@ class Attribution:
         """Return the slate of the latest showing of `item` at or before `ts` (ties: rule 3)."""
         oldest = ts - self._window
         best = None if user.requestless is None else user.requestless.latest(item, ts)
-        best_shown = NEVER if best is None else best.time
-        if best_shown < oldest:
-            best, best_shown = None, NEVER
+        best_ts = NEVER if best is None else best.time
+        if best_ts < oldest:
+            best, best_ts = None, NEVER
         if user.lacks_index:
             for _ in user.make_index():
                 pass
         if user.by_item is not None:
-            showings = user.by_item.get(item)
-            slate = None if showings is None else showings.nearest(ts, oldest)
-            if slate is not None and self._shown(slate, item, ts) > best_shown:
+            by_time = user.by_item.get(item)
+            slate = None if by_time is None else by_time.nearest(ts, oldest)
+            if slate is not None and self._seen_at(slate, item, ts) > best_ts:
                 best = slate
             return best
         for slate in user.slates.everything():
             if not slate.may_show(item):
                 continue
-            shown = self._shown(slate, item, ts)
-            if shown > best_shown or (
-                shown == best_shown and best is not None and precedes(slate, best)
+            seen_at = self._seen_at(slate, item, ts)
+            if seen_at > best_ts or (
+                seen_at == best_ts and best is not None and precedes(slate, best)
             ):
-                best, best_shown = slate, shown
+                best, best_ts = slate, seen_at
         return best
 
-    def _match(self, user: User, pending: Pending, lost: Showing) -> None:
+    def _match(self, user: User, pending: Pending, lost: SlatesByItem) -> None:
         """Attribute pending feedback anew."""
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
@@ -349,15 +349,15 @@ class Attribution:
             pending.expired = self._is_expired(user, pending)
         self._give(pending, slate, lost)
 
-    def _shown(self, slate: Slate, item: str, ts: int) -> int:
+    def _seen_at(self, slate: Slate, item: str, ts: int) -> int:
         """Return when feedback at `ts` saw the item in a slate; NEVER where it does not count."""
         packed = slate.packed(item)
         if packed is None or slate.time < ts - self._window:
             return NEVER
-        shown = slate.anchor + (packed >> POSITION_BITS)
-        return shown if shown <= ts else NEVER
+        seen_at = slate.anchor + (packed >> POSITION_BITS)
+        return seen_at if seen_at <= ts else NEVER
 
-    def _give(self, pending: Pending, slate: Slate | None, lost: Showing) -> None:
+    def _give(self, pending: Pending, slate: Slate | None, lost: SlatesByItem) -> None:
         """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty.
 
         The slate that loses it goes into `lost`, to be counted anew.
@@ -392,8 +392,8 @@ class Attribution:
                 return True
         if user.by_item is not None:
             # A showing by then that does not count is too old.
-            showings = user.by_item.get(item)
-            return showings is not None and showings.next((-pending.ts,)) is not None
+            by_time = user.by_item.get(item)
+            return by_time is not None and by_time.next((-pending.ts,)) is not None
         return any(
             slate.time < oldest and slate.packed(item) is not None
             for slate in user.slates.everything()

@@ -218,7 +218,7 @@ class OpenSlates:
             slate.time + self._window,
             delta,
             segment,
-            self.segments.shown,
+            self.segments.newest,
         )
         return run
 

@@ -78,8 +78,8 @@ class Reach:
     def __init__(self, item: str, slates: Iterable[Slate], window: int) -> None:
         self.slates = set(slates)
         self._window = window
-        self._shown = sorted({slate.shown_at(item) for slate in self.slates})
-        self.begin = (self._shown[0], NEVER)
+        self._moments = sorted({slate.shown_at(item) for slate in self.slates})
+        self.begin = (self._moments[0], NEVER)
         self.end = max(slate.time for slate in self.slates) + window
 
     def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
@@ -88,8 +88,8 @@ class Reach:
             return pending.ts, pending.number + 1
         # The slates shown by then are too old, or `nearest` was shown after them and holds all
         # that comes until it is too old itself.
-        at = bisect_right(self._shown, pending.ts)
-        ts = self._shown[at] if at < len(self._shown) else self.end + 1
+        at = bisect_right(self._moments, pending.ts)
+        ts = self._moments[at] if at < len(self._moments) else self.end + 1
         return ts if nearest is None else min(ts, nearest.time + self._window + 1), NEVER
 
     def count_held(self, pendings: Pendings, name: str | tuple[str, str]) -> Iterator[None]:

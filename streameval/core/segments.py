@@ -27,7 +27,7 @@ class Segments:
         self.limit = limit
         self.span = span
         self.values: list[tuple[str, ...]] = []
-        self.shown: list[int] = []
+        self.newest: list[int] = []
         self.overflowed = 0
         self.leaving: list[int] = []
         self.known: dict[Labels, int] = {}
@@ -41,27 +41,27 @@ class Segments:
         index = self.known.get(labels)
         if index is None:
             index = self._found(labels, ts)
-        if ts > self.shown[index]:  # noqa: PLR1730  # a call takes several times as long
-            self.shown[index] = ts
+        if ts > self.newest[index]:  # noqa: PLR1730  # a call takes several times as long
+            self.newest[index] = ts
         return index
 
     def release(self) -> None:
         """Let the indices of retired segments be used again: nothing holds them any more."""
         for index in self.leaving:
-            self.shown[index] = NEVER
+            self.newest[index] = NEVER
         self._free += self.leaving
         self.leaving = []
 
     def state(self) -> tuple[list[tuple[str, ...]], list[int], int]:
         """Return the table as a checkpoint holds it."""
         assert not self.leaving, "a flush releases them"
-        return self.values, self.shown, self.overflowed
+        return self.values, self.newest, self.overflowed
 
-    def restore(self, values: Sequence[tuple[str, ...]], shown: Sequence[int]) -> None:
+    def restore(self, values: Sequence[tuple[str, ...]], newest: Sequence[int]) -> None:
         """Fill the empty table as it was stored."""
         self.values += values
-        self.shown += shown
-        for index, ts in enumerate(shown):
+        self.newest += newest
+        for index, ts in enumerate(newest):
             if ts == NEVER:
                 self._free.append(index)
             else:
@@ -86,10 +86,10 @@ class Segments:
         """Remove the segments that were last shown before a time from the table."""
         if before <= self._oldest:
             return False
-        shown = {v: self.shown[index] for v, index in self._index.items() if v != self._rest}
-        old = [values for values, ts in shown.items() if ts < before]
+        newest = {v: self.newest[index] for v, index in self._index.items() if v != self._rest}
+        old = [values for values, ts in newest.items() if ts < before]
         self.leaving += [self._index.pop(values) for values in old]
-        self._oldest = min((ts for ts in shown.values() if ts >= before), default=before)
+        self._oldest = min((ts for ts in newest.values() if ts >= before), default=before)
         if old:
             self.known.clear()
         return bool(old)
@@ -97,11 +97,11 @@ class Segments:
     def _enter(self, values: tuple[str, ...], ts: int) -> int:
         if self._free:
             index = self._free.pop()
-            self.values[index], self.shown[index] = values, ts
+            self.values[index], self.newest[index] = values, ts
         else:
             index = len(self.values)
             self.values.append(values)
-            self.shown.append(ts)
+            self.newest.append(ts)
         self._index[values] = index
         self._oldest = min(self._oldest, ts)
         return index

@@ -164,7 +164,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         assert packed is not None, "it is shown"
         return self.anchor + (packed >> POSITION_BITS)
 
-    def showings(self, first: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
+    def keyed_items(self, first: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
         """Yield the items of a slate with a request, from number `first` on, with a key each.
 
         The key orders showings, the latest first: (-ms of the showing, request).

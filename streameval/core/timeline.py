@@ -191,7 +191,7 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-class ItemShowings(Timeline["Slate"]):
+class SlatesOfItem(Timeline["Slate"]):
     """The slates of one user that show one item, the latest showing first.
 
     The key is (-ms of the showing, request): at equal times the smaller request comes first. What

@@ -11,7 +11,7 @@ from streameval.base.limits import MANY_SLATES
 from streameval.core.marks import NEVER
 from streameval.core.pending import Pendings
 from streameval.core.slate import Slate
-from streameval.core.timeline import ItemShowings, Timeline, Timelines
+from streameval.core.timeline import SlatesOfItem, Timeline, Timelines
 
 
 class Slates(Timelines[str, Slate]):
@@ -52,7 +52,7 @@ class User(msgspec.Struct, gc=False, eq=False):
     pending: Pendings | None = None
     cell: int = 0
     cell_segment: int = NEVER
-    by_item: dict[str, ItemShowings] | None = None
+    by_item: dict[str, SlatesOfItem] | None = None
     chained: int = 0
 
     @property
@@ -80,12 +80,12 @@ class User(msgspec.Struct, gc=False, eq=False):
         """Make the index of the user's slates by item; yields after each piece of work."""
         pairs: dict[str, list[tuple[tuple[int, str], Slate]]] = {}
         for slate in self.slates.everything():
-            for item, key in slate.showings():
+            for item, key in slate.keyed_items():
                 pairs.setdefault(item, []).append((key, slate))
                 yield
-        by_item: dict[str, ItemShowings] = {}
+        by_item: dict[str, SlatesOfItem] = {}
         for item, known in pairs.items():
-            by_item[item] = ItemShowings(sorted(known, key=itemgetter(0)))
+            by_item[item] = SlatesOfItem(sorted(known, key=itemgetter(0)))
             for _ in range(0, len(known), MANY_SLATES + 1):
                 yield
         self.by_item = by_item
@@ -93,12 +93,12 @@ class User(msgspec.Struct, gc=False, eq=False):
     def enter(self, slate: Slate, first: int) -> Iterator[None]:
         """Enter the items of a slate, from number `first` on, into the index."""
         assert self.by_item is not None, "only an indexed user has one"
-        for item, key in slate.showings(first):
-            showings = self.by_item.get(item)
-            if showings is None:
-                self.by_item[item] = ItemShowings(((key, slate),))
+        for item, key in slate.keyed_items(first):
+            holders = self.by_item.get(item)
+            if holders is None:
+                self.by_item[item] = SlatesOfItem(((key, slate),))
             else:
-                showings.add(key, slate)
+                holders.add(key, slate)
             yield
 
     def leave(self, slate: Slate) -> None:
@@ -106,9 +106,9 @@ class User(msgspec.Struct, gc=False, eq=False):
         if self.by_item is None or len(self.slates) + self.chained <= MANY_SLATES // 2:
             self.by_item = None
             return
-        for item, key in slate.showings():
-            showings = self.by_item.get(item)
-            if showings is not None:
-                showings.discard(key)
-                if not showings:
+        for item, key in slate.keyed_items():
+            holders = self.by_item.get(item)
+            if holders is not None:
+                holders.discard(key)
+                if not holders:
                     del self.by_item[item]

@@ -21,7 +21,7 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
 7.  Feedback that names a request belongs to the latest slate of (user, request) whose time is at
     or before `ts`; it is attributed when that slate showed the item at or before `ts` and
     `ts - slate time <= A`.
-8.  Feedback that names none belongs to the user's latest showing of the item at or before `ts`
+8.  Feedback that names none belongs to the user's latest impression of the item at or before `ts`
     among slates with `ts - slate time <= A` (ties: the slate without a request, then the smaller
     request).
 9.  Feedback that belongs nowhere waits until the watermark is past `ts + L`, strictly; from then
@@ -137,7 +137,7 @@ def _users(
     for user_id in sorted(moments):
         own = slates_of[user_id]
         users[user_id] = {
-            "impressions": sum(len(slate.showings) for slate in own),
+            "impressions": sum(len(slate.items) for slate in own),
             "slates": sum(slate.request_id is not None for slate in own),
             "positives": {kind: sum(_positives(slate, kind) for slate in own) for kind in kinds},
             "first_ts": min(moments[user_id]),
@@ -181,7 +181,7 @@ def _maturity(
         settled = [slate for slate in members if slate.time // window.slide <= last]
         row: dict[str, object] = {"window": window.name}
         row |= dict(zip(definition.dimensions, segment, strict=True))
-        row["maturity"] = _shown(settled) / _shown(members)
+        row["maturity"] = _impressions(settled) / _impressions(members)
         rows.append(row)
     return rows
 
@@ -189,12 +189,12 @@ def _maturity(
 # --- figures of the slates of one window, basis and segment --------------------------------------
 
 
-def _shown(slates: Iterable[Slate]) -> int:
-    return sum(len(slate.showings) for slate in slates)
+def _impressions(slates: Iterable[Slate]) -> int:
+    return sum(len(slate.items) for slate in slates)
 
 
 def _positives(slate: Slate, kind: str) -> int:
-    return sum(kind in showing.positives() for showing in slate.showings.values())
+    return sum(kind in item.positives() for item in slate.items.values())
 
 
 def _by_user(slates: Iterable[Slate]) -> dict[str, list[Slate]]:
@@ -207,16 +207,16 @@ def _by_user(slates: Iterable[Slate]) -> dict[str, list[Slate]]:
 def _rates(slates: Sequence[Slate], kind: str) -> dict[str, object]:
     """Return the rates of one kind: mean over users, and pooled over impressions."""
     counts = [
-        (user_id, sum(_positives(slate, kind) for slate in own), _shown(own))
+        (user_id, sum(_positives(slate, kind) for slate in own), _impressions(own))
         for user_id, own in _by_user(slates).items()
     ]
-    shares = [Fraction(positives, shown) for _, positives, shown in counts]
+    shares = [Fraction(positives, impressions) for _, positives, impressions in counts]
     mean, mean_stderr = _mean(shares)
     pooled, pooled_stderr = _ratio(counts, 1)
     return {
         "feedback": kind,
         "users": len(counts),
-        "impressions": sum(shown for _, _, shown in counts),
+        "impressions": sum(impressions for _, _, impressions in counts),
         "positives": sum(positives for _, positives, _ in counts),
         "positive_rate": mean,
         "positive_rate_stderr": mean_stderr,
@@ -229,7 +229,7 @@ def _ranking(slates: Sequence[Slate], k: int, scorer: Scorer) -> dict[str, objec
     """Return the ranking metrics at one k: means over the slates that have a request."""
     scored = [slate for slate in slates if slate.request_id is not None]
     with_positive = [
-        slate for slate in scored if any(one.positives() for one in slate.showings.values())
+        slate for slate in scored if any(one.positives() for one in slate.items.values())
     ]
     row: dict[str, object] = {
         "k": k,
@@ -285,7 +285,7 @@ def _ratio(sums: Iterable[tuple[str, int, int]], unit: int) -> tuple[float | Non
 def _ranks(slate: Slate) -> dict[str, int]:
     """Item to rank: positions where they rise, the next free rank where they do not."""
     ordered = sorted(
-        (showing.position or 0, showing.ts, item_id) for item_id, showing in slate.showings.items()
+        (item.position or 0, item.ts, item_id) for item_id, item in slate.items.items()
     )
     ranks: dict[str, int] = {}
     rank = 0
@@ -299,7 +299,7 @@ def _relevant(slate: Slate, definition: Definition) -> tuple[tuple[int, ...], tu
     """Ranks and gains of the relevant items, ascending by rank."""
     found: list[tuple[int, float]] = []
     for item_id, rank in _ranks(slate).items():
-        gains = [definition.gain(kind) for kind in slate.showings[item_id].positives()]
+        gains = [definition.gain(kind) for kind in slate.items[item_id].positives()]
         gain = max(gains, default=0.0)
         if gain > 0.0:
             found.append((rank, gain))

@@ -31,7 +31,7 @@ class _Impression(NamedTuple):
 
 
 @dataclass(slots=True)
-class Showing:
+class Item:
     """One item of one slate, duplicates merged, with the feedback attributed to it by kind."""
 
     ts: int
@@ -53,7 +53,7 @@ class Slate:
     segment: Segment
     arrival: int
     records: int
-    showings: dict[str, Showing]
+    items: dict[str, Item]
     scores: tuple[int, ...] = ()
 
 
@@ -115,12 +115,12 @@ def _sift(events: Iterable[Event], allowed_lateness: int) -> tuple[list[Event], 
 def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Impression]:
     """Every accepted impression, those of slate events included, in order of arrival."""
     found: list[_Impression] = []
-    places: dict[Segment, int] = {}  # when a segment with a place was last shown
+    newest: dict[Segment, int] = {}  # when a segment with a place was last shown
     for event in accepted:
         if isinstance(event, FeedbackEvent):
             continue
         segment = tuple(getattr(event, name) or "" for name in definition.dimensions)
-        segment = _bounded(segment, event.ts, places, definition)
+        segment = _bounded(segment, event.ts, newest, definition)
         items: Iterable[tuple[str, int | None]] = (
             event.positions.items()
             if isinstance(event, SlateEvent)
@@ -170,11 +170,11 @@ def _slate(group: Sequence[_Impression]) -> Slate:
     time = group[0].ts
     first_items = dict.fromkeys(one.item_id for one in sorted(group))  # by arrival
     kept = set(list(first_items)[:MAX_ITEMS])
-    showings: dict[str, Showing] = {}
+    items: dict[str, Item] = {}
     within = [one for one in group if one.item_id in kept]
     for one in within:
-        showing = showings.setdefault(one.item_id, Showing(one.ts, one.position))
-        showing.position = _lower(showing.position, one.position)
+        item = items.setdefault(one.item_id, Item(one.ts, one.position))
+        item.position = _lower(item.position, one.position)
     return Slate(
         user_id=group[0].user_id,
         request_id=group[0].request_id,
@@ -182,7 +182,7 @@ def _slate(group: Sequence[_Impression]) -> Slate:
         segment=_segment(group),
         arrival=min(one.arrival for one in group),
         records=len(within),
-        showings=showings,
+        items=items,
     )
 
 
@@ -196,19 +196,19 @@ def _lower(position: int | None, other: int | None) -> int | None:
 
 
 def _bounded(
-    segment: Segment, ts: int, places: dict[Segment, int], definition: Definition
+    segment: Segment, ts: int, newest: dict[Segment, int], definition: Definition
 ) -> Segment:
     """Return the segment, or `__other__` where no place is left for it (rule 14)."""
     other = (OTHER,) * len(segment)
     if segment == other:
         return other
-    if segment not in places and len(places) >= definition.max_segments:
+    if segment not in newest and len(newest) >= definition.max_segments:
         oldest = ts - definition.segment_span
-        for gone in [name for name, last in places.items() if last < oldest]:
-            del places[gone]
-        if len(places) >= definition.max_segments:
+        for gone in [name for name, last in newest.items() if last < oldest]:
+            del newest[gone]
+        if len(newest) >= definition.max_segments:
             return other
-    places[segment] = max(ts, places.get(segment, ts))
+    newest[segment] = max(ts, newest.get(segment, ts))
     return segment
 
 
@@ -229,33 +229,33 @@ def _in_time(ts: int, slate: Slate, attribution_window: int) -> bool:
 
 def _named(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
-) -> tuple[Showing | None, bool]:
-    """Rule 7 among the slates of (user, request): the showing, and whether it came too late."""
+) -> tuple[Item | None, bool]:
+    """Rule 7 among the slates of (user, request): the item, and whether it came too late."""
     begun = [slate for slate in slates if slate.time <= event.ts]
     if not begun:
         return None, False
     latest = max(begun, key=lambda slate: slate.time)
     if not _in_time(event.ts, latest, attribution_window):
         return None, True
-    showing = latest.showings.get(event.item_id)
-    return (showing if showing is not None and showing.ts <= event.ts else None), False
+    item = latest.items.get(event.item_id)
+    return (item if item is not None and item.ts <= event.ts else None), False
 
 
 def _nearest(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
-) -> tuple[Showing | None, bool]:
+) -> tuple[Item | None, bool]:
     """Rule 8 among the slates of the user that hold the item: as `_named`."""
     item_id = event.item_id
-    shown = [slate for slate in slates if slate.showings[item_id].ts <= event.ts]
-    fresh = [slate for slate in shown if _in_time(event.ts, slate, attribution_window)]
+    candidates = [slate for slate in slates if slate.items[item_id].ts <= event.ts]
+    fresh = [slate for slate in candidates if _in_time(event.ts, slate, attribution_window)]
     if not fresh:
-        return None, bool(shown)
-    return min(fresh, key=lambda slate: _nearness(slate, item_id)).showings[item_id], False
+        return None, bool(candidates)
+    return min(fresh, key=lambda slate: _nearness(slate, item_id)).items[item_id], False
 
 
 def _nearness(slate: Slate, item_id: str) -> tuple[int, bool, str]:
-    """Sorts the latest showing first, then the slate without a request, then the smaller one."""
-    return -slate.showings[item_id].ts, slate.request_id is not None, slate.request_id or ""
+    """Sorts the latest item first, then the slate without a request, then the smaller one."""
+    return -slate.items[item_id].ts, slate.request_id is not None, slate.request_id or ""
 
 
 def _attribute(
@@ -264,13 +264,13 @@ def _attribute(
     definition: Definition,
     watermark: int | None,
 ) -> Attribution:
-    """Put every event that counts on the showing it belongs to."""
+    """Put every event that counts on the item it belongs to."""
     by_request: dict[tuple[str, str], list[Slate]] = defaultdict(list)
     by_item: dict[tuple[str, str], list[Slate]] = defaultdict(list)
     for slate in slates:
         if slate.request_id is not None:
             by_request[slate.user_id, slate.request_id].append(slate)
-        for item_id in slate.showings:
+        for item_id in slate.items:
             by_item[slate.user_id, item_id].append(slate)
     result = Attribution()
     for event in feedback:
@@ -279,12 +279,12 @@ def _attribute(
             continue
         if event.request_id is not None:
             candidates = by_request.get((event.user_id, event.request_id), [])
-            showing, too_old = _named(candidates, event, definition.attribution_window)
+            item, too_old = _named(candidates, event, definition.attribution_window)
         else:
             candidates = by_item.get((event.user_id, event.item_id), [])
-            showing, too_old = _nearest(candidates, event, definition.attribution_window)
-        if showing is not None:
-            showing.feedback.setdefault(event.feedback, []).append(event)
+            item, too_old = _nearest(candidates, event, definition.attribution_window)
+        if item is not None:
+            item.feedback.setdefault(event.feedback, []).append(event)
             result.attributed += 1
         elif _waits(event.ts, watermark, definition.allowed_lateness):
             result.waiting += 1
@@ -306,6 +306,6 @@ def _deciding(events: Iterable[FeedbackEvent]) -> FeedbackEvent:
 
 def _duplicates(slates: Iterable[Slate], attributed: int) -> int:
     """Log records that added nothing; items beyond the bound of a slate are not among them."""
-    repeated = sum(slate.records - len(slate.showings) for slate in slates)
-    pairs = sum(len(showing.feedback) for slate in slates for showing in slate.showings.values())
+    repeated = sum(slate.records - len(slate.items) for slate in slates)
+    pairs = sum(len(item.feedback) for slate in slates for item in slate.items.values())
     return repeated + attributed - pairs

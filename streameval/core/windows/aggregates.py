@@ -161,11 +161,11 @@ class CellAggregate(Aggregate):
         # Float sums of integers are exact below 2**53, and bincount is the fast one.
         return np.array(
             [
-                np.bincount(active.keys, weights=totals.of(column, place)[active.cells])[
+                np.bincount(active.keys, weights=totals.of(column, position)[active.cells])[
                     active.there
                 ].astype(np.int64)
                 for column in range(self.columns)
-                for place in range(self.width)
+                for position in range(self.width)
             ]
         ).reshape(self.cluster_rows, -1)
 

@@ -119,17 +119,17 @@ class CellTotals:
 
     def keep(self, cells: npt.NDArray[np.intp]) -> None:
         """Keep only `cells`, numbered anew in that order."""
-        places = (cells[:, np.newaxis] * self.width + np.arange(self.width)).ravel()
-        self._sums = [sums[places] for sums in self._sums]
+        positions = (cells[:, np.newaxis] * self.width + np.arange(self.width)).ravel()
+        self._sums = [sums[positions] for sums in self._sums]
 
     def add(self, table: Table, sign: int) -> None:
         """Add rows, or retract them where `sign` is -1."""
         for sums, values in zip(self._sums, table.values, strict=True):
             np.add.at(sums, table.keys, sign * values.astype(np.int64))
 
-    def of(self, column: int, place: int = 0) -> Ints:
+    def of(self, column: int, position: int = 0) -> Ints:
         """Return the sums of a column at one place of each cell, int64 (cells,)."""
-        return self._sums[column][place :: self.width]
+        return self._sums[column][position :: self.width]
 
 
 def _grown(values: Ints, size: int) -> Ints:
