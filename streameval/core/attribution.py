@@ -2,20 +2,20 @@
 
 Rules of this file (A is the attribution window, L the allowed lateness, wm the watermark):
 
-1. Impressions of one (user, request) join the slate whose time lies at most A before them; an
-   earlier one that arrives later becomes the slate's time. Because nothing accepted is older than
-   wm - L, and L <= A, at most one slate begins after such an impression, and all of it lies
-   within A of it: the slate *moves*, slates never merge or split.
-2. Feedback that names a request, once attributed, stays: whatever arrives later joins the same
-   slate, and moving the slate's time leaves accepted feedback within A (it is at most L younger).
-3. Feedback without a request can be taken over by a nearer showing until wm passes ts + L. Until
-   then it is *pending*, attributed or not, and is matched again when its item is shown again.
+1. Impressions of one (user, request) join the slate whose time lies at most A before them. An
+   earlier impression that arrives later becomes the slate's time. Because accepted events are at
+   most L older than wm, and L <= A, at most one slate begins after such an impression, and all of
+   the slate lies within A of the impression: the slate *moves*, slates never merge or split.
+2. Feedback that names a request, once attributed, stays: later impressions join the same slate,
+   and moving the slate's time leaves accepted feedback within A (it is at most L younger).
+3. Feedback without a request can go to a nearer impression until wm passes ts + L. Until then
+   the feedback is *pending*, attributed or not, and is matched again when its item is shown again.
 4. A slate is finalized once wm passes its time + A + L: by rules 1-3 nothing can change it then.
 
 Hot path: `apply` only records. An impression goes into its slate, feedback into a list. Attribution
 happens once a flush, in `resolving`, for the slates and users that changed. By the order-invariance
 of the rules the result does not depend on where a flush falls. All searches are in order of time
-(`timeline`), however many slates one user may have open.
+(`timeline`): one user may have many slates open.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Attribution:
     """The pending feedback of one partition, and the counters of its events.
 
     `apply` takes accepted-or-late events in log order, `resolving` attributes the feedback that
-    came in since. All times in ms of event time.
+    came in since. All times are ms of event time.
     """
 
     def __init__(self, definition: Definition, slates: OpenSlates, ledger: Ledger) -> None:
@@ -77,7 +77,7 @@ class Attribution:
     def apply(  # noqa: C901  # the hot loop: a call for each event would cost more
         self, events: Sequence[Event], offsets: Sequence[int] | None = None
     ) -> list[int]:
-        """Record `events` (in log order); returns the indices of the late ones, not applied.
+        """Record `events` (in log order); return the indices of the late ones, not applied.
 
         `offsets` of their records, parallel, are only for outcomes.
         """
@@ -170,7 +170,7 @@ class Attribution:
             self.wait(Pending.of(record))
 
     def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
-        """Attribute feedback, or let it wait; yields while an index is made for it."""
+        """Attribute feedback, or let it wait; yield while an index is made."""
         users, kinds, thresholds = self.slates.users, self._kinds, self._thresholds
         for event in events:
             delta = self.ledger.delta(event.user_id, event.ts)
@@ -217,11 +217,11 @@ class Attribution:
     def _rematch(self) -> Iterator[None]:
         """Match pending feedback again where its item was shown since (rule 3).
 
-        Only feedback at or after a showing of its item can go to that showing, and only a showing
-        that turned out earlier can lose feedback: a slate that moves back in time was begun at most
-        L before the watermark, so feedback that came in by then is not too late for it.
+        Only feedback at or after an impression of its item can go to that impression. Only an
+        impression that turned out earlier can lose feedback: a slate that moves back in time was
+        begun at most L before the watermark, so feedback until now is not too late for the slate.
 
-        It yields after each piece of work, as do all that it calls.
+        The method yields after each piece of work, as do its helpers.
         """
         slates = self.slates
         fresh, slates.fresh = slates.fresh, {}
@@ -268,7 +268,7 @@ class Attribution:
     def _match_from(
         self, user: User, name: str | tuple[str, str], ts: int, lost: SlatesByItem
     ) -> Iterator[None]:
-        """Match all feedback that waits under one name anew, from `ts` on."""
+        """Match all feedback that waits under one name again, from `ts` on."""
         if not user.pending:
             return
         pending = user.pending.next(name, (ts, NEVER))
@@ -280,7 +280,7 @@ class Attribution:
     def _count_provisional(
         self, user: User, item: str, slates: dict[Slate, None]
     ) -> Iterator[None]:
-        """Count the pending feedback to one item of slates anew, after each of them lost some."""
+        """Recount the pending feedback to one item of slates that lost some of it."""
         pendings = user.pending
         assert pendings is not None, "the feedback that was lost waits"
         for slate in slates:
@@ -293,7 +293,7 @@ class Attribution:
             yield
 
     def _count_kinds(self) -> None:
-        """Count the feedback that came by kind: a bounded number of kinds that are no positives."""
+        """Count feedback by kind; the number of kinds that are not positives is bounded."""
         known = self.feedback_kinds
         for name, count in Counter([event.feedback for event in self.inbox]).items():
             counted = name
@@ -313,7 +313,7 @@ class Attribution:
         return slate, packed
 
     def _nearest(self, user: User, item: str, ts: int) -> Slate | None:
-        """Return the slate of the latest showing of `item` at or before `ts` (ties: rule 3)."""
+        """Return the slate with the latest impression of `item` up to `ts` (ties: `precedes`)."""
         oldest = ts - self._window
         best = None if user.requestless is None else user.requestless.latest(item, ts)
         best_ts = NEVER if best is None else best.time
@@ -339,7 +339,7 @@ class Attribution:
         return best
 
     def _match(self, user: User, pending: Pending, lost: SlatesByItem) -> None:
-        """Attribute pending feedback anew."""
+        """Attribute pending feedback again."""
         if pending.request is None:
             slate = self._nearest(user, pending.item, pending.ts)
         else:
@@ -360,7 +360,7 @@ class Attribution:
     def _give(self, pending: Pending, slate: Slate | None, lost: SlatesByItem) -> None:
         """Attribute pending feedback to `slate`; both slates, if it changes hands, are dirty.
 
-        The slate that loses it goes into `lost`, to be counted anew.
+        The slate that loses the feedback goes into `lost`, to be recounted.
         """
         held = pending.slate
         if slate is held:
@@ -380,7 +380,7 @@ class Attribution:
         self.slates.mark(slate)
 
     def _is_expired(self, user: User, pending: Pending) -> bool:
-        """Whether a slate is known that this feedback comes too late for (a diagnostic)."""
+        """Return whether the feedback is too late for a known slate (a diagnostic)."""
         oldest = pending.ts - self._window
         if pending.request is not None:
             slate = user.slates.latest(pending.request, MAX_TS)
@@ -391,7 +391,7 @@ class Attribution:
             if slate is not None:
                 return True
         if user.by_item is not None:
-            # A showing by then that does not count is too old.
+            # An impression by then that does not count is too old.
             by_time = user.by_item.get(item)
             return by_time is not None and by_time.next((-pending.ts,)) is not None
         return any(
@@ -400,7 +400,7 @@ class Attribution:
         )
 
     def _settle(self) -> Iterator[None]:
-        """Make pending feedback final that can no longer change hands: wm > ts + L, strictly."""
+        """Settle pending feedback that can no longer change hands: wm > ts + L, strictly."""
         if self.watermark is None:
             return
         final = self.watermark - self.definition.allowed_lateness
@@ -445,7 +445,7 @@ class Attribution:
             if len(known.log) > MAX_LOGGED_FEEDBACK:
                 records, _, _ = by_key(slate.feedback)[item, kind]
                 self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
-                # Looked through only when it has doubled, so an entry costs a constant.
+                # The log is bounded only when it has doubled, so an entry costs a constant.
                 if len(known.log) >= known.log_limit:
                     known.log = bounded(known.log)
                     known.log_limit = len(known.log) + max(MAX_LOGGED_FEEDBACK, len(known.log))

@@ -1,4 +1,4 @@
-"""A partition's state as bytes, incrementally: what changed since the last checkpoint.
+"""A partition's state as bytes, incrementally: the changes since the last checkpoint.
 
 A checkpoint is a *header*, written whole (watermark, segments, event counters, the list of chunks),
 and *chunks*, written once and never changed:
@@ -15,9 +15,9 @@ needed until its last pane has left the matured window.
 A checkpoint is made chunk by chunk (`pieces`). Each is a bounded amount of work, and the caller may
 do something else in between, as long as the state stays as it is.
 
-Encoding: MessagePack, compressed with Zstandard. A checksum (CRC-32) stands before the header, and
-those of the chunks stand in it: damaged bytes are refused and never counted. `FORMAT` guards the
-layout. A state of another definition is refused, and the refusal says what changed.
+Encoding: MessagePack, compressed with Zstandard. A checksum (CRC-32) stands before the header. The
+header has the checksums of the chunks: damaged bytes are refused and never counted. `FORMAT` guards
+the layout. A state of another definition is refused, and the refusal says what changed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PaneRecord = tuple[
 class ChunkInfo(msgspec.Struct, frozen=True, array_like=True):
     """A chunk: its name, the window of its panes (or `SLATES`, `PENDING`), its newest time or pane.
 
-    `size` and `checksum` are those of the bytes stored.
+    `size` and `checksum` describe the bytes stored.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Header(msgspec.Struct, array_like=True):
 class Checkpoint:
     """The header, the chunks to write before it, and the names of all chunks it refers to.
 
-    `size` is that of the header and all of these chunks together (bytes).
+    `size` is the size of the header and all of these chunks together (bytes).
     """
 
     header: bytes
@@ -406,7 +406,7 @@ def _restore_pane(windows: Windows, window: int, record: PaneRecord) -> None:
 
 
 def _restore_counters(partition: Partition, stored: Header) -> None:
-    """Undo the counts of the first flush: it booked again what had been counted before."""
+    """Undo the counts of the first flush: it booked again the slates that were counted before."""
     attribution, slates = partition.attribution, partition.slates
     slates.overflow_items, partition.segments.overflowed = stored.overflowed
     attribution.accepted = stored.accepted

@@ -1,4 +1,4 @@
-"""What every figure means: the part of the configuration that the state depends on.
+"""The meaning of every figure: the part of the configuration that the state depends on.
 
 A `Definition` is immutable. Two runs over the same log with the same definition give the same
 figures; state written under one definition is refused under another (`fingerprint`). All durations
@@ -30,12 +30,12 @@ class Window:
 
     @property
     def panes(self) -> int:
-        """Panes in the window (W / S)."""
+        """The number of panes in the window (W / S)."""
         return self.size // self.slide
 
 
 MAX_DIMENSIONS: Final = 4
-"""Dimensions at most: `max_segments` bounds the product of their values anyhow."""
+"""The largest number of dimensions; `max_segments` bounds the product of their values."""
 
 _EVENT_FIELDS = """
     type ts user_id item_id request_id position items score propensity feedback value retract
@@ -84,24 +84,24 @@ class Definition:
 
     @property
     def horizon(self) -> int:
-        """H = A + L (ms): what is older can no longer change."""
+        """H = A + L (ms): a slate older than H can no longer change."""
         return self.attribution_window + self.allowed_lateness
 
     @property
     def segment_span(self) -> int:
-        """How long after it was last shown something still needs a segment, at most (ms).
+        """The longest time (ms) for which a segment is needed after it was last shown.
 
-        Its last slate is open for H, and that pane is in the longest window for W + S after H; H
-        and S once more are for what is given up a little late.
+        Its last slate is open for H. The pane of that slate is in the longest window for W + S
+        after H. H and S once more allow for slates that are finalized a little late.
         """
         return 2 * self.horizon + max(w.size + 2 * w.slide for w in self.windows)
 
     def gain(self, kind: str) -> float:
-        """The gain of a positive of `kind` (1 where none is configured)."""
+        """Return the gain of a positive of `kind`: 1 unless one is configured."""
         return float(self.gains.get(kind, 1.0))
 
     def described(self) -> dict[str, object]:
-        """The definition as plain values."""
+        """Return the definition as plain values."""
         plain = asdict(self)
         plain["gains"] = {kind: self.gain(kind) for kind in sorted(self.kinds)}
         return plain

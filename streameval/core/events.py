@@ -1,17 +1,17 @@
-"""Events: what producers write, decoded and checked.
+"""Events: the messages of producers, decoded and checked.
 
 `EventDecoder.decode_batch` is the hot path of streameval. Its rules:
 
 1. A value becomes an event or a `Rejection`; nothing in it can raise.
-2. `malformed` is what is no JSON (syntax, UTF-8, too deep, empty, a tombstone), `invalid` is JSON
-   that breaks the schema, `too_large` is decided before anything is parsed, `future` is decided
-   against the record's own timestamp. (`late` needs a watermark: `partition` decides it.)
+2. `malformed` is a value other than JSON (syntax, UTF-8, too deep, empty, a tombstone). `invalid`
+   is JSON that breaks the schema. `too_large` is decided before anything is parsed, `future` by
+   the record's own timestamp. (`late` needs a watermark: `partition` decides it.)
 3. After decoding, `ts` is an integer (ms since the epoch), and an optional field that was absent
    or null has its default.
-4. msgspec checks types, lengths and ranges. Control characters it could only check with patterns,
-   at 1.4 us an event. Raw ones below 0x20 are no JSON; the others need a backslash, a 0x7f or a
-   byte beyond ASCII: the bytes of a whole batch are searched at once for these, and only events
-   that have one are looked at again.
+4. msgspec checks types, lengths and ranges. It could check control characters only with patterns,
+   at 1.4 us an event. JSON forbids raw ones below 0x20. The others need a backslash, a 0x7f or a
+   byte beyond ASCII: the bytes of a whole batch are searched at once for these three, and only
+   events that have one are looked at again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REASONS: Final = ("malformed", "invalid", "too_large", "future", "late")
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
 
-    # What the fields hold once decoded (rule 3); on the wire they may be more, see below.
+    # The types of decoded fields (rule 3). The wire allows more types, see below.
     Timestamp = int
     Id = str
     Label = str
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Number = float
     Flag = bool
 else:
-    # The pattern stands in the JSON Schema only: msgspec does not enforce what is extra.
+    # The pattern stands in the JSON Schema only: msgspec does not enforce extra keys of a schema.
     _NO_CONTROL = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}
     Timestamp = (
         Annotated[
@@ -152,7 +152,7 @@ Event = ImpressionEvent | SlateEvent | FeedbackEvent
 
 
 class EventTypes(NamedTuple):
-    """The types of events under one configuration: what was shown has a field for each label."""
+    """The types of events under one configuration: impressions and slates have the label fields."""
 
     impression: type[ImpressionEvent]
     slate: type[SlateEvent]
@@ -195,7 +195,7 @@ def label_values(labels: Labels, count: int) -> tuple[str, ...]:
 
 
 class Rejection(NamedTuple):
-    """Why a value is no event: one of `REASONS`, and a bounded, printable line for a person."""
+    """The reason against a value, one of `REASONS`, and a bounded, printable line for a person."""
 
     reason: str
     detail: str
@@ -206,10 +206,10 @@ LATE: Final = Rejection("late", "older than the watermark less allowed_lateness"
 
 
 class TooLarge(bytes):
-    """Stands for a value of more than `MAX_EVENT_BYTES`, which nobody keeps.
+    """A stand-in for a value of more than `MAX_EVENT_BYTES`, which nobody keeps.
 
-    It is empty, so that nothing is joined or parsed; `size` is that of the value (bytes), and
-    `head` its beginning, for the dead letter.
+    The stand-in is empty, so that nothing is joined or parsed. `size` (bytes) and `head`, the
+    beginning, describe the value to the dead letter.
     """
 
     size: int
@@ -257,8 +257,8 @@ class EventDecoder:
     ) -> tuple[list[Event], list[tuple[int, Rejection]]]:
         """Decode the values of a batch into events, in order, and the rejected with their index.
 
-        `timestamps` are the records' own (ms; a negative one is none); None where there are no
-        records.
+        `timestamps` (ms) come from the records, and a negative one counts as absent. Values that
+        come without records have None.
         """
         assert timestamps is None or len(timestamps) == len(values), "each record has one"
         joined = b"".join(filter(None, values))
@@ -302,7 +302,7 @@ class EventDecoder:
         return decoded, rejected
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema (2020-12) of what producers may send; other fields are ignored."""
+        """Return the JSON Schema (2020-12) of an event; readers ignore all other fields."""
         schema = msgspec.json.schema(Union[self.types])  # noqa: UP007
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -315,7 +315,7 @@ class EventDecoder:
     def _parse(
         self, values: Sequence[bytes | None], readable: Sequence[bytes | None]
     ) -> tuple[list[Any], list[tuple[int, Rejection]]]:
-        """Parse `readable`: an event or None for each, and the rejected with their index."""
+        """Parse `readable`; return an event or None for each, and the rejected with their index."""
         rejected: list[tuple[int, Rejection]] = []
         decoded: list[Any] = []
         rest: Iterator[Any] = iter(readable)
@@ -402,7 +402,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Whether no text in `raw`, if it is JSON, can hold a control character."""
+    """Return whether every text in `raw`, if it is JSON, is free of control characters."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
 
 

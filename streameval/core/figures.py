@@ -2,7 +2,7 @@
 
 Sums of partitions with disjoint users add up exactly: counts, sums by cluster and nano-units are
 integers, means over users carry their number and squared deviations (Chan's formula). A figure is
-divided once, at the end. What is undefined is None, never 0.
+divided once, at the end. An undefined figure stays None and never becomes 0.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Row = dict[str, Any]
 class SegmentSums:
     """The sums of one window, basis and segment.
 
-    By kind: `rate_means` and `rate_squares` (mean over users, and the sum of squared deviations
-    from it). `clusters` (n,) are those of its users, rising, and `by_cluster`, int64 (rows, n), has
-    a column for each: the rows of all aggregates, one aggregate after another.
-    `mature_impressions`: of live, those that can no longer change.
+    By kind: `rate_means` (over users) and `rate_squares` (sums of squared deviations from the
+    mean). `clusters` (n,) has the clusters of its users, rising. `by_cluster`, int64 (rows, n), has
+    a column for each cluster: the rows of all aggregates, one aggregate after another.
+    `mature_impressions` counts the live impressions that can no longer change.
     """
 
     users: int
@@ -72,7 +72,7 @@ class SegmentSums:
 
 
 Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
-"""By (index of the window, basis), then by segment: those with an impression in the window."""
+"""By (index of the window, basis), then by segment, if it has an impression in the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _basis_sums(
 
 
 def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]:
-    """Each segment with its cells; sums over a contiguous run are numpy's pairwise ones."""
+    """Yield each segment with its cells; numpy adds a contiguous run pairwise."""
     found = np.unique(of_segment)
     if len(found) == 0:
         return
@@ -173,10 +173,10 @@ def _members(of_segment: Ints) -> Iterable[tuple[int, npt.NDArray[Any] | slice]]
 
 
 def merge(many: Iterable[Sums], shown: Callable[[Segment], Segment] = lambda s: s) -> Sums:
-    """The sums of several partitions (disjoint users).
+    """Return the sums of several partitions (disjoint users).
 
-    `shown` says under which segment to add one up: the tables of partitions are bounded, their
-    union is bounded by it.
+    `shown` maps a segment to the segment that takes its sums. It bounds the union of the
+    partitions' segments: each partition bounds only its own.
     """
     merged: Sums = {}
     for sums in many:
@@ -194,7 +194,7 @@ def merge(many: Iterable[Sums], shown: Callable[[Segment], Segment] = lambda s: 
 class ShownSegments:
     """The segments that a worker shows: the first `limit` it met, the rest is `__other__`.
 
-    One that has left all windows loses its place where places are short.
+    A segment that has left all windows makes room for another.
     """
 
     def __init__(self, limit: int) -> None:
@@ -202,12 +202,12 @@ class ShownSegments:
         self._met: set[Segment] = set()
 
     def keep(self, present: set[Segment]) -> None:
-        """Where all places are taken, give back those of segments that are in no window."""
+        """Give up segments that have left all windows, once `limit` segments are shown."""
         if len(self._met) >= self._limit:
             self._met &= present
 
     def __call__(self, segment: Segment) -> Segment:
-        """The segment itself, or `__other__` in each dimension."""
+        """Return the segment itself, or `__other__` in each dimension."""
         if segment in self._met:
             return segment
         rest = (OTHER,) * len(segment)
@@ -250,7 +250,7 @@ def document(
     events: Mapping[str, Any],
     users: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what `streameval replay` prints (docs/metrics.md)."""
+    """Return the document of `streameval replay` (docs/metrics.md)."""
     found = figures(definition, sums)
     printed: dict[str, Any] = {
         "watermark": watermark,

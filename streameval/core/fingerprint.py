@@ -1,7 +1,7 @@
-"""What stored state depends on: the definition, and what this version makes of every definition.
+"""The description of stored state: the definition, and the constants of this version.
 
-State that was written under one description is refused under another, and the refusal says what
-changed. This stands apart from `definition` because the catalogue brings numpy with it.
+State that was written under one description is refused under another, and the refusal names the
+differences. The module stands apart from `definition` because the metrics import numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streameval.core.metrics import RANKING
 
 
 def _of_version() -> dict[str, object]:
-    """What no configuration changes: columns of scores, their unit, clusters, and bounds."""
+    """Return the constants of this version: columns of scores, their unit, clusters, and bounds."""
     return {
         "metrics": [metric.name for metric in RANKING],
         "score_scale": NANO,
@@ -30,18 +30,18 @@ def _of_version() -> dict[str, object]:
 
 
 def described(definition: Definition) -> dict[str, Any]:
-    """Everything that state under `definition` depends on, as plain values."""
+    """Return everything that state under `definition` depends on, as plain values."""
     return definition.described() | _of_version()
 
 
 def fingerprint(definition: Definition) -> str:
-    """A short digest of it: equal where state of one can be used by the other."""
+    """Return a short digest of the description: equal where one can use the state of the other."""
     text = json.dumps(described(definition), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, str]:
-    """What changed between two descriptions: a phrase by key."""
+    """Return the differences between two descriptions: a phrase by key."""
     plain = json.loads(json.dumps(current))
     return {
         key: f"{key} was {stored.get(key)!r} and is {plain.get(key)!r}"
@@ -53,16 +53,16 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[s
 def refuse_other_description(
     fingerprint_stored: str | None, stored: str | None, definition: Definition
 ) -> None:
-    """Raise `UnusableStateError` for state whose stored fingerprint is another one's.
+    """Raise `UnusableStateError` for state that has another fingerprint.
 
-    `stored` is the description (JSON) that is stored beside it.
+    `stored` is the description (JSON) beside the stored fingerprint.
     """
     if fingerprint_stored not in {None, fingerprint(definition)}:
         refuse_other_definition(json.loads(stored or "{}"), definition)
 
 
 def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
-    """Raise `UnusableStateError`, saying what changed, for state of another description."""
+    """Raise `UnusableStateError` with the differences for state of another description."""
     changes = differences(stored, described(definition))
     if not changes:
         return

@@ -1,4 +1,4 @@
-"""The ledger: books what changed, as rows for the windows and deltas for users' counters.
+"""The ledger: books changes, as rows for the windows and deltas for users' counters.
 
 A slate is booked as it stands. When it changes, the difference is booked: rows may be negative. Two
 things are booked at once, because nearly always nothing changes them: a list that comes whole as a
@@ -33,7 +33,7 @@ from streameval.core.windows.tables import Table, TimedTable
 K = TypeVar("K", bound=Hashable)
 
 UserDelta = list[Any]
-"""What to add to a user's counters: the user's id, impressions, slates, first and last ts (ms),
+"""Increments of a user's counters: the user's id, impressions, slates, first and last ts (ms),
 positives by index of the kind. The numbers below are its indices."""
 IMPRESSIONS: Final = 1
 SLATES: Final = 2
@@ -42,11 +42,11 @@ LAST_TS: Final = 4
 POSITIVES: Final = 5
 
 Added = tuple[int, int]
-"""What a flush added and what it retracted (both not negative)."""
+"""The number that a flush added, and the number that it retracted (neither negative)."""
 
 
 class SegmentChanges(NamedTuple):
-    """What one flush booked: impressions by segment, positives by segment and index of the kind."""
+    """Bookings of one flush: impressions by segment, positives by segment and index of the kind."""
 
     impressions: dict[tuple[str, ...], Added]
     positives: dict[tuple[tuple[str, ...], int], Added]
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
 
 
 class Ledger:
-    """The rows and deltas of one partition since the last flush, and what slates were booked for.
+    """The rows and deltas of one partition since the last flush, and the cells of its users.
 
     `gains` by index of the kind; `duplicate_feedback` counts over the life of the state.
     """
@@ -103,7 +103,7 @@ class Ledger:
         return user.cell
 
     def book_first(self, user: User, slate: Slate, item: str, kind: int, packed: int) -> None:
-        """Book the first feedback to a slate of which all else is booked."""
+        """Book the first feedback to a slate whose impressions are booked."""
         gain = self.gains[kind]
         rank = slate.rank(item, packed) if gain > 0 else 0
         slate.booked = of_one(kind, len(self.gains), gain, rank, scored=True)
@@ -116,7 +116,7 @@ class Ledger:
     def booking(
         self, slates: Iterable[Slate], users: Mapping[str, User], note: Callable[[Slate], None]
     ) -> Generator[None, None, list[TimedTable]]:
-        """Book the difference between each slate and what is booked of it, in bounded steps.
+        """Book each slate less its earlier bookings, in bounded steps.
 
         Returns the rows since the last flush, a table for each aggregate. `note` is called for
         each slate.
@@ -171,7 +171,7 @@ class Ledger:
             self._judge(slate, delta, cell)
 
     def _retract(self, slate: Slate, delta: UserDelta) -> None:
-        """Undo all that is booked of a slate that moved to another time or segment."""
+        """Undo all bookings of a slate that moved to another time or segment."""
         cell = self.cells.of(slate.user, slate.booked_segment)
         is_slate = 0 if slate.request is None else 1
         self.rows.counts.add(slate.booked_time, cell, -slate.booked_impressions, -is_slate)
@@ -238,7 +238,7 @@ def _by_key(keys: Ints, changes: Any) -> dict[int, Added]:
 
 
 def _by_name(found: Iterable[tuple[K, Added]]) -> dict[K, Added]:
-    """Add up by name: a segment that came back has two indices until its first is free."""
+    """Add up by name: a segment that came back has two indices until the first one is free."""
     named: dict[K, Added] = {}
     for name, (added, retracted) in found:
         before = named.get(name, (0, 0))

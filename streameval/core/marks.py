@@ -14,7 +14,7 @@ from typing import Final
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
 
 NEVER: Final = -1
-"""Stands for a time (ms) before all others, and for an unknown offset or index."""
+"""A time (ms) before all others, and an unknown offset or index."""
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
 FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
@@ -41,7 +41,7 @@ def by_key(marks: Marks) -> dict[FeedbackKey, FeedbackMark]:
 
 
 def several(marks: Marks | None) -> int:
-    """Return the number of marks where there are several, else 0: what a look at them costs."""
+    """Return the cost of a look at the marks: their number where there are several, else 0."""
     return len(marks) if isinstance(marks, dict) else 0
 
 

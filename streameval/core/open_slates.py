@@ -43,7 +43,7 @@ class SlateRun(msgspec.Struct, gc=False, eq=False):
 
     An impression of the same user, request and labels, at a time from `first` to `last` (ms), that
     shows another item changes nothing else: the slate neither begins nor moves, its segment is not
-    in question, and the next flush looks at it in any case. `ts` is that of the impression before,
+    in question, and the next flush looks at it in any case. The impression before had `ts`.
     `shown` has the newest ts of each segment.
     """
 
@@ -98,7 +98,7 @@ class OpenSlates:
 
     With `journal`, `unsaved` takes the slates that the next checkpoint has to write; with
     `keep_details` slates keep the fields of outcome files. `dirty` are the slates that the next
-    flush looks at, `offset` is that of the record being applied.
+    flush looks at, `offset` belongs to the record being applied.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class OpenSlates:
     # --------------------------------------------------------------- finalize
 
     def enter(self, slate: Slate) -> None:
-        """Take in a slate that was stored; those of one request come in order of time."""
+        """Take in a slate that was stored; slates of one request come in order of time."""
         user = self.user(slate.user)
         request = slate.request
         if request is None:
@@ -396,7 +396,7 @@ class OpenSlates:
                 yield
 
     def _over(self, some: Closing, over: int) -> Closing:
-        """Return those of some slates whose time is before `over`, and keep the others open."""
+        """Return the slates whose time is before `over`, and keep the others open."""
         final = Closing([], [])
         for slate, user in zip(*some, strict=True):
             if slate.time < over:

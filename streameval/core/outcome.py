@@ -46,9 +46,10 @@ class FeedbackOutcome(msgspec.Struct, gc=False, frozen=True):
 class Outcome(msgspec.Struct, gc=False, frozen=True):
     """One slate, or one impression without a request (`request` None): lists are parallel.
 
-    Items in the order of rank; `positions` as sent (None: none was), `shown` the ts (ms) of each
-    showing, `gains` 0 where an item has no positive. `offset` is that of the record that opened
-    the slate, `time` (ms) and `labels` (by dimension, "" where absent) those of its earliest event.
+    Items come in the order of rank. `positions` are as sent (None: absent), `shown` is the ts (ms)
+    at which each item was shown, and `gains` are 0 for items without a positive. The record at
+    `offset` opened the slate. Its earliest event gave `time` (ms) and `labels` (by dimension, ""
+    where absent).
     """
 
     offset: int

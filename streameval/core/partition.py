@@ -4,7 +4,7 @@ The way of an event through the core:
 
 1. `apply` hands events to `attribution`: impressions go into `open_slates`, feedback into a list.
 2. `flush` attributes the feedback, judges the slates that changed (`relevance`), and has the
-   `ledger` book the difference to what was booked before: rows for the `windows`, deltas for the
+   `ledger` book the difference to earlier bookings: rows for the `windows`, deltas for the
    users' counters. Then it finalizes slates that can no longer change.
 3. `update_windows` hands the rows of several flushes to the windows; `sums` reads the windows at a
    time T; `figures` turns sums into rows.
@@ -95,7 +95,7 @@ class Partition:
 
     @property
     def changes(self) -> SegmentChanges:
-        """What the last flush booked."""
+        """The bookings of the last flush."""
         return self.ledger.changes
 
     @property
@@ -114,7 +114,7 @@ class Partition:
 
     @property
     def overflow(self) -> dict[str, int]:
-        """What was beyond a bound, by the bound."""
+        """The number beyond each bound, by the bound."""
         return {
             "feedback": self.attribution.overflow_feedback,
             "items": self.slates.overflow_items,
@@ -175,8 +175,7 @@ class Partition:
     def flushing(self) -> Generator[None, None, list[UserDelta]]:
         """Flush in steps of bounded work, with the same result; apply nothing until the end.
 
-        Figures that are read in between show a part of what is being booked; reading changes
-        nothing.
+        Figures that are read in between show a part of the bookings; reading changes nothing.
         """
         yield from self.attribution.resolving()
         slates = self.slates
@@ -200,10 +199,10 @@ class Partition:
         return deltas
 
     def update_windows(self) -> None:
-        """Hand what was booked to the windows, and settle the panes that can no longer change.
+        """Hand the booked rows to the windows, and settle the panes that can no longer change.
 
         A flush leaves this undone until there is much: rows of many flushes cost little more
-        than those of one. Call it before you read the windows. Events applied since the last
+        than rows of one. Call it before you read the windows. Events applied since the last
         flush are not booked, so panes settle by the watermark of that flush.
         """
         if self._flushed is None:

@@ -21,7 +21,7 @@ PendingRecord = tuple[
     bool,  # retract
     float,  # value
     bool,  # expired
-    int,  # its number, which orders those of the same ts
+    int,  # its number, which orders feedback of the same ts
 ]
 
 
@@ -44,11 +44,11 @@ class Pending(msgspec.Struct, gc=False, eq=False):
 
     @property
     def name(self) -> str | tuple[str, str]:
-        """What it waits for: an item, or an item of a request."""
+        """The name under which the feedback waits: an item, or an item of a request."""
         return self.item if self.request is None else (self.request, self.item)
 
     def record(self) -> PendingRecord:
-        """Return it as a checkpoint holds it."""
+        """Return the feedback as a checkpoint holds it."""
         return (
             *(self.user, self.item, self.request, self.ts, self.kind),
             *(self.retract, self.value, self.expired, self.number),
@@ -56,7 +56,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
 
     @classmethod
     def of(cls, record: PendingRecord) -> Pending:
-        """Return it as it was stored; it is numbered anew where it enters."""
+        """Return the feedback as it was stored; `Attribution.wait` numbers it anew."""
         user, item, request, ts, kind, retract, value, expired, _ = record
         return cls(user, item, request, ts, kind, retract, NEVER, value, expired)
 
@@ -71,8 +71,8 @@ class Pendings(Timelines[str | tuple[str, str], Pending]):
 class Reach:
     """The stretch of time in which feedback to an item can count for one of some slates.
 
-    The feedback that waits for the item is walked along once for all these slates. Feedback that
-    counts elsewhere is skipped, up to where one of these slates can be the nearest again.
+    One walk over the feedback that waits for the item serves all these slates. The walk skips
+    feedback that counts elsewhere, up to the time when one of these slates can be nearest again.
     """
 
     def __init__(self, item: str, slates: Iterable[Slate], window: int) -> None:
@@ -83,7 +83,7 @@ class Reach:
         self.end = max(slate.time for slate in self.slates) + window
 
     def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
-        """Return where to look on behind `pending`, which counts for `nearest`."""
+        """Return the key to go on from after `pending`, which counts for `nearest`."""
         if nearest is not None and nearest in self.slates:
             return pending.ts, pending.number + 1
         # The slates shown by then are too old, or `nearest` was shown after them and holds all

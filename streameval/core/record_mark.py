@@ -1,8 +1,8 @@
-"""What identifies the last record that was applied, so that a log that was set back is noticed.
+"""The mark of the last record that was applied: it reveals a log that was set back.
 
 A log that lost its end (an unclean leader election, a disk restored from a copy) and grew again
 holds other records below the stored offset, under the same topic id. The store keeps the offset and
-a checksum of the last record beside the offset; whoever goes on compares them with the log.
+a checksum of the last record beside the offset; the next worker compares them with the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zlib import crc32
 from streameval.core.events import TooLarge
 
 NO_RECORD: Final = -1
-"""The checksum of what is no record, which none has."""
+"""A checksum that no record has: it stands for an absent record."""
 
 
 class RecordMark(NamedTuple):
@@ -23,13 +23,13 @@ class RecordMark(NamedTuple):
     checksum: int
 
     def __str__(self) -> str:
-        """Write it as the store keeps it."""
+        """Write the mark as the store keeps it."""
         return f"{self.offset}:{self.checksum:08x}"
 
 
 def mark(offset: int, timestamp: int, key: bytes | None, value: bytes | None) -> RecordMark:
     """Return the mark of one record as it is handed out; `timestamp` in ms."""
-    # The length of the key says where it ends, -1 stands for none.
+    # The length of the key marks its end; -1 stands for no key.
     head = b"%d %d " % (timestamp, -1 if key is None else len(key))
     body = crc32(key or b"", crc32(head))
     if isinstance(value, TooLarge):
@@ -38,6 +38,6 @@ def mark(offset: int, timestamp: int, key: bytes | None, value: bytes | None) ->
 
 
 def parse(text: str) -> RecordMark:
-    """Read what `str` of a mark wrote."""
+    """Read the text that `str` of a mark wrote."""
     offset, _, checksum = text.partition(":")
     return RecordMark(int(offset), int(checksum, 16))

@@ -1,6 +1,6 @@
-"""Event files through the core, with no server: what `streameval replay` does.
+"""Event files through the core, with no server: the work of `streameval replay`.
 
-The files are one partition, in the order given. There is no broker, so a record's timestamp is the
+The files are one partition, in the order given. Without a broker a record's timestamp is the
 event's own `ts`: nothing is ever `future`. Memory holds the state of the partition and one slice of
 lines, never a whole file.
 """
@@ -27,19 +27,19 @@ from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
 from streameval.core.partition import Partition
 
 STDIN: Final = "-"
-# Lines read together: who puts them into tables does so by the thousand.
+# Lines read together: readers that put them into tables do so by the thousand.
 BATCH_LINES: Final = 1_000
-# Such batches between two flushes: attributing in bulk is cheaper (20,000 events).
+# Batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes of the files (as they lie on disk) read since the last call."""
+"""A function that takes the number of bytes read from disk since the last call."""
 
 
 class RejectedLine(NamedTuple):
-    """A line that is no event: where it stands (lines count from 1), what it is, and why not."""
+    """A rejected line: its file and number (from 1), its bytes, and the reason."""
 
     file: str
     line: int
@@ -55,7 +55,7 @@ class Lines(NamedTuple):
 
 
 def _ignore(_: RejectedLine) -> None:
-    """Take no notice of a line that is rejected: the counters of the document have it."""
+    """Ignore a rejected line: the document counts it."""
 
 
 def replay(
@@ -67,11 +67,11 @@ def replay(
     with_users: bool = False,
     on_rejected: Callable[[RejectedLine], None] = _ignore,
 ) -> dict[str, Any]:
-    """Return what `streameval replay` prints, after all lines of the files.
+    """Return the document of `streameval replay`, after all lines of the files.
 
-    `-` is standard input. `at` (ms) moves T on; users are in it where asked for, and cost memory
-    for each. Blank lines are skipped. `on_rejected` is called for each line that is no event or
-    comes too late. Raises `InputError` for a file that cannot be read.
+    `-` is standard input. `at` (ms) moves T on. `with_users` adds the users to the document, and
+    each costs memory. Blank lines are skipped. `on_rejected` is called for each line that cannot
+    be decoded or comes too late. Raises `InputError` for a file that cannot be read.
     """
     partition = Partition(definition)
     decoder = EventDecoder.of(definition)
@@ -92,7 +92,7 @@ def replay(
 
 
 def lines_of(name: str) -> Iterator[list[bytes]]:
-    """The lines of a file that are not blank, a slice at a time; raises `InputError`."""
+    """Yield the lines of a file without blank ones, a slice at a time; raises `InputError`."""
     with _opened(name) as (stream, _, _):
         for lines in _batches(stream):
             yield lines.values
@@ -101,7 +101,7 @@ def lines_of(name: str) -> Iterator[list[bytes]]:
 def _apply(
     partition: Partition, decoder: EventDecoder, file: str, lines: Lines
 ) -> Iterator[RejectedLine]:
-    """Apply the lines of a file; return those that are rejected, in order."""
+    """Apply the lines of a file; return the rejected lines, in order."""
     values, numbers = lines
     events, rejected = decoder.decode_batch(values)
     for _, rejection in rejected:
@@ -136,7 +136,7 @@ class _Users:
             self._counters[delta[0]] = delta if known is None else _joined(known, delta)
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The users of the document, sorted by id."""
+        """Return the users of the document, sorted by id."""
         return {
             user_id: {
                 "impressions": impressions,
@@ -172,7 +172,7 @@ def _batches(stream: IO[bytes]) -> Iterator[Lines]:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Each line without its end and blanks around it; of one that is too long, its beginning."""
+    """Yield each line without its end and blanks around it; of too long a line, the beginning."""
     while line := stream.readline(_READ_AT_MOST + 1):
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
@@ -182,7 +182,7 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[tuple[IO[bytes], Callable[[], int], int]]:
-    """The decompressed bytes of a file; how many on disk have been read; how many there are."""
+    """Yield the decompressed bytes of a file, a function for the bytes read, and its size."""
     if name == STDIN:
         yield sys.stdin.buffer, lambda: 0, 0
         return

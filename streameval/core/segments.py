@@ -12,14 +12,14 @@ from streameval.core.marks import NEVER
 class Segments:
     """The table of segments: values of the dimensions to an index. Beyond the bound: `__other__`.
 
-    Where an event needs a new segment and `limit` segments have an index, those that were last
-    shown more than `span` (ms) before the event lose theirs: nothing can change or show them any
+    An event may need a new segment when `limit` segments have an index. Segments last shown more
+    than `span` (ms) before the event then lose their index: nothing can change or show them any
     more. Only events and their order decide this. An index is used again after the next `release`,
     because rows that were not flushed may still hold it.
 
-    `known` holds the results of `of` by the labels of an event, without those that are `__other__`
-    or beyond a bound: the hot path looks there first. `values` and `shown` (the newest ts) are by
-    index; `shown` is `NEVER` where the index is free.
+    `known` holds the results of `of` by the labels of an event, except `__other__` and labels
+    beyond a bound: the hot path looks there first. `values` and `newest` (the newest ts) are by
+    index; `newest` is `NEVER` where the index is free.
     """
 
     def __init__(self, dimensions: tuple[str, ...], limit: int, span: int) -> None:

@@ -49,7 +49,7 @@ class SlateDetails(msgspec.Struct, gc=False, array_like=True):
     log_limit: int = 2 * MAX_LOGGED_FEEDBACK
 
     def keep_score(self, item: str, score: float | None, propensity: float | None) -> None:
-        """Note the logged score of a showing, the first that has one."""
+        """Note the logged score of an item, from the first impression that has a score."""
         if score is not None or propensity is not None:
             self.scores.setdefault(sharing()(item, item), (score, propensity))
 
@@ -71,15 +71,14 @@ SlateIdentity = tuple[str, str, int]
 class Slate(msgspec.Struct, gc=False, eq=False):
     """One list shown to one user by one request.
 
-    `time` (ms) and `segment` (index) are those of its earliest event. `anchor` (ms) is the ts of
-    the impression that arrived first; with user and request it identifies the slate for ever.
-    `booked_*` is what windows and counters hold of the slate: a flush adds the difference.
-    `feedback` are the marks of what is attributed for good, `provisional` those of pending
-    feedback.
+    Its earliest event gives `time` (ms) and `segment` (index). `anchor` (ms) is the ts of the
+    impression that arrived first; user, request and anchor identify the slate for ever. `booked_*`
+    is the share of the slate in windows and counters: a flush adds the difference. `feedback` has
+    the marks of feedback attributed for good, `provisional` the marks of pending feedback.
 
     The items have two forms, which only this class knows. `items` maps an item to
-    `(ts - anchor) << 10 | position` (position 0: none was given), a cached small integer in the
-    usual slate, which costs no memory. A list that came whole stays one string, item by item with
+    `(ts - anchor) << 10 | position` (position 0: absent), a cached small integer in the usual
+    slate, which costs no memory. A list that came whole stays one string, item by item with
     `BETWEEN`, until something needs the dict: one object in place of dozens takes less memory.
     """
 
@@ -101,12 +100,12 @@ class Slate(msgspec.Struct, gc=False, eq=False):
 
     @property
     def identity(self) -> SlateIdentity:
-        """What identifies the slate for ever."""
+        """The identity of the slate, for ever."""
         return identity(self.user, self.request, self.anchor, self._items)
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is a list that came whole and stands in one string."""
+        """Whether the items came whole and stand in one string."""
         return isinstance(self._items, str)
 
     @property
@@ -143,7 +142,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         return item in self._items
 
     def packed(self, item: str) -> int | None:
-        """Return the value of `items` for one item, None where it was not shown."""
+        """Return the value of `items` for one item, None where the slate does not show it."""
         items = self._items
         if isinstance(items, dict):
             return items.get(item)
@@ -167,7 +166,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     def keyed_items(self, first: int = 0) -> Iterator[tuple[str, tuple[int, str]]]:
         """Yield the items of a slate with a request, from number `first` on, with a key each.
 
-        The key orders showings, the latest first: (-ms of the showing, request).
+        The key orders the slates of an item, the latest first: (-ms of the impression, request).
         """
         request, anchor, items = self.request, self.anchor, self._items
         assert request is not None, "only slates with a request stand in an index"
@@ -180,7 +179,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
                 yield item, (-anchor - (packed >> POSITION_BITS), request)
 
     def rank(self, item: str, packed: int | None = None) -> int:
-        """Return the rank of an item, 1-based; `packed` is that of the item where it is known."""
+        """Return the rank of an item, 1-based; `packed` is its value in `items` if known."""
         if isinstance(self._items, dict):
             return self.ranks()[item]
         rank = self.packed(item) if packed is None else packed
@@ -221,7 +220,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             share = sharing()
             items = {share(item, item): packed for item, packed in items.items()}
         if not keep_details:
-            details = None  # whole only if kept from the first impression to the last
+            details = None  # they are complete only if kept from the first impression on
         elif details is None:
             details = SlateDetails(NEVER, NEVER, (), {}, [])
         slate = cls(user, request, time, segment, anchor, items, details=details)
@@ -255,7 +254,7 @@ def whole_items(event: SlateEvent) -> dict[str, int] | str:
 
 
 def precedes(slate: Slate, best: Slate) -> bool:
-    """Whether `slate` comes before `best`, both shown at the same ts.
+    """Return whether `slate` comes before `best`, both shown at the same ts.
 
     A slate without a request comes first, then the smaller request.
     """

@@ -1,7 +1,7 @@
 """Values in the order of a key: adding, finding and removing one takes O(log n) comparisons.
 
 One user can have all the traffic (a bot, or one id for everybody who is not logged in), so nothing
-here may grow faster than the logarithm of what is open for that user: neither comparisons nor the
+here may grow faster than the logarithm of that user's open slates: neither comparisons nor the
 memory that an insertion shifts.
 """
 
@@ -39,16 +39,16 @@ class Timeline(Generic[V]):
         self._firsts = [keys[0] for keys in self._keys]
 
     def __bool__(self) -> bool:
-        """Whether it holds anything."""
+        """Return whether the timeline holds anything."""
         return bool(self._firsts)
 
     def __iter__(self) -> Iterator[V]:
-        """All values, in order."""
+        """Yield all values, in order."""
         for values in self._values:
             yield from values
 
     def add(self, key: Any, value: V) -> None:
-        """Enter a value; of a key that is there the value is replaced."""
+        """Enter a value; it replaces the value of the same key."""
         if not self._firsts:
             self._insert(0, [key], [value])
             return
@@ -86,7 +86,7 @@ class Timeline(Generic[V]):
             self._remove(number)
 
     def get(self, key: Any) -> V | None:
-        """The value of exactly this key."""
+        """Return the value of exactly this key."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None
@@ -95,14 +95,14 @@ class Timeline(Generic[V]):
         return self._values[number][at] if at < len(keys) and keys[at] == key else None
 
     def latest(self, key: Any) -> V | None:
-        """The value with the largest key up to `key`."""
+        """Return the value with the largest key up to `key`."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None
         return self._values[number][bisect_right(self._keys[number], key) - 1]
 
     def next(self, key: Any) -> V | None:
-        """The value with the smallest key from `key` on."""
+        """Return the value with the smallest key from `key` on."""
         number = max(0, bisect_right(self._firsts, key) - 1)
         if number == len(self._keys):
             return None
@@ -125,7 +125,7 @@ class Timeline(Generic[V]):
 class Timelines(dict[K, V | Timeline[V]]):
     """Timelines by name, in a dict: the only value of a name stands there itself.
 
-    A subclass says what the key of a value is. It never changes while the value is here.
+    A subclass defines the key of a value. The key never changes while the value is here.
     """
 
     __slots__ = ()
@@ -153,28 +153,28 @@ class Timelines(dict[K, V | Timeline[V]]):
             del self[name]
 
     def find(self, name: K, key: Any) -> V | None:
-        """The value of exactly this key."""
+        """Return the value of exactly this key."""
         group = self.get(name)
         if isinstance(group, Timeline):
             return group.get(key)
         return group if group is not None and self.key_of(group) == key else None
 
     def latest(self, name: K, key: Any) -> V | None:
-        """The value with the largest key up to `key`."""
+        """Return the value with the largest key up to `key`."""
         group = self.get(name)
         if isinstance(group, Timeline):
             return group.latest(key)
         return group if group is not None and self.key_of(group) <= key else None
 
     def next(self, name: K, key: Any) -> V | None:
-        """The value with the smallest key from `key` on."""
+        """Return the value with the smallest key from `key` on."""
         group = self.get(name)
         if isinstance(group, Timeline):
             return group.next(key)
         return group if group is not None and self.key_of(group) >= key else None
 
     def all(self, name: K) -> Iterator[V]:
-        """The values of a name, in order."""
+        """Yield the values of a name, in order."""
         group = self.get(name)
         if isinstance(group, Timeline):
             yield from group
@@ -182,7 +182,7 @@ class Timelines(dict[K, V | Timeline[V]]):
             yield group
 
     def everything(self) -> Iterator[V]:
-        """The values of all names."""
+        """Yield the values of all names."""
         for name in self:
             yield from self.all(name)
 
@@ -192,12 +192,12 @@ def _first(pair: tuple[Any, Any]) -> Any:
 
 
 class SlatesOfItem(Timeline["Slate"]):
-    """The slates of one user that show one item, the latest showing first.
+    """The slates of one user that show one item, the latest impression first.
 
-    The key is (-ms of the showing, request): at equal times the smaller request comes first. What
-    is looked for is the first from a time on whose slate is not too old. Slates that are too old
-    can stand before it in any number, because an item may be shown long after its slate began, so
-    a tree over the blocks says which of them hold a slate that is young enough.
+    The key is (-ms of the impression, request): at equal times the smaller request comes first. A
+    search wants the first slate from a time on that is not too old. Any number of older slates can
+    stand before it, because an item may be shown long after its slate began. So a tree over the
+    blocks says which of them hold a slate that is young enough.
     """
 
     __slots__ = ("_tops", "_tree")
@@ -205,8 +205,8 @@ class SlatesOfItem(Timeline["Slate"]):
     def __init__(self, pairs: Iterable[tuple[Any, Slate]] = ()) -> None:
         """Take over `pairs` of key and slate, which are in order."""
         super().__init__(pairs)
-        # Of each block a time that none of its slates is younger than: those may since have moved
-        # back in time, or be gone.
+        # For each block a bound: all its slates are at or before it. The bound may be too high,
+        # because slates move back in time and leave.
         self._tops = [max(slate.time for slate in values) for values in self._values]
         # A heap of maxima over `_tops`, made when it is needed; [] where it is not up to date.
         self._tree: list[int] = []
@@ -219,7 +219,7 @@ class SlatesOfItem(Timeline["Slate"]):
             self._set_top(number, value.time)
 
     def nearest(self, ts: int, oldest: int) -> Slate | None:
-        """The slate with the latest showing at or before `ts` among those from `oldest` on."""
+        """Return the slate shown last at or before `ts` whose time is from `oldest` on."""
         key = (-ts,)
         number = max(0, bisect_right(self._firsts, key) - 1)
         if number == len(self._keys):
@@ -238,7 +238,7 @@ class SlatesOfItem(Timeline["Slate"]):
             self._set_top(number, max(slate.time for slate in self._values[number]))
 
     def _reaching(self, number: int, oldest: int) -> int:
-        """The first block from `number` on whose top is at or after `oldest`; else how many."""
+        """Return the first block from `number` on that reaches `oldest`; else how many blocks."""
         size = len(self._tops)
         if number >= size:
             return size

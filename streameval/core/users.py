@@ -17,8 +17,8 @@ from streameval.core.timeline import SlatesOfItem, Timeline, Timelines
 class Slates(Timelines[str, Slate]):
     """Slates by request, or by item where they have none, in the order in which they began.
 
-    Those of one request are more than an attribution window apart, so a slate that moves back in
-    time stays between the same two; its anchor does not move.
+    Slates of one request are more than an attribution window apart, so a slate that moves back in
+    time stays between the same two neighbours, and its anchor does not move.
     """
 
     __slots__ = ()
@@ -38,10 +38,10 @@ class Slates(Timelines[str, Slate]):
 
 
 class User(msgspec.Struct, gc=False, eq=False):
-    """Everything open of one user.
+    """One user's open slates and pending feedback.
 
-    `slates` are those with a request, `chained` of them share it with an earlier one;
-    `requestless` are the others. `cell` is the user's number in the windows for `cell_segment`,
+    `slates` have a request, and `chained` of them share it with an earlier slate;
+    `requestless` slates have none. `cell` is the user's number in the windows for `cell_segment`,
     the last one asked for. `by_item` finds the slates with a request of an indexed user: one who
     has many.
     """
@@ -67,7 +67,7 @@ class User(msgspec.Struct, gc=False, eq=False):
 
     @property
     def lacks_index(self) -> bool:
-        """Whether the user has many slates, and nothing to find them by item."""
+        """Whether the user has many slates, and still lacks an index by item."""
         return self.by_item is None and len(self.slates) + self.chained > MANY_SLATES
 
     def open_slates(self) -> Iterator[Slate]:
@@ -77,7 +77,7 @@ class User(msgspec.Struct, gc=False, eq=False):
             yield from self.requestless.everything()
 
     def make_index(self) -> Iterator[None]:
-        """Make the index of the user's slates by item; yields after each piece of work."""
+        """Make the index of the user's slates by item; yield after each piece of work."""
         pairs: dict[str, list[tuple[tuple[int, str], Slate]]] = {}
         for slate in self.slates.everything():
             for item, key in slate.keyed_items():

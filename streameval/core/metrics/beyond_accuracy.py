@@ -163,7 +163,7 @@ CATALOGUE_COVERAGE = Entry(
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """For each of n users: the items they have not rated, and how many of these a neighbour has."""
+    """Numbers of items that each of n users has not rated, and of these that a neighbour has."""
 
     unrated: npt.NDArray[np.int64]
     reached: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Gorse's positive rate of a day: of the distinct items a user read, how many were positive.
+"""Gorse's positive rate of a day: the share of positives among the distinct items that a user read.
 
 `positive_rate` follows Gorse's documentation: the mean over all users who read something.
 `positive_rate_gorse_v05` follows its releases 0.5.0 to 0.5.6: only users with a positive item among
@@ -18,7 +18,7 @@ from streameval.core.metrics.lists import ratio
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """For each of n users and days: distinct items read (> 0), and how many were positive."""
+    """Numbers of distinct items read (> 0), and of positives, for each of n users and days."""
 
     reads: npt.NDArray[np.int64]
     positives: npt.NDArray[np.int64]

@@ -45,7 +45,7 @@ class Entry:
     """A row of the catalogue: `formula` is one sentence, `source` says whose convention it is.
 
     `convention` names the difference from other figures of the same name. `undefined` says how an
-    input without a value counts. `needs` are tables beside those of the input kind.
+    input without a value counts. `needs` names tables beside the tables of the input kind.
     `score` takes each of `parameters` by name; `convention` may hold their values in braces.
     """
 

@@ -1,4 +1,4 @@
-"""Average precision at k, divided by k whatever is relevant: below 1 where R is below k."""
+"""Average precision at k, always divided by k: below 1 where R is below k."""
 
 from __future__ import annotations
 

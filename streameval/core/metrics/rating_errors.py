@@ -38,7 +38,7 @@ class Ratings:
     lines: npt.NDArray[np.int64]
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """How many pairs each user has, shape (n,)."""
+        """The number of pairs of each user, shape (n,)."""
         return np.diff(self.starts, append=len(self.actual))
 
 
@@ -59,7 +59,7 @@ class ItemMetric(Entry):
 
 
 def _sums(ratings: Ratings, distance: Callable[[Scores], Scores]) -> Scores:
-    """Each user's sum of distances; a user's pairs are added in their order."""
+    """Return each user's sum of distances; a user's pairs are added in their order."""
     if not len(ratings.starts):
         return np.zeros(0)
     distances = distance(ratings.predicted - ratings.actual)
@@ -69,7 +69,7 @@ def _sums(ratings: Ratings, distance: Callable[[Scores], Scores]) -> Scores:
 def _over_pairs(
     distance: Callable[[Scores], Scores], *, normalised: int = 0
 ) -> Callable[[Ratings, int], UnitSums]:
-    """Sums over a user's pairs; `normalised` is the power of the range that divides them."""
+    """Return a score: sums over a user's pairs, divided by the range ** `normalised`."""
 
     def score(
         ratings: Ratings,

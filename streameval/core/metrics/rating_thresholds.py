@@ -27,7 +27,7 @@ THRESHOLD = Number(
 
 
 def _counts(ratings: Ratings, k: int, threshold: float) -> tuple[Counts, Counts, Counts]:
-    """How many pairs of each user are recommended, relevant, and both."""
+    """Return each user's numbers of recommended pairs, relevant pairs, and pairs that are both."""
     sizes = ratings.sizes()
     owner = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((ratings.lines, -ratings.predicted, owner))

@@ -18,7 +18,7 @@ from streameval.core.metrics.lists import Lists, RelevantItems, nano
 
 
 class Scorer:
-    """Scores rows of relevant items at every k of `ks`, and remembers the scores.
+    """A scorer of relevant items at every k of `ks`, which remembers the scores.
 
     `columns` names the columns of a score, (metric, k): all metrics of the first k in the order
     of the catalogue, then all of the next. With `ndcg_gain` exponential, the column `ndcg` holds

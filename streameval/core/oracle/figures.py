@@ -1,9 +1,9 @@
-"""The same figures by sort-and-scan over a finite list of events: what the engine must equal.
+"""The same figures by sort-and-scan over a finite list of events: the engine must equal them.
 
-Written from the rules alone, and slow on purpose: no state that moves with the stream, so nothing
-here can depend on the order of arrival by accident. `oracle_slates` forms the slates (rules 1 to
-11 and 14), this file the figures. It shares with the engine the event types,
-the definition, the limits and the per-slate metrics, and nothing else.
+The oracle is written from the rules alone, and slow on purpose: no state moves with the stream, so
+nothing here can depend on the order of arrival by accident. `oracle.slates` forms the slates (rules
+1 to 11 and 14), this file the figures. The oracle shares with the engine the event types, the
+definition, the limits and the per-slate metrics, and nothing else.
 
 The rules (A is the attribution window, L the allowed lateness, H = A + L):
 
@@ -13,7 +13,7 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
 3.  In `ts` order, an impression joins the current slate of its (user, request) when
     `ts <= slate time + A`, else it starts the next one. Without a request it is a slate of its
     own, (user, item, ts).
-4.  A slate's time is its earliest `ts`; its segment is that of its earliest event (ties: the
+4.  A slate's time is its earliest `ts`; its earliest event gives its segment (ties: the
     smaller values, "" for an absent one).
 5.  An item stands once in a slate, with its earliest `ts` and the lowest position given.
 6.  Feedback counts when its kind is configured and it reaches the kind's threshold; a retraction
@@ -38,10 +38,10 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
     (position or 0, ts, item), `rank = max(position or 0, previous rank + 1)`. Only slates with a
     request are scored.
 14. Above the bounds the order of arrival decides: the items of a slate after the first
-    `MAX_ITEMS`, and segments (each dimension becomes `__other__`). A segment takes a place with
-    an impression that names it, and keeps it until places are short: where all `max_segments` are
-    taken, those last shown more than 2 * H and the largest W + 2 * S before that impression lose
-    theirs; where there is none, the impression is `__other__`.
+    `MAX_ITEMS`, and segments (each dimension becomes `__other__`). An impression
+    that names a new segment enters it into a table of `max_segments`. A full table first drops
+    the segments last shown more than 2 * H and the largest W + 2 * S before that impression. If
+    the table is still full, the impression is `__other__`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _accepted(accepted: Iterable[Event]) -> dict[str, int]:
 def _users(
     accepted: Iterable[Event], slates: Iterable[Slate], kinds: Sequence[str]
 ) -> dict[str, dict[str, object]]:
-    """Lifetime counters of every user with an accepted event."""
+    """Return the lifetime counters of every user with an accepted event."""
     moments: dict[str, list[int]] = defaultdict(list)
     for event in accepted:
         moments[event.user_id].append(event.ts)

@@ -59,7 +59,7 @@ class Slate:
 
 @dataclass(slots=True)
 class Attribution:
-    """What became of the feedback, in numbers of events."""
+    """Numbers of feedback events, by fate."""
 
     attributed: int = 0
     no_impression: int = 0
@@ -70,7 +70,7 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the events come to: the accepted ones, how many were late, and the slates."""
+    """The accepted events, the number of late ones, and the slates with their feedback."""
 
     accepted: list[Event]
     late: int
@@ -113,9 +113,9 @@ def _sift(events: Iterable[Event], allowed_lateness: int) -> tuple[list[Event], 
 
 
 def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Impression]:
-    """Every accepted impression, those of slate events included, in order of arrival."""
+    """Return every accepted impression, also of slate events, in order of arrival."""
     found: list[_Impression] = []
-    newest: dict[Segment, int] = {}  # when a segment with a place was last shown
+    newest: dict[Segment, int] = {}  # when each segment of the table was last shown
     for event in accepted:
         if isinstance(event, FeedbackEvent):
             continue
@@ -198,7 +198,7 @@ def _lower(position: int | None, other: int | None) -> int | None:
 def _bounded(
     segment: Segment, ts: int, newest: dict[Segment, int], definition: Definition
 ) -> Segment:
-    """Return the segment, or `__other__` where no place is left for it (rule 14)."""
+    """Return the segment, or `__other__` where the table is full (rule 14)."""
     other = (OTHER,) * len(segment)
     if segment == other:
         return other
@@ -216,7 +216,7 @@ def _bounded(
 
 
 def _counts(event: FeedbackEvent, definition: Definition) -> bool:
-    """Whether the feedback is a positive or takes one back (rule 6)."""
+    """Return whether the feedback is a positive or retracts one (rule 6)."""
     for positive in definition.positives:
         if positive.kind == event.feedback:
             return event.retract or positive.threshold is None or event.value >= positive.threshold
@@ -230,7 +230,7 @@ def _in_time(ts: int, slate: Slate, attribution_window: int) -> bool:
 def _named(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
 ) -> tuple[Item | None, bool]:
-    """Rule 7 among the slates of (user, request): the item, and whether it came too late."""
+    """Apply rule 7 to the slates of (user, request): the item, and whether it is too late."""
     begun = [slate for slate in slates if slate.time <= event.ts]
     if not begun:
         return None, False
@@ -244,7 +244,7 @@ def _named(
 def _nearest(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
 ) -> tuple[Item | None, bool]:
-    """Rule 8 among the slates of the user that hold the item: as `_named`."""
+    """Apply rule 8 to the slates of the user that hold the item; return the same as `_named`."""
     item_id = event.item_id
     candidates = [slate for slate in slates if slate.items[item_id].ts <= event.ts]
     fresh = [slate for slate in candidates if _in_time(event.ts, slate, attribution_window)]
@@ -254,7 +254,7 @@ def _nearest(
 
 
 def _nearness(slate: Slate, item_id: str) -> tuple[int, bool, str]:
-    """Sorts the latest item first, then the slate without a request, then the smaller one."""
+    """Return a key: latest item first, then no request, then the smaller request."""
     return -slate.items[item_id].ts, slate.request_id is not None, slate.request_id or ""
 
 
@@ -264,7 +264,7 @@ def _attribute(
     definition: Definition,
     watermark: int | None,
 ) -> Attribution:
-    """Put every event that counts on the item it belongs to."""
+    """Give every event that counts to the item that it belongs to."""
     by_request: dict[tuple[str, str], list[Slate]] = defaultdict(list)
     by_item: dict[tuple[str, str], list[Slate]] = defaultdict(list)
     for slate in slates:
@@ -305,7 +305,7 @@ def _deciding(events: Iterable[FeedbackEvent]) -> FeedbackEvent:
 
 
 def _duplicates(slates: Iterable[Slate], attributed: int) -> int:
-    """Log records that added nothing; items beyond the bound of a slate are not among them."""
+    """Count log records that added nothing; items beyond the bound of a slate do not count."""
     repeated = sum(slate.records - len(slate.items) for slate in slates)
     pairs = sum(len(item.feedback) for slate in slates for item in slate.items.values())
     return repeated + attributed - pairs

@@ -1,4 +1,4 @@
-"""Aggregates: what a window sums up, one class each.
+"""Aggregates: the sums of a window, one class for each kind.
 
 An aggregate says how its rows are booked (`rows`), by which key they add up (`table`, `totals`) and
 which figures come of the sums (`figures`). Panes, checkpoints, renumbering and merging over
@@ -48,7 +48,7 @@ class Rows:
 class Active(NamedTuple):
     """The cells that a window shows, and their (segment, cluster) as one number each.
 
-    `cells` are those with an impression, `keys` (parallel) their segment * 256 + cluster, `there`
+    `cells` have an impression, `keys` (parallel) are their segment * 256 + cluster, `there`
     the keys that occur, rising.
     """
 
@@ -122,7 +122,7 @@ class Aggregate(ABC):
     @property
     @abstractmethod
     def cluster_rows(self) -> int:
-        """How many sums by cluster it has."""
+        """The number of sums by cluster."""
 
     @abstractmethod
     def cluster_sums(self, totals: Any, active: Active) -> Ints:
@@ -134,7 +134,7 @@ class Aggregate(ABC):
 
 
 class CellAggregate(Aggregate):
-    """An aggregate whose rows belong to a cell, with `width` places for each cell."""
+    """An aggregate whose rows belong to a cell, with `width` positions for each cell."""
 
     width: int = 1
 
@@ -153,7 +153,7 @@ class CellAggregate(Aggregate):
 
     @property
     def cluster_rows(self) -> int:
-        """How many sums by cluster it has."""
+        """The number of sums by cluster."""
         return self.columns * self.width
 
     def cluster_sums(self, totals: CellTotals, active: Active) -> Ints:
@@ -323,7 +323,7 @@ class Scores(Aggregate):
 
     @property
     def cluster_rows(self) -> int:
-        """How many sums by cluster it has."""
+        """The number of sums by cluster."""
         return self.columns
 
     def cluster_sums(self, totals: SparseTotals, active: Active) -> Ints:

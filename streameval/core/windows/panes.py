@@ -159,7 +159,7 @@ class WindowState:
         self.matured.move(self.panes, last - panes + 1, last)
 
     def settle(self, watermark: int) -> list[int]:
-        """Sum up the panes that can no longer change, drop those out of every window.
+        """Sum up the panes that can no longer change, drop panes out of every window.
 
         Returns the numbers of the panes settled now, in order. Call after `read_at`.
         """
@@ -237,7 +237,7 @@ class Windows:
     def renumber(self) -> None:
         """Drop the cells that no pane holds any more, if they are most.
 
-        Their sums are zero in every basis, since sums are those of the panes.
+        Their sums are zero in every basis, because panes alone make the sums.
         """
         panes = [pane for state in self.states for pane in state.panes.values()]
         used = np.zeros(len(self.cells), np.bool_)

@@ -55,7 +55,7 @@ class TimedTable(NamedTuple):
 def summed(groups: Sequence[Sequence[Table]]) -> list[list[Table]]:
     """Sum up the rows of the same key within each group: all groups in one go.
 
-    Of a group one table comes back, its keys ascending, or none where all sums are zero.
+    Each group gives one table, its keys ascending, or none where all sums are zero.
     """
     tables = [table for group in groups for table in group]
     if not tables:
@@ -105,7 +105,7 @@ class Totals(Protocol):
 
 
 class CellTotals:
-    """Sums by cell: for each column int64 (cells * width,), `width` places for each cell."""
+    """Sums by cell: for each column int64 (cells * width,), `width` positions for each cell."""
 
     def __init__(self, columns: int, width: int) -> None:
         self.width = width
@@ -128,7 +128,7 @@ class CellTotals:
             np.add.at(sums, table.keys, sign * values.astype(np.int64))
 
     def of(self, column: int, position: int = 0) -> Ints:
-        """Return the sums of a column at one place of each cell, int64 (cells,)."""
+        """Return the sums of a column at one position of each cell, int64 (cells,)."""
         return self._sums[column][position :: self.width]
 
 
@@ -140,7 +140,7 @@ def _grown(values: Ints, size: int) -> Ints:
 
 
 class SparseTotals:
-    """Sums by key, of the keys that have any: for (segment, cluster), most of which are empty.
+    """Sums by key, only for keys that have rows: most pairs (segment, cluster) are empty.
 
     `sums`, int64 (rows, columns), grows by doubling; `_rows` has the row of a key, -1 for none.
     Rows whose sums have all been retracted are used again before it grows.
@@ -152,10 +152,10 @@ class SparseTotals:
         self._rows = np.full(0, -1, np.int32)
 
     def fit(self, cells: int) -> None:
-        """Do nothing: its keys are no cells."""
+        """Do nothing: the keys are segments and clusters, which keep their numbers."""
 
     def keep(self, cells: npt.NDArray[np.intp]) -> None:
-        """Do nothing: its keys are no cells."""
+        """Do nothing: the keys are segments and clusters, which keep their numbers."""
 
     def add(self, table: Table, sign: int) -> None:
         """Add rows, or retract them where `sign` is -1."""
@@ -166,7 +166,7 @@ class SparseTotals:
         np.add.at(self.sums.reshape(-1), index.ravel(), (sign * table.values).T.ravel())
 
     def of(self, keys: Ints) -> Ints:
-        """Return the sums of `keys`, int64 (keys, columns): zeros where there are none."""
+        """Return the sums of `keys`, int64 (keys, columns): zeros for a key without rows."""
         found = np.zeros((len(keys), self.sums.shape[1]), np.int64)
         known = np.flatnonzero(keys < len(self._rows))
         rows = self._rows[keys[known]]
