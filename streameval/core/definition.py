@@ -47,6 +47,7 @@ _OUTCOME_COLUMNS = """
 _FIGURE_KEYS = """
     window basis k metric users impressions positives slates slates_with_positive maturity
     reason arm experiment le quantile job instance namespace
+    precision recall ndcg map mrr hit_rate positive_rate positives_per_impression
 """
 RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
 """Names that no dimension may have: they would stand twice in an event, a row or a series."""
