@@ -287,7 +287,7 @@ def moved(bucket, service):
 
 def test_the_windows_are_recomputed_from_a_store(bucket, moved):
     """DuckDB reads through pyarrow: it needs no extension."""
-    name, figure = "windows_match_outcomes", re.compile(r"all [\d,]+ matured figures are those of")
+    name, figure = "windows_match_outcomes", re.compile(r"all [\d,]+ matured figures agree with")
     found = results(moved, reference=bucket.uri("outcomes"))
     assert figure.match(found[name].message)
     assert found["drift"].passed, "a folder differs nothing from itself"
