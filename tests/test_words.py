@@ -138,3 +138,17 @@ def test_a_retired_word_is_found_in_every_kind_of_name():
         "shown",
         "sorts",
     }
+
+
+MOST_LINES = 60
+
+
+def test_no_function_is_too_long_to_be_seen_at_once():
+    long = [
+        f"{path.relative_to(PACKAGE)}:{node.name}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno >= MOST_LINES
+    ]
+    assert long == []

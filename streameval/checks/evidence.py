@@ -251,15 +251,7 @@ def gather(
     """
     wanted = "the folder of the outcome files (dt=…)"
     source = outcome_files(outcomes, definition, "outcomes", wanted, newest_days)
-    earlier = None if reference is None else _earlier(reference)
-    others = None
-    if reference is not None and earlier is None:
-        what = "a snapshot, or a folder of outcome files (dt=…)"
-        others = outcome_files(str(reference), definition, "reference", what)
-        if not others.files:
-            raise InputError(
-                f"{redacted(str(reference))} holds neither a snapshot nor outcome files"
-            )
+    earlier, others = _compared(reference, definition)
     later = None if snapshot is None else read_snapshot(snapshot)
     recording: Recorded = no_recording
     if later is not None and recorded is not None:
@@ -288,6 +280,20 @@ def gather(
         with readable():
             _split(evidence, earlier, others, period)
         yield evidence
+
+
+def _compared(
+    reference: Path | str | None, definition: Definition
+) -> tuple[Snapshot | None, Dataset | None]:
+    """Open a reference: an earlier snapshot, or else other outcome files."""
+    earlier = None if reference is None else _earlier(reference)
+    if reference is None or earlier is not None:
+        return earlier, None
+    wanted = "a snapshot, or a folder of outcome files (dt=…)"
+    others = outcome_files(str(reference), definition, "reference", wanted)
+    if not others.files:
+        raise InputError(f"{redacted(str(reference))} holds neither a snapshot nor outcome files")
+    return None, others
 
 
 def days_of(source: Dataset) -> list[str]:
