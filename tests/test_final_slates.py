@@ -25,15 +25,15 @@ def expected(definition, events):
         if slate.time >= known.watermark - definition.horizon:
             continue
         sums, cluster = found[slate.segment], cluster_of(slate.user_id)
-        sums[0, cluster] += len(slate.showings)
+        sums[0, cluster] += len(slate.items)
         sums[1, cluster] += slate.request_id is not None
         gains = {}
-        for item, showing in slate.showings.items():
-            for kind in showing.positives():
+        for item, one in slate.items.items():
+            for kind in one.positives():
                 sums[2 + kinds.index(kind), cluster] += 1
                 gains[item] = max(gains.get(item, 0.0), definition.gain(kind))
         if gains and slate.request_id is not None:
-            shown = slate.showings.items()
+            shown = slate.items.items()
             ranks = order_ranks((item, one.position, one.ts) for item, one in shown)
             ranked = sorted((ranks[item], gain) for item, gain in gains.items() if gain > 0)
             row = tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
