@@ -99,11 +99,6 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     details: SlateDetails | None = None
 
     @property
-    def identity(self) -> SlateIdentity:
-        """The identity of the slate, for ever."""
-        return identity(self.user, self.request, self.anchor, self._items)
-
-    @property
     def is_packed(self) -> bool:
         """Whether the items came whole and stand in one string."""
         return isinstance(self._items, str)
@@ -228,18 +223,11 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         return slate
 
 
-def identity(
-    user: str, request: str | None, anchor: int, items: dict[str, int] | str
-) -> SlateIdentity:
-    """Return the identity of a slate with these fields."""
+def record_identity(record: SlateRecord) -> SlateIdentity:
+    """Return the identity of the slate that a record holds."""
+    user, request, _, _, anchor, items, _, _ = record
     # Ids have no control characters: "\n" keeps a lone impression apart from every request.
     return (user, "\n" + next(iter(items)) if request is None else request, anchor)
-
-
-def record_identity(record: SlateRecord) -> SlateIdentity:
-    """Return the identity of the slate that a record is of."""
-    user, request, _, _, anchor, items, _, _ = record
-    return identity(user, request, anchor, items)
 
 
 def whole_items(event: SlateEvent) -> dict[str, int] | str:
