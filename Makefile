@@ -16,7 +16,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers attacks bench-offline false-alarms planted clean
+.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers attacks bench-offline false-alarms scorecards planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -123,6 +123,9 @@ bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libr
 
 false-alarms: $(BIN)/.dev ## 2,000 A/A tests watched at every step: how often each method is wrong
 	$(BIN)/python benchmarks/false_alarms.py $(ARGS)
+
+scorecards: $(BIN)/.dev ## 2,000 watched A/A experiments of five figures, users for a lift of 5 %, splits
+	$(BIN)/python benchmarks/scorecards.py $(ARGS)
 
 planted: $(BIN)/.dev ## planted faults and 60 clean days: which checks find what, and false alarms
 	$(BIN)/python tests/planted.py $(ARGS)

@@ -20,8 +20,8 @@ from streameval.stats.confidence_sequences import (
     FLOOR,
     FLOOR_UNEQUAL,
     UNEQUAL,
+    burn_in,
     radius,
-    units_needed,
 )
 from streameval.stats.intervals import Moments, normal
 from streameval.stats.sample_ratio import log_evidence
@@ -97,9 +97,11 @@ def _watched(x: np.ndarray, y: np.ndarray, treated: np.ndarray, planned: int) ->
     first, second = (arm.count for arm in arms)
     apart = np.abs(arms[0].ratio() - arms[1].ratio())
     variance = arms[0].variance() + arms[1].variance()
-    needs = [units_needed(arm.skewness(), first, second) for arm in arms]
-    ready = (first >= needs[0]) & (second >= needs[1])
-    sequence = ready & (apart > radius(variance, first + second, ALPHA, planned))
+    known = [(arm.variance(), arm.skewness(), arm.count) for arm in arms]
+    burn_ins = [burn_in(known[0], known[1]), burn_in(known[1], known[0])]
+    ready = (first >= burn_ins[0].needed) & (second >= burn_ins[1].needed)
+    spread = burn_ins[0].variance + burn_ins[1].variance
+    sequence = ready & (apart > radius(spread, first + second, ALPHA, planned))
     smaller, larger = np.minimum(first, second), np.maximum(first, second)
     floor = np.where(smaller < UNEQUAL * larger, FLOOR_UNEQUAL, FLOOR)
     naive = (smaller >= floor) & (apart > normal(1 - ALPHA) * np.sqrt(variance))

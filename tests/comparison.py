@@ -199,16 +199,19 @@ def compare_figures(pages, definition, documents):
 
 
 def _combined(documents, definition):
-    """Means over all partitions: {(window, basis, segment, kind or k): (weight, {name: value})}."""
+    """Means over all partitions: {(window, basis, segment, kind or k): (weight, {name: value})}.
+
+    Without nowcasts: a worker takes the delays of all its partitions, a document those of one.
+    """
     sums = {}
     for document in documents:
-        for row in document["rates"]:
+        for row in _counted(document["rates"]):
             key = _key(row, definition, row["feedback"])
             _add(sums, key, row["users"], {"positive_rate": row["positive_rate"]})
             counts = sums[key].setdefault("counts", [0, 0])
             counts[0] += row["positives"]
             counts[1] += row["impressions"]
-        for row in document["ranking"]:
+        for row in _counted(document["ranking"]):
             key = _key(row, definition, row["k"])
             _add(sums, key, row["slates"], {name: row[name] for name in RANKING})
     combined = {}
@@ -223,6 +226,10 @@ def _combined(documents, definition):
             values["positives_per_impression"] = positives / impressions
         combined[key] = (weight, values)
     return combined
+
+
+def _counted(rows):
+    return [row for row in rows if row["basis"] != "nowcast"]
 
 
 def _add(sums, key, weight, values):
@@ -240,7 +247,10 @@ def _key(labels, definition, last):
 
 def _from_pages(pages, definition):
     sums = {}
-    for page in pages:
+    for whole_page in pages:
+        page = {
+            key: value for key, value in whole_page.items() if ("basis", "nowcast") not in key[1]
+        }
         weights = {
             _place(labels, definition, name): value
             for (name, labels), value in page.items()

@@ -16,8 +16,10 @@ def ImpressionEvent(  # noqa: N802  # reads as the class that it makes
     surface=None,
     score=None,
     propensity=None,
+    fallback=None,
+    latency_ms=None,
 ):
-    logged = (request_id, position, score, propensity)
+    logged = (request_id, position, score, propensity, fallback, latency_ms)
     return Impression(ts, user_id, item_id, *logged, variant, surface)
 
 

@@ -12,14 +12,17 @@ A member that is `dead` or `stopped` gets no answer to anything: for good, or un
 """
 
 import asyncio
+import collections
 import contextlib
 import contextvars
 import copy
 import hashlib
+import json
 import random
 import selectors
 import sys
 import time
+import zlib
 from importlib import resources
 
 import aiokafka
@@ -346,7 +349,7 @@ class Server:
     def commit(self, key, arguments):
         """What `commit.lua` does, step by step."""
         start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
-        _, users, header, keep, new, last_record, since = arguments[8:]
+        _, users, header, keep, new, last_record, since, visits = arguments[8:]
         prefix = key.removesuffix("partition")
         stored = self.keys.get(key, {})
         listed = stored.get(b"chunks", b"").decode().split()
@@ -374,6 +377,8 @@ class Server:
                 self.keys.pop(f"{prefix}chunk:{name}", None)
         self.keys[key] = stored | {name: _bytes(value) for name, value in fields.items()}
         self._count(prefix, *msgspec.msgpack.decode(users))
+        if visits:
+            self._visit(prefix, *msgspec.msgpack.decode(visits))
         return [b"applied"]
 
     def _count(self, prefix, users, firsts, lasts, *counters):
@@ -386,6 +391,30 @@ class Server:
             row[b"first_ts"] = _bytes(min(first, int(row.get(b"first_ts", first))))
             row[b"last_ts"] = _bytes(max(last, int(row.get(b"last_ts", last))))
             self.keys[f"{prefix}user:{user}"] = row
+
+    def _visit(self, prefix, experiments, users, arms, _clusters):
+        """Enter the arms, and count the users of each experiment anew from what all users hold."""
+        for experiment, user, arm in zip(experiments, users, arms, strict=True):
+            row = dict(self.keys.get(f"{prefix}user:{user}", {}))
+            field = f"arms:{experiment}".encode()
+            known = json.loads(row.get(field, b"[]"))
+            if arm not in known:
+                known.append(arm)
+            row[field] = json.dumps(known, separators=(",", ":")).encode()
+            self.keys[f"{prefix}user:{user}"] = row
+        for experiment in set(experiments):
+            self.keys[f"{prefix}experiment:{experiment}"] = self._counted(prefix, experiment)
+
+    def _counted(self, prefix, name):
+        counts = collections.Counter()
+        for key, row in self.keys.items():
+            if key.startswith(f"{prefix}user:"):
+                arms = json.loads(row.get(f"arms:{name}".encode(), b"[]"))
+                cluster = zlib.crc32(key.removeprefix(f"{prefix}user:").encode()) & 255
+                counts.update(f"users:{cluster}:{arm}" for arm in arms)
+                counts.update(f"only:{arm}" for arm in arms if len(arms) == 1)
+                counts["crossed"] += len(arms) > 1
+        return {field.encode(): _bytes(count) for field, count in counts.items() if count}
 
     def lose_unlisted(self):
         """Let the chunks that no checkpoint lists yet run out of time."""

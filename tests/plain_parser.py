@@ -105,6 +105,8 @@ def _event(fields):
             items=_items(fields.get("items")),
             variant=_text(fields, "variant", 64, None),
             surface=_text(fields, "surface", 64, None),
+            fallback=_flag(fields, "fallback"),
+            latency_ms=_between(fields, "latency_ms", 0, 3_600_000),
         )
     if kind == "impression":
         return ImpressionEvent(
@@ -117,6 +119,8 @@ def _event(fields):
             surface=_text(fields, "surface", 64, None),
             score=_number(fields, "score", None),
             propensity=_propensity(fields),
+            fallback=_flag(fields, "fallback"),
+            latency_ms=_between(fields, "latency_ms", 0, 3_600_000),
         )
     if kind == "feedback":
         return FeedbackEvent(
@@ -125,14 +129,14 @@ def _event(fields):
             item_id=_text(fields, "item_id", 256),
             feedback=_text(fields, "feedback", 64),
             request_id=_text(fields, "request_id", 256, None),
-            value=_number(fields, "value", 1.0),
-            retract=_flag(fields, "retract"),
+            value=_between(fields, "value", -(10**12), 10**12, 1.0),
+            retract=_flag(fields, "retract", default=False),
         )
     raise _InvalidError("an unknown type")
 
 
 def _items(items):
-    if not isinstance(items, list) or not 1 <= len(items) <= 1_000:
+    if not isinstance(items, list) or len(items) > 1_000:
         raise _InvalidError("items")
     found = []
     for item in items:
@@ -192,6 +196,13 @@ def _propensity(fields):
     return value
 
 
+def _between(fields, name, least, most, default=None):
+    value = _number(fields, name, default)
+    if value is not None and not least <= value <= most:
+        raise _InvalidError(name)
+    return value
+
+
 def _position(fields):
     value = fields.get("position")
     if value is None:
@@ -201,10 +212,10 @@ def _position(fields):
     return value
 
 
-def _flag(fields, name):
+def _flag(fields, name, default=None):
     value = fields.get(name)
     if value is None:
-        return False
+        return default
     if not isinstance(value, bool):
         raise _InvalidError(name)
     return value

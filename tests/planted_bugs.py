@@ -189,7 +189,7 @@ BUGS = (
     Bug(
         "outcome files: published without a look at the pointer",
         "streameval/worker/outcome_writer.py",
-        "header is not None and pending.span.name in attachments_of(header)",
+        "name in await self._named(pending.partition)",
         "True",
         test="tests/test_outcomes.py::"
         "test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothing",
@@ -197,10 +197,29 @@ BUGS = (
     Bug(
         "outcome files: a restore that is slow removes what was committed since",
         "streameval/worker/outcome_writer.py",
-        "        lost = [name for name in names if _end(name) > pointer]\n",
+        "        lost = [name for name in names if _span(name).end > pointer]\n",
         "        lost = names\n",
         test="tests/test_outcomes.py::"
         "test_a_span_goes_where_the_store_lost_it_and_not_where_another_worker_wrote_it",
+    ),
+    Bug(
+        "outcome files: a restore that is slow discards as too old what was committed since",
+        "streameval/worker/outcome_writer.py",
+        "            if _span(name).begin < pointer and name not in named:\n    ",
+        "",
+        test="tests/test_outcomes.py::"
+        "test_a_restore_leaves_an_old_span_that_was_committed_meanwhile",
+    ),
+    Bug(
+        "outcome files: a refused commit's span goes although the checkpoint names it",
+        "streameval/worker/worker_loop.py",
+        "await self.outcome_writer.publish(pending)\n                return",
+        "await asyncio.to_thread(\n"
+        "                    self.outcome_writer._files.discard, pending.span.name\n"
+        "                ) if pending.span and self.outcome_writer.on else None\n"
+        "                return",
+        test="tests/test_ingest.py::"
+        "test_a_commit_that_went_through_unheard_keeps_its_span_when_it_is_refused",
     ),
     Bug(
         "outcome files: a span that was not published is named by one checkpoint only",

@@ -66,6 +66,7 @@ def missing_programs():
         "Apache Kafka (Java and its jars)": shutil.which("java") and any(_kafka_jars()),
         "redis-server": shutil.which("redis-server"),
         "promtool": shutil.which("promtool"),
+        "prometheus": shutil.which("prometheus"),
         "openssl": shutil.which("openssl"),
         "kcat": shutil.which("kcat"),
         "javac": shutil.which("javac"),
@@ -174,6 +175,21 @@ def _running(server):
 
 def _folder(stem):
     return tempfile.mkdtemp(prefix=f"streameval-{stem}-")
+
+
+def _prometheus_answers(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2) as answer:
+        return answer.status == 200
+
+
+def prometheus(configuration):
+    """Real Prometheus with the text of its configuration. A context manager."""
+    program = shutil.which("prometheus") or missing("prometheus")
+    port, folder = free_port(), _folder("prometheus")
+    pathlib.Path(folder, "prometheus.yml").write_text(configuration)
+    options = ("--config.file=prometheus.yml", "--storage.tsdb.path=data")
+    command = [program, f"--web.listen-address=127.0.0.1:{port}", *options]
+    return _running(Server("Prometheus", command, _prometheus_answers, port, folder))
 
 
 def _kafka_answers(port, brokers=1):

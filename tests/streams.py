@@ -13,11 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from default_events import ImpressionEvent, SlateEvent
 
+from streameval.base.limits import MAX_LOGGED_FEEDBACK
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import Event, FeedbackEvent, SlateItem
 
 BASE = 1_700_000_040_000  # on the border of a minute
 KINDS = ("click", "like", "watch", "buy", "share")  # share is never configured
+# Values at and beside the bounds, and half an integer of 10**-6: exactly, and only in decimals.
+VALUES = (
+    *(0.1, -3.5, 1e12, -1e12, 5e-7, 1.5e-6, 2.5e-6, 3.5e-6, 1e-300, 123_456.1234565),
+    *(0.0078125, 0.0234375, -0.0078125),
+)
+LATENCIES = (None, None, 0.0, 12.0, 12.5, 0.0625, 0.1875, 0.0005, 33.3335, 1e-300, 3_600_000.0)
 
 
 def hostile(seed: int) -> tuple[Definition, list[Event]]:
@@ -26,6 +33,27 @@ def hostile(seed: int) -> tuple[Definition, list[Event]]:
     definition = _definition(rng)
     events = _History(rng, definition).events(rng.choice((40, 80, 150, 300)))
     return definition, _arrive(events, definition, rng)
+
+
+def crowded(seed: int) -> tuple[Definition, list[Event]]:
+    """A hostile stream, and in it an impression with more feedback of a kind than is kept.
+
+    Nothing else befalls its user, so which feedback it gets does not change with the order.
+    """
+    definition, events = hostile(seed)
+    rng = random.Random(f"crowd of {seed}")
+    kind = rng.choice([one.kind for one in definition.positives if one.value != "none"] or KINDS)
+    ts = rng.choice(events).ts
+    crowd: list[Event] = [ImpressionEvent(ts, "crowd", "i0", "crowd")]
+    for number in range(MAX_LOGGED_FEEDBACK + rng.choice((0, 1, 20, 60))):
+        later = ts + rng.randint(0, definition.attribution_window)
+        value = rng.choice((number / 8, number / 8, -number / 8, rng.choice(VALUES)))
+        crowd.append(FeedbackEvent(later, "crowd", "i0", kind, "crowd", value))
+    if rng.random() < 0.3:
+        crowd.append(FeedbackEvent(ts, "crowd", "i0", kind, "crowd", retract=True))
+    together = [*accepted(events, definition), *crowd]
+    together = permute_within_lateness(together, definition, rng)
+    return definition, redeliver(together, rng) if rng.random() < 0.3 else together
 
 
 def accepted(events: Sequence[Event], definition: Definition) -> list[Event]:
@@ -89,7 +117,7 @@ def cuts(events: Sequence[Event], rng: random.Random) -> Iterator[Sequence[Event
 def to_json(event: Event) -> bytes:
     """The event as a producer writes it; what is absent is left out."""
     names = ("ts", "user_id", "item_id", "feedback", "request_id", "position", "variant")
-    names += ("surface", "score", "propensity", "value", "retract")
+    names += ("surface", "score", "propensity", "fallback", "latency_ms", "value", "retract")
     plain = {name: getattr(event, name) for name in names if getattr(event, name, None) is not None}
     if isinstance(event, SlateEvent):
         return _dump({"type": "slate", **plain, "items": _wire_items(event)})
@@ -144,10 +172,10 @@ def _definition(rng: random.Random) -> Definition:
         Window("long", 60 * 3 * attribution, 3 * attribution),
     )
     positives = [
-        Positive("click"),
-        Positive("watch", rng.choice((0.5, 0.0, None))),
-        Positive("buy", rng.choice((None, 2.0))),
-        Positive("like"),
+        _positive(rng, "click", (None,)),
+        _positive(rng, "watch", (0.5, 0.0, None)),
+        _positive(rng, "buy", (None, 2.0)),
+        _positive(rng, "like", (None,)),
     ][: rng.choice((1, 2, 3, 4))]
     rng.shuffle(positives)
     gains = {"click": 1.0, "watch": 0.0, "buy": 3.0, "like": 0.5}
@@ -161,6 +189,13 @@ def _definition(rng: random.Random) -> Definition:
         attribution_window=attribution,
         allowed_lateness=lateness,
     )
+
+
+def _positive(rng: random.Random, kind: str, thresholds: Sequence[float | None]) -> Positive:
+    """A kind; every rule of values, and caps that bind rarely, often and always."""
+    rule = rng.choice(("none", "last", "sum", "max"))
+    cap = rng.choice((None, None, 1e-6, 0.0234375, 1.0, 2.5, 1e9)) if rule != "none" else None
+    return Positive(kind, rng.choice(thresholds), rule, cap)
 
 
 # --- histories -----------------------------------------------------------------------------------
@@ -179,6 +214,8 @@ class _History:
         self.items = [f"i{n}" for n in range(rng.choice((2, 3, 6, 12)))]
         self.requests = [f"r{n}" for n in range(rng.choice((2, 4, 12)))]
         self.unnamed = rng.choice((0.1, 0.5, 0.9))  # share of feedback that names no request
+        self.odd = rng.choice((0.0, 0.3, 0.9))  # share of feedback with one of VALUES
+        self.details = rng.choice((0.0, 0.3, 0.9))  # share of events with fallback, latency
         self.past: list[Event] = []
         self.now = BASE + rng.choice((0, 0, -1, 1, rng.randrange(10_000)))
         self.scenes = (
@@ -190,9 +227,12 @@ class _History:
             self.show_interleaved,
             self.show_earlier,
             self.show_after_window,
+            self.show_nothing,
+            self.show_nothing_beside,
             self.react,
             self.react,
             self.react,
+            self.react_often,
             self.react_at_the_edge,
             self.react_to_nothing,
             self.take_back,
@@ -235,7 +275,7 @@ class _History:
             ts = self.now + rng.choice((0, 0, 1, self.A // 3, self.A, self.A + 1))
             position = rng.choice((index + 1, index + 1, None))
             if rng.random() < 0.1:  # part of it as a list
-                self.past.append(SlateEvent(ts, user, request, placed({item: index + 1}), *labels))
+                self._slate(ts, user, request, placed({item: index + 1}), labels)
             else:
                 self._impression(ts, user, item, request, position, labels)
 
@@ -289,6 +329,25 @@ class _History:
         if request is not None:
             self._show(user, request, later)
 
+    def show_nothing(self) -> None:
+        """A list without items: alone, twice, or with impressions of its request around it."""
+        rng = self.rng
+        user, request = rng.choice(self.users), rng.choice(self.requests)
+        for _ in range(rng.choice((1, 1, 2))):
+            self._slate(self.now, user, request, (), self._labels_of_nothing())
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            ts = self.now + rng.choice((-self.A, -1, 0, 0, 1, self.A // 2, self.A, self.A + 1))
+            position = rng.choice((None, 1, 3))
+            self._impression(ts, user, rng.choice(self.items), request, position, self._labels())
+
+    def show_nothing_beside(self) -> None:
+        """A list without items for a request that had one: before it, with it, after it."""
+        if (seen := self._earlier_showing()) is None or seen[-1] is None:
+            return
+        ts, user, _, request = seen
+        ts += self.rng.choice((-self.A, -1, 0, 0, 0, 1, self.A, self.A + 1))
+        self._slate(ts, user, request, (), self._labels_of_nothing())
+
     def react(self) -> None:
         """Feedback to something shown, before, at and after the moment it was shown."""
         if (seen := self._earlier_showing()) is None:
@@ -297,6 +356,24 @@ class _History:
         rng = self.rng
         ts = rng.choice((ts - 1, ts, ts + 1, ts + rng.randint(0, self.A), max(ts, self.now)))
         self._feedback(ts, user, item, request)
+
+    def react_often(self) -> None:
+        """One kind again and again, with few moments and values; retractions among them."""
+        if (seen := self._earlier_showing()) is None:
+            return
+        ts, user, item, request = seen
+        rng = self.rng
+        kind = rng.choice(self.kinds)
+        moments = [ts + rng.choice((0, 1, self.A // 2, self.A)) for _ in range(2)]
+        values = [1.0, rng.choice(VALUES), rng.choice(VALUES)]
+        for _ in range(rng.randint(2, 6)):
+            if rng.random() < 0.15:
+                moment = rng.choice(moments)
+                undo = FeedbackEvent(moment, user, item, kind, request, 1.0, retract=True)
+                self.past.append(undo)
+            else:
+                value = rng.choice(values)
+                self._feedback(rng.choice(moments), user, item, request, kind, value)
 
     def react_at_the_edge(self) -> None:
         if (seen := self._earlier_showing()) is None:
@@ -338,7 +415,8 @@ class _History:
             return
         event = self.rng.choice(reactions)
         ts = event.ts + self.rng.choice((0, 0, 1, 2, self.A // 2))
-        self._feedback(ts, event.user_id, event.item_id, event.request_id, event.feedback)
+        value = self.rng.choice((None, event.value))
+        self._feedback(ts, event.user_id, event.item_id, event.request_id, event.feedback, value)
 
     def end_with_waiting(self) -> None:
         """Feedback to nothing, and the watermark at last at just L after it, or a moment more."""
@@ -353,12 +431,12 @@ class _History:
         """A list at one moment: a slate event, impressions, or some of both."""
         rng = self.rng
         items, labels = self._some_items(), self._labels()
-        start = rng.choice((1, 1, 3))
+        start = rng.choice((1, 1, 1, 3, 17))
         if rng.random() < 0.6:
             positions = {item: start + index for index, item in enumerate(items)}
             if rng.random() < 0.2:
                 positions = {item: rng.randint(1, 4) for item in items}
-            self.past.append(SlateEvent(ts, user, request, placed(positions), *labels))
+            self._slate(ts, user, request, placed(positions), labels)
             items = items[: rng.choice((0, 0, 0, 1, 2))]
         for index, item in enumerate(items):
             position = rng.choice((start + index, start + index, None, 1))
@@ -373,20 +451,49 @@ class _History:
         position: int | None,
         labels: tuple[str | None, str | None],
     ) -> None:
-        self.past.append(ImpressionEvent(ts, user, item, request, position, *labels))
+        details = (None, None, *self._details())
+        self.past.append(ImpressionEvent(ts, user, item, request, position, *labels, *details))
+
+    def _slate(
+        self,
+        ts: int,
+        user: str,
+        request: str,
+        items: tuple[str | SlateItem, ...],
+        labels: tuple[str | None, str | None],
+    ) -> None:
+        self.past.append(SlateEvent(ts, user, request, items, *self._details(), *labels))
+
+    def _details(self) -> tuple[bool | None, float | None]:
+        """Fallback and latency, which events of one slate give or not, and differently."""
+        if self.rng.random() >= self.details:
+            return None, None
+        return self.rng.choice((None, None, False, True)), self.rng.choice(LATENCIES)
 
     def _feedback(
-        self, ts: int, user: str, item: str, request: str | None, kind: str | None = None
+        self,
+        ts: int,
+        user: str,
+        item: str,
+        request: str | None,
+        kind: str | None = None,
+        value: float | None = None,
     ) -> None:
         rng = self.rng
         if rng.random() < self.unnamed:
             request = None
         kind = kind or rng.choice(self.kinds if rng.random() < 0.8 else KINDS)
-        value = rng.choice((1.0, 1.0, 0.5, 0.49, 2.0, -1.0, 0.0))
+        if value is None:
+            plain = (1.0, 1.0, 0.5, 0.49, 2.0, -1.0, 0.0)
+            value = rng.choice(VALUES if rng.random() < self.odd else plain)
         self.past.append(FeedbackEvent(ts, user, item, kind, request, value))
 
     def _labels(self) -> tuple[str | None, str | None]:
         return self.rng.choice(("A", "B", "A", None)), self.rng.choice(("home", "feed", None))
+
+    def _labels_of_nothing(self) -> tuple[str | None, str | None]:
+        """Labels of an empty list, now and then of a segment that shows nothing at all."""
+        return self.rng.choice((self._labels(), self._labels(), ("N", None)))
 
     def _some_items(self) -> list[str]:
         return self.rng.sample(self.items, self.rng.randint(1, len(self.items)))
@@ -401,7 +508,8 @@ class _History:
             return None
         event = self.rng.choice(shown)
         if isinstance(event, SlateEvent):
-            return event.ts, event.user_id, self.rng.choice(list(event.positions)), event.request_id
+            item = self.rng.choice(list(event.positions) or self.items)
+            return event.ts, event.user_id, item, event.request_id
         return event.ts, event.user_id, event.item_id, event.request_id
 
 

@@ -1,6 +1,7 @@
 """The command line: what each command prints, how it ends, and what an error looks like."""
 
 import asyncio
+import dataclasses
 import gzip
 import json
 import os
@@ -16,7 +17,9 @@ from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.cli import common
+from streameval.config.settings import Settings
 from streameval.core.events import REASONS
+from streameval.core.experiments.users import Visit
 from streameval.kafka.admin import create_topics
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Commit
@@ -188,6 +191,18 @@ def test_rules_follow_the_dimensions_of_the_configuration(tmp_path):
     assert {variable["name"] for variable in json.loads(board.stdout)["templating"]["list"]} == {
         *("job", "window", "basis", "feedback", "k")
     }
+    quality = streameval("rules", "--quality", "--config", config)
+    assert b"{{basis}} {{surface}}" in quality.stdout
+
+
+def test_one_dashboard_is_printed_at_a_time():
+    assert_one_line(streameval("rules", "--dashboard", "--quality"), 2, "--quality")
+    assert_one_line(streameval("rules", "--quality", "--experiments"), 2, "--experiments")
+
+
+def test_alerts_link_the_runbook_of_the_site():
+    rules = streameval("rules", "--runbook", "https://wiki.example/streameval")
+    assert b"runbook_url: https://wiki.example/streameval#streamevalabsent" in rules.stdout
 
 
 def test_no_command_shows_help_and_is_an_error():
@@ -203,7 +218,23 @@ def test_a_wrong_command_line_is_one_line(arguments):
 
 def test_replay_prints_the_documented_document(tmp_path):
     document = replayed(written(tmp_path / "e.jsonl", IMPRESSION, CLICK), "--users")
-    assert list(document) == ["watermark", "events", "rates", "ranking", "maturity", "users"]
+    assert list(document) == [
+        *(
+            "watermark",
+            "events",
+            "rates",
+            "ranking",
+            "values",
+            "lists",
+            "ranks",
+            "nowcast",
+            "maturity",
+            "users",
+            "experiments",
+            "splits",
+        )
+    ]
+    assert document["experiments"] == document["splits"] == []
     assert document["watermark"] == NOON + 1_000
     assert document["events"] == {
         "accepted": {"impression": 1, "slate": 0, "feedback": 1},
@@ -464,11 +495,26 @@ def test_a_server_that_is_away_is_one_line_and_code_3():
     assert_one_line(done, 3, "Kafka at 127.0.0.1:1", "is it running?")
 
 
+def test_an_experiment_that_is_not_configured_is_refused_with_those_that_are():
+    done = streameval("experiment", "rnaker")
+    assert_one_line(done, 2, "no experiment is called rnaker", "none is configured")
+    experiment = {"name": "ranker", "arm": "variant", "control": "A", "primary": "ndcg@10"}
+    configured = {"STREAMEVAL_EXPERIMENTS": json.dumps([experiment])}
+    done = streameval("experiment", "rnaker", "--gate", **configured)
+    assert_one_line(done, 2, "the configuration has ranker")
+    done = streameval("experiment", "ranker", STREAMEVAL_KAFKA="127.0.0.1:1", **configured)
+    assert_one_line(done, 3, "Kafka at 127.0.0.1:1")
+
+
 @pytest.mark.servers
 def test_a_users_counters_come_from_all_partitions_in_redis():
     """A user who moved when partitions were added has counters in two; they are summed."""
     kafka, redis, topic = servers.shared_kafka(), servers.shared_redis(), servers.unique("users")
     asyncio.run(create_topics({"bootstrap_servers": kafka.address}, {topic: 3}))
+
+    experiment = {"name": "ranker", "arm": "variant", "control": "A", "primary": "ndcg@10"}
+    (configured,) = Settings(experiments=[experiment]).definition().experiments
+    arms = {0: [(configured.key, "A")], 2: [(configured.key, "B"), ("0123456789abcdef", "C")]}
 
     async def commit():
         store = RedisStateStore(redis.url, "streameval", topic, ("click", "like"))
@@ -476,9 +522,9 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
             (0, ["u1", 20, 2, NOON, NOON + 5, 3, 0]),
             (2, ["u1", 10, 1, NOON - 5, NOON, 1, 1]),
         ):
-            await store.commit(
-                Commit(partition, None, 1, [delta], "cluster", "topic", "print", "{}", NOON)
-            )
+            visits = [Visit("u1", key, arm) for key, arm in arms[partition]]
+            commit = Commit(partition, None, 1, [delta], "cluster", "topic", "print", "{}", NOON)
+            await store.commit(dataclasses.replace(commit, visits=visits))
         await store.close()
 
     asyncio.run(commit())
@@ -486,6 +532,7 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
         "STREAMEVAL_KAFKA": kafka.address,
         "STREAMEVAL_REDIS": redis.url,
         "STREAMEVAL_TOPIC": topic,
+        "STREAMEVAL_EXPERIMENTS": json.dumps([experiment]),
     }
     done = streameval("user", "u1", "--json", **settings)
     assert done.returncode == 0, done.stderr
@@ -497,6 +544,7 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
         "positives": {"click": 4, "like": 1},
         "first_ts": NOON - 5,
         "last_ts": NOON + 5,
+        "arms": {"ranker": ["A", "B"], "0123456789abcdef": ["C"]},
     }
     table = streameval("user", "u1", **settings).stdout.decode()
     assert "positives: click" in table

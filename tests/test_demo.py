@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,20 +12,42 @@ import pytest
 from default_events import decode_batch
 
 from streameval.core.definition import Definition, Window
-from streameval.core.partition import Partition
-from streameval.demo.comparison import Comparison, Span, fates, within
+from streameval.core.experiments.definition import Experiment, Guardrail
+from streameval.core.experiments.users import UserArms
+from streameval.core.partition import Partition, drained
+from streameval.demo.comparison import (
+    EXPERIMENT,
+    Comparison,
+    Span,
+    bounds_hold,
+    differences,
+    fates,
+    within,
+)
 from streameval.demo.scrape import Page
 from streameval.demo.simulator import Habit, Recommender, Variant, World
 from streameval.demo.truth import LIKE_GAIN, counted_share, truth
+from streameval.experiments.words import scorecards, sentences
 
 START = 1_700_000_000_000
 WINDOW = Window("5m", 300_000, 5_000)
 WORLD = World()
+PRIMARY, *GUARDRAILS = EXPERIMENT
+WATCHED = Experiment(
+    "demo",
+    "variant",
+    "A",
+    PRIMARY,
+    tuple(map(Guardrail, GUARDRAILS)),
+    split={"A": 1, "B": 1},
+    planned_users=1_500,
+)
 DEFINITION = Definition(
     gains={"like": LIKE_GAIN},
     windows=(WINDOW,),
     attribution_window=WORLD.attribution_window,
     allowed_lateness=WORLD.allowed_lateness,
+    experiments=(WATCHED,),
 )
 SPAN = Span(START, WINDOW, DEFINITION.horizon)
 
@@ -47,7 +70,7 @@ def replayed(messages):
             partition.reject(rejection.reason)
         partition.apply(events)
     partition.flush()
-    return partition.document()
+    return partition
 
 
 def comparisons_of(document, world):
@@ -68,7 +91,19 @@ def comparisons_of(document, world):
 @pytest.fixture(scope="module")
 def long_run():
     messages, recommender = simulated(400)
-    return replayed(messages), recommender
+    partition = replayed(messages)
+    return partition.document(), recommender, partition
+
+
+@pytest.fixture(scope="module")
+def card(long_run):
+    """The scorecard of the long run."""
+    *_, partition = long_run
+    drained(partition.finalizing())
+    arms = UserArms()
+    arms.add(partition.experiments.take_visits())
+    (found,) = scorecards(DEFINITION, partition.experiments.arm_sums, arms.counts)
+    return found
 
 
 def test_a_seed_gives_the_same_stream_however_time_is_cut():
@@ -81,7 +116,7 @@ def test_a_seed_gives_the_same_stream_however_time_is_cut():
 
 
 def test_the_core_gives_every_event_the_fate_the_simulator_expects(long_run):
-    document, recommender = long_run
+    document, recommender, _ = long_run
     events = document["events"]
     counted = {reason: count for reason, count in events["rejected"].items() if count}
     counted["accepted"] = sum(events["accepted"].values())
@@ -91,7 +126,7 @@ def test_the_core_gives_every_event_the_fate_the_simulator_expects(long_run):
 
 
 def test_the_figures_of_a_long_stream_are_the_truth_within_four_standard_errors(long_run):
-    document, _ = long_run
+    document, *_ = long_run
     found = comparisons_of(document, WORLD)
     assert [(row.variant, row.label) for row in found] == [
         (variant, label)
@@ -104,15 +139,43 @@ def test_the_figures_of_a_long_stream_are_the_truth_within_four_standard_errors(
 
 def test_a_slightly_different_world_is_told_apart(long_run):
     """4 standard errors are narrow: 10 % more appeal, or late feedback that counts, shows."""
-    document, _ = long_run
+    document, *_ = long_run
     dearer = tuple(Variant(v.name, v.appeal * 1.1) for v in WORLD.variants)
     assert not within(comparisons_of(document, dataclasses.replace(WORLD, variants=dearer)))
     prompt = dataclasses.replace(WORLD, late_share=0.2)
     assert not within(comparisons_of(document, prompt))
 
 
+def test_the_experiment_says_what_is_better_what_is_equal_and_what_is_open(card):
+    (said,) = sentences(card)
+    clicks, ndcg, latency, empty = said.split("; ")
+    assert re.match(r"B is ahead of A by \S+ to \S+ points of positives per impression", clicks)
+    assert re.match(r"B is ahead of A by \S+ to \S+ points of NDCG@10", ndcg)
+    assert latency.startswith("latency ms mean: no difference shown")
+    assert re.match(r"empty rate: not decided yet, about \S+ more users needed", empty)
+
+
+def test_the_bounds_of_the_experiment_hold_the_truth_and_tell_it_from_another(card):
+    true = differences(WORLD)
+    bounded = {row["metric"] for row in card.rows if row["low"] is not None}
+    assert bounded >= set(true) == set(EXPERIMENT)
+    assert bounds_hold(card, true)
+    alike = tuple(Variant(v.name, 0.2) for v in WORLD.variants)
+    assert not bounds_hold(card, differences(dataclasses.replace(WORLD, variants=alike)))
+    assert not bounds_hold(card, true | {"latency_ms_mean": 1.0})
+    assert not bounds_hold(card, true | {"empty_rate": 0.02})
+
+
+def test_the_values_of_both_arms_are_near_the_truth(card):
+    expected = truth(WORLD, 1)
+    for row in card.rows[: len(EXPERIMENT)]:
+        field = EXPERIMENT[row["metric"]]
+        assert row["value"] == pytest.approx(getattr(expected["B"], field), rel=0.05)
+        assert row["control_value"] == pytest.approx(getattr(expected["A"], field), rel=0.05)
+
+
 def test_the_live_basis_is_biased_low(long_run):
-    document, _ = long_run
+    document, *_ = long_run
     rates = {
         (row["basis"], row["variant"]): row["positive_rate"]
         for row in document["rates"]
@@ -123,15 +186,21 @@ def test_the_live_basis_is_biased_low(long_run):
 
 
 def test_the_truth_of_one_position_and_no_likes_is_the_chance_of_a_counted_click():
-    """With one item a slate, NDCG is 1 exactly when its click counts."""
+    """With one item a slate, NDCG is 1 exactly when its click counts; an empty slate scores 0."""
     world = World(
-        habits=(Habit(1.0, 5, 1.0),), variants=(Variant("A", 0.4),), bias=(1.0,), like_share=0.0
+        habits=(Habit(1.0, 5, 1.0),),
+        variants=(Variant("A", 0.4),),
+        bias=(1.0,),
+        like_share=0.0,
+        empty_share=0.25,
     )
     share = (1 - math.exp(-10_001 / 2_000)) * 0.98
     assert counted_share(world, world.click_delay) == pytest.approx(share)
     figures = truth(world, 60_000)["A"]
     assert figures.click_rate == pytest.approx(0.4 * share)
-    assert figures.ndcg_10 == pytest.approx(0.4 * share)
+    assert figures.clicks_per_impression == pytest.approx(0.4 * share)
+    assert figures.ndcg_10 == pytest.approx(0.75 * 0.4 * share)
+    assert figures.empty_rate == 0.25
     assert figures.like_rate == 0.0
 
 
@@ -144,6 +213,7 @@ def test_the_truth_of_two_positions_follows_from_four_patterns():
         like_share=0.0,
         late_share=0.0,
         click_delay=1e-3,
+        empty_share=0.0,
     )
     second_only = 0.5 * 0.25
     expected = 0.5 + second_only / math.log2(3)
@@ -228,6 +298,10 @@ def test_the_demo_ends_by_itself_with_figures_that_agree_with_the_truth():
     assert "/metrics" in output
     assert "every event accounted for: yes" in output
     assert "within 4 standard errors: yes" in output
+    assert "bounds hold the truth: yes" in output
+    said = " ".join(output.split())
+    assert "latency ms mean: no difference shown" in said or "more users needed" in said
+    assert "latency ms mean equal; empty rate equal." in said
 
 
 def test_ctrl_c_ends_the_demo_with_its_summary_and_all_its_processes():

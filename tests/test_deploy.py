@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import re
-import shutil
 import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
+import servers
+import test_traffic_alerts
 import yaml
+from prometheus import RULES, firing, promtool
 
-from streameval.cli.dashboard import dashboard
+from streameval.cli.dashboard import dashboard, quality
+from streameval.cli.experiments_dashboard import experiments
 from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
+from streameval.core.metrics import LIST_MEANS, VALUE_MEANS
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-RULES = DEPLOY / "prometheus" / "rules.yml"
 DASHBOARD = DEPLOY / "grafana" / "streameval.json"
+QUALITY = DEPLOY / "grafana" / "quality.json"
+EXPERIMENTS = DEPLOY / "grafana" / "experiments.json"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.prom"
 
 A, B = (f'job="streameval", instance="{name}"' for name in "ab")
@@ -28,6 +38,19 @@ COUNTERS_RUN = f'streameval_check_last_run_timestamp_seconds{{{A}, check="counte
 UNANSWERED = f'streameval_check_unanswered_seconds{{{A}, check="metric_regression"}}'
 RUNNING = f"streameval_check_running_seconds{{{A}}}"
 DRIFT = f'streameval_check_passed{{{A}, check="drift", severity="warning"}}'
+SPLIT = f'streameval_experiment_split_evidence{{{A}, experiment="ranker"}}'
+CROSSED = f'streameval_experiment_crossed_evidence{{{A}, experiment="ranker"}}'
+
+
+def judged(instance: str, role: str) -> str:
+    """The series of a figure of an experiment that a worker judges."""
+    labels = f'experiment="ranker", arm="B", metric="{role} figure", role="{role}"'
+    return f"streameval_experiment_verdict{{{instance}, {labels}}}"
+
+
+PRIMARY, GUARDRAIL, EXPLORATORY = (
+    judged(A, role) for role in ("primary", "guardrail", "exploratory")
+)
 STEADY = {
     f"up{{{A}}}": "1x180",
     f"up{{{B}}}": "1x180",
@@ -49,6 +72,11 @@ STEADY = {
     f"streameval_key_mismatches_total{{{A}}}": "0x180",
     f"streameval_fences_total{{{A}}}": "0x180",
     f'streameval_overflow_total{{{A}, bound="segments"}}': "0x180",
+    PRIMARY: "_x60 0x119",
+    GUARDRAIL: "_x30 0x149",
+    EXPLORATORY: "0x180",
+    SPLIT: "-2x180",
+    CROSSED: "0x180",
     COUNTERS: "1x180",
     COUNTERS_RUN: "0+60x180",
     f"streameval_check_interval_seconds{{{A}}}": "900x180",
@@ -87,6 +115,11 @@ FIRES = {
         steady(events_total="5000x180", events_rejected_total="60x180"),
         40,
     ),
+    "StreamevalVariantWorse": (steady() | {PRIMARY: "0x60 -1x119"}, 61),
+    "StreamevalGuardrailViolated": (steady() | {GUARDRAIL: "_x60 -1x119"}, 61),
+    "StreamevalSampleRatioMismatch": (steady() | {SPLIT: "0+0.1x180"}, 75),
+    "StreamevalUsersCrossed": (steady() | {CROSSED: "0+0.1x180"}, 75),
+    "StreamevalVariantBetter": (steady() | {PRIMARY: "_x60 1x119"}, 61),
     "StreamevalCheckFailed": (steady(check_passed="1x60 0x119"), 62),
     "StreamevalCheckWarns": (steady() | {DRIFT: "1x60 0x119"}, 62),
     "StreamevalCheckUnanswered": (steady(check_passed="_x180") | {UNANSWERED: "18000+60x180"}, 65),
@@ -139,59 +172,38 @@ QUIET = {
             f"streameval_check_interval_seconds{{{A}}}": "_x60 900x60",
         }.items()
     },
+    "an exploratory figure is worse, a guardrail better": steady()
+    | {EXPLORATORY: "-1x180", GUARDRAIL: "1x180"},
+    "evidence of chance, below one in a thousand": steady()
+    | {SPLIT: "6.9x180", CROSSED: "6.9x180"},
     "a counter that was reset by a restart": steady(
         events_total="0+60000x60 0+60000x119", overflow_total="5x60 0x119"
     ),
 }
 
 
-def promtool(*arguments: str) -> str:
-    """What promtool prints; skips without it, fails in CI."""
-    tool = shutil.which("promtool")
-    if tool is None:
-        assert "CI" not in os.environ, "promtool is missing: apt-get install prometheus"
-        pytest.skip("promtool is missing: apt-get install prometheus")
-    result = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def firing(folder: Path, timeline: dict[str, str], expected: dict[int, str]) -> None:
-    """Assert which alerts fire, in alphabetical order, at each of some minutes of a timeline."""
-    tests = [
-        {
-            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert else [],
-        }
-        for minute, alert in expected.items()
-    ]
-    series = [{"series": name, "values": values} for name, values in timeline.items()]
-    document = {
-        "rule_files": [str(RULES)],
-        "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": tests}],
-    }
-    path = folder / "alerts_test.yml"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    promtool("test", "rules", str(path))
+def group(name: str) -> list[dict]:
+    groups = {each["name"]: each["rules"] for each in yaml.safe_load(RULES.read_text())["groups"]}
+    return groups[name]
 
 
 def alerts() -> list[dict]:
-    _, group = yaml.safe_load(RULES.read_text())["groups"]
-    return group["rules"]
+    return group("streameval-alerts")
 
 
-def test_rules_and_dashboard_are_the_output_for_the_defaults():
-    """`streameval rules > deploy/prometheus/rules.yml`, and with --dashboard the other."""
+def test_rules_and_dashboards_are_the_output_for_the_defaults():
+    """`streameval rules > deploy/prometheus/rules.yml`, and so the dashboards."""
     assert RULES.read_text() == rules(Settings())
     assert DASHBOARD.read_text() == dashboard(Settings().dimensions)
+    assert QUALITY.read_text() == quality(Settings().dimensions)
+    assert EXPERIMENTS.read_text() == experiments()
 
 
-def test_rules_and_dashboard_follow_the_configuration(tmp_path):
+def test_rules_and_dashboards_follow_the_configuration(tmp_path):
     settings = Settings(dimensions=("surface",), max_clock_skew="10m", checkpoint_interval="1h")
     text = rules(settings)
-    assert "variant" not in text + dashboard(settings.dimensions)
+    boards = dashboard(settings.dimensions) + quality(settings.dimensions)
+    assert not re.search(r"\bvariant\b", text + boards)
     assert "sum by (job, namespace, window, basis, surface, k)" in text
     assert "time() > 840" in text
     assert "streameval_checkpoint_age_seconds > 10800" in text
@@ -202,7 +214,8 @@ def test_rules_and_dashboard_follow_the_configuration(tmp_path):
 
 
 def test_every_alert_has_a_timeline_on_which_it_fires():
-    assert [alert["alert"] for alert in alerts()] == list(FIRES)
+    timelines = [*FIRES, *test_traffic_alerts.FIRES]
+    assert sorted(alert["alert"] for alert in alerts()) == sorted(timelines)
 
 
 @pytest.mark.parametrize("alert", FIRES)
@@ -226,6 +239,12 @@ def test_checks_that_never_began_are_stopped_too(tmp_path):
     firing(tmp_path, timeline, {65: "", 70: "StreamevalChecksStopped"})
 
 
+def test_a_better_variant_is_told_as_information():
+    severities = {alert["alert"]: alert["labels"]["severity"] for alert in alerts()}
+    assert severities["StreamevalVariantBetter"] == "info"
+    assert list(severities.values()).count("info") == 1
+
+
 def test_slow_checks_are_slow_and_have_not_stopped(tmp_path):
     timeline = steady(check_last_run_timestamp_seconds="0x180") | {RUNNING: "0+60x180"}
     firing(tmp_path, timeline, dict.fromkeys((60, 120, 175), "StreamevalChecksSlow"))
@@ -237,9 +256,18 @@ def test_every_alert_has_an_entry_in_the_runbook():
     assert headings == [alert["alert"] for alert in alerts()]
 
 
+def test_every_alert_links_its_entry_of_the_runbook():
+    for alert in alerts():
+        address = f"docs/operations.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook_url"] == address
+    elsewhere = rules(Settings(), "https://wiki.example/streameval")
+    assert "runbook_url: https://wiki.example/streameval#streamevalabsent\n" in elsewhere
+    assert "docs/operations.md#" not in elsewhere
+
+
 def test_every_alert_says_how_urgent_it_is():
     for alert in alerts():
-        assert alert["labels"]["severity"] in {"page", "ticket"}
+        assert alert["labels"]["severity"] in {"page", "ticket", "info"}
         assert alert["annotations"]["summary"].endswith(".")
 
 
@@ -252,47 +280,104 @@ def known_series() -> set[str]:
     page = GOLDEN.read_text(encoding="utf-8")
     exposed = set(re.findall(r"^(streameval_\w+)", page, re.MULTILINE))
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
-    recorded = {rule["record"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
-    return exposed | families | recorded
+    groups = ("streameval", "streameval-usual")
+    return exposed | families | {rule["record"] for name in groups for rule in group(name)}
 
 
 def test_alerts_ask_only_for_series_that_exist():
     for alert in alerts():
-        asked = set(re.findall(r"\bstreameval_\w+", alert["expr"]))
+        asked = set(re.findall(r"(?:\bjob:)?\bstreameval_[\w:]+", alert["expr"]))
         assert asked <= known_series(), alert["alert"]
 
 
-def panels() -> list[dict]:
-    return json.loads(DASHBOARD.read_text())["panels"]
+def panels(board: Path) -> list[dict]:
+    return json.loads(board.read_text())["panels"]
 
 
-def queries() -> list[str]:
-    return [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+def queries(board: Path) -> list[str]:
+    return [target["expr"] for panel in panels(board) for target in panel.get("targets", ())]
 
 
-def test_the_dashboard_asks_only_for_series_that_exist():
-    asked = {
-        name for query in queries() for name in re.findall(r"\b(?:job:)?streameval_[\w:]+", query)
-    }
+def series_of(query: str) -> set[str]:
+    return set(re.findall(r"\b(?:job:)?streameval_[\w:]+", query))
+
+
+each_board = pytest.mark.parametrize(
+    "board", [DASHBOARD, QUALITY, EXPERIMENTS], ids=lambda path: path.stem
+)
+
+
+@each_board
+def test_a_dashboard_asks_only_for_series_that_exist(board):
+    asked = {name for query in queries(board) for name in series_of(query)}
     assert asked
     assert asked <= known_series()
 
 
-def test_the_dashboard_combines_workers_by_the_recorded_rules_and_never_averages():
-    for query in queries():
+@each_board
+def test_a_dashboard_combines_workers_by_the_recorded_rules_and_never_averages(board):
+    for query in queries(board):
         assert "avg" not in query
-        assert not re.search(r"(?<!job:)streameval_(window|positive_rate|ndcg|map|mrr)", query)
+        means = "window_(?!rank)|positive_rate|ndcg|map|mrr"
+        assert not re.search(rf"(?<!job:)streameval_({means})", query)
+
+
+LISTS = ("empty", "short", "fallback", "abandoned")
 
 
 def test_the_dashboard_shows_every_recorded_mean_with_its_error():
-    shown = {name for query in queries() for name in re.findall(r"job:[\w:]+", query)}
-    recorded = {name for name in known_series() if name.startswith("job:")}
-    assert recorded - shown == {"job:streameval_window_positives:sum"}
+    shown = {name for query in queries(DASHBOARD) for name in series_of(query)}
+    recorded = {rule["record"] for rule in group("streameval")}
+    health = {mean.series or mean.name for mean in (*VALUE_MEANS, *LIST_MEANS)}
+    of_quality = {f"job:streameval_{name}{end}:mean" for name in health for end in ("", "_stderr")}
+    counts = {f"job:streameval_window_{mean.weight}:sum" for mean in LIST_MEANS}
+    counts |= {f"job:streameval_window_{name}_slates:sum" for name in LISTS}
+    counts |= {"job:streameval_window_positives:sum", "job:streameval_window_value:sum"}
+    assert recorded - shown - of_quality <= counts
 
 
-def test_panels_have_ids_of_their_own_and_do_not_overlap():
+def test_the_dashboard_of_quality_shows_every_figure_that_an_alert_compares():
+    shown = {name for query in queries(QUALITY) for name in series_of(query)}
+    assert {
+        name.replace("impressions:of_usual", "impressions:share") for name in compared()
+    } <= shown
+
+
+def test_the_dashboard_of_experiments_shows_all_that_the_leader_shows_of_them():
+    shown = {name for query in queries(EXPERIMENTS) for name in series_of(query)}
+    exposed = {name for name in known_series() if name.startswith("streameval_experiment_")}
+    assert shown == exposed
+
+
+def test_the_line_of_the_evidence_is_where_the_alerts_begin():
+    (panel,) = (each for each in panels(EXPERIMENTS) if "Evidence" in each["title"])
+    line = panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"]
+    asked = [target["expr"] for target in panel["targets"]]
+    ends = {
+        float(alert["expr"].split(">")[1])
+        for alert in alerts()
+        if any(series_of(query) & series_of(alert["expr"]) for query in asked)
+    }
+    assert ends == {line}
+
+
+def test_compose_gives_grafana_all_dashboards():
+    mounted = {
+        Path(each.split(":")[0]).name for each in compose()["services"]["grafana"]["volumes"]
+    }
+    assert {path.name for path in (DEPLOY / "grafana").glob("*.json")} <= mounted
+
+
+def compared() -> set[str]:
+    """The recorded shares of the usual."""
+    records = {rule["record"] for rule in group("streameval-usual")}
+    return {name for name in records if name.endswith(":of_usual")}
+
+
+@each_board
+def test_panels_have_ids_of_their_own_and_do_not_overlap(board):
     cells: set[tuple[int, int]] = set()
-    for panel in panels():
+    for panel in panels(board):
         at = panel["gridPos"]
         mine = {
             (x, y)
@@ -302,31 +387,113 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap():
         assert at["x"] + at["w"] <= 24
         assert not mine & cells, panel["title"]
         cells |= mine
-    assert len({panel["id"] for panel in panels()}) == len(panels())
+    assert len({panel["id"] for panel in panels(board)}) == len(panels(board))
 
 
-def test_promtool_accepts_every_query_of_the_dashboard(tmp_path):
-    rules = [
-        {"record": f"q{number}", "expr": query.replace("$__rate_interval", "1m")}
-        for number, query in enumerate(queries())
-    ]
-    path = tmp_path / "queries.yml"
-    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    promtool("check", "rules", str(path))
+CHOICES = {
+    "$job": "streameval",
+    "$window": "1h",
+    "$basis": "live",
+    "$feedback": "click",
+    "$k": "10",
+    "$experiment": "e",
+    "$metric": r"positives_per_impression\\{feedback=click\\}",
+    "$__rate_interval": "1m",
+}
+"""A choice for each variable of the dashboards. Grafana escapes those that may have several."""
 
 
-def test_the_dashboard_uses_the_data_source_and_the_variables_that_there_are():
+class Page(BaseHTTPRequestHandler):
+    """The page of a worker, whose counters grow."""
+
+    scrapes = itertools.count()
+    more = (
+        'streameval_reading_time_timestamp_seconds{partition="0"} 1.7e9\n'
+        "process_resident_memory_bytes 1e8\n"
+    )
+    """The golden page has none of these."""
+
+    def do_GET(self):
+        grown = next(self.scrapes)
+        page = re.sub(
+            r"(?m)^(\w+_total(?:{.*})?) (\S+)$",
+            lambda sample: f"{sample[1]} {float(sample[2]) + grown}",
+            GOLDEN.read_text(encoding="utf-8"),
+        )
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write((page + self.more).encode())
+
+    def log_message(self, *_arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Ask a real Prometheus that has scraped a worker's page and evaluated the rules."""
+    often = tmp_path_factory.mktemp("rules") / "rules.yml"
+    often.write_text(RULES.read_text().replace("interval: 1m", "interval: 1s"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        target = f"127.0.0.1:{server.server_port}"
+        scraped = {"job_name": "streameval", "static_configs": [{"targets": [target]}]}
+        configuration = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(often)],
+            "scrape_configs": [scraped],
+        }
+        with servers.prometheus(json.dumps(configuration)) as running:
+
+            def ask(query: str) -> list:
+                for name, value in CHOICES.items():
+                    query = query.replace(name, value)
+                address = f"http://{running.address}/api/v1/query?{urlencode({'query': query})}"
+                with urlopen(address, timeout=30) as answer:
+                    return json.load(answer)["data"]["result"]
+
+            for_ready(
+                lambda: ask(
+                    "job:streameval_impressions:share and on (job) job:streameval_ndcg:mean"
+                )
+            )
+            yield ask
+        server.shutdown()
+
+
+def for_ready(ready) -> None:
+    end = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < end, "Prometheus has recorded nothing"
+        time.sleep(0.2)
+
+
+NO_ERROR = "job:streameval_positives_per_impression_stderr:mean"
+"""A mean of the golden page has no standard error."""
+
+
+@each_board
+def test_every_query_of_a_dashboard_runs_on_prometheus(board, asked):
+    """A query that Prometheus refuses raises; comparisons have no past to compare with."""
+    empty = {query for query in queries(board) if not asked(query)}
+    assert {query for query in empty if not series_of(query) & {*compared(), NO_ERROR}} == set()
+
+
+@each_board
+def test_a_dashboard_uses_the_data_source_and_the_variables_that_there_are(board):
     sources = yaml.safe_load(
         (DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml").read_text()
     )
-    text = DASHBOARD.read_text()
-    assert set(re.findall(r'"uid": "(\w+)"', text)) == {
-        "streameval",
+    text = board.read_text()
+    own = json.loads(text)["uid"]
+    assert own.startswith("streameval")
+    assert set(re.findall(r'"uid": "([^"]+)"', text)) == {
+        own,
         *(source["uid"] for source in sources["datasources"]),
     }
     variables = {each["name"] for each in json.loads(text)["templating"]["list"]}
-    used = {name for query in queries() for name in re.findall(r"\$(\w+)", query)}
-    assert used - {"__rate_interval"} <= variables
+    used = {name for query in queries(board) for name in re.findall(r"\$(\w+)", query)}
+    assert used - {"__rate_interval"} == variables
 
 
 def compose() -> dict:

@@ -23,6 +23,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 import servers
+import snapshots
 from default_events import DIMENSIONS, decode
 
 from streameval.base import yaml_file
@@ -30,7 +31,7 @@ from streameval.checks import specification
 from streameval.config.load import load
 from streameval.config.settings import PREFIX
 from streameval.core.events import Rejection
-from streameval.core.outcome import Outcome
+from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.files.outcome_files import table
 from streameval.kafka.admin import create_topics, delete_topics, sample
 
@@ -180,7 +181,7 @@ def outcome(number: int, begin: int = THAT_MORNING) -> Outcome:
         scores=[0.5, 0.25],
         propensities=[None, None],
         gains=[float(number % 2), 0.0],
-        feedback=[],
+        feedback=[FeedbackOutcome(0, "click", 1.0, 2_000, retract=False)] * (number % 2),
     )
 
 
@@ -204,13 +205,16 @@ def fill(folder: Path) -> None:
     files = {
         "etc/streameval/checks.yaml": "",
         "checks.yaml": "",
-        "run.txt": "q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n",
-        "qrels.txt": "q1 0 d2 1\n",
-        "labels.csv": "list,item\nu1,b\n",
-        "slates.csv": "list,item,rank\nu1,a,1\nu1,b,2\n",
+        "run.txt": "q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\nq2 Q0 d2 1 1.0 x\n",
+        "other-run.txt": "q1 Q0 d2 1 2.0 x\nq1 Q0 d1 2 1.0 x\nq2 Q0 d2 1 1.0 x\n",
+        "qrels.txt": "q1 0 d2 1\nq2 0 d2 1\n",
+        "labels.csv": "list,item\nu1,b\nu2,b\n",
+        "slates.csv": "list,item,rank\nu1,a,1\nu1,b,2\nu2,b,1\nu2,a,2\n",
+        "other-slates.csv": "list,item,rank\nu1,b,1\nu1,a,2\nu2,b,1\nu2,a,2\n",
         "categories.csv": "item,feature\na,red\nb,blue\n",
         "test.csv": "user,item,rating\nu,i,4\nu,j,3\nv,i,5\n",
         "model.csv": "user,item,prediction\nu,i,3\nu,j,3\nv,i,4\n",
+        "other-model.csv": "user,item,prediction\nu,i,4\nu,j,3\nv,i,5\n",
         "events.jsonl": "".join(
             json.dumps(json.loads(block.text)) + "\n"
             for block in BLOCKS
@@ -219,6 +223,8 @@ def fill(folder: Path) -> None:
     }
     for name, text in files.items():
         (folder / name).write_text(text)
+    before = {f"u{user}": snapshots.Counters(10, 5, user, THAT_MORNING - 1) for user in range(7)}
+    snapshots.write_snapshot(folder / "before", before)
     duckdb.execute(f"COPY (FROM '{folder}/slates.csv') TO '{folder}/slates.parquet'")
 
 

@@ -19,7 +19,7 @@ from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
-from streameval.core.windows.aggregates import ratio_stderr
+from streameval.core.windows.aggregate import ratio_stderr
 from streameval.core.windows.cells import cluster_of
 from streameval.evaluate.readers.outcomes import files_of, read_outcomes
 from streameval.evaluate.sources import source

@@ -50,9 +50,14 @@ def test_an_impression_keeps_all_its_fields_and_ignores_others():
         surface="home",
         score=-0.5,
         propensity=1,
+        fallback=True,
+        latency_ms=12,
         country="CH",
     )
-    assert event == ImpressionEvent(NOW, "u", "i", "r", 3, "A", "home", -0.5, 1.0)
+    assert event == ImpressionEvent(
+        *(NOW, "u", "i", "r", 3, "A", "home", -0.5, 1.0), fallback=True, latency_ms=12.0
+    )
+    assert type(event.latency_ms) is float
 
 
 def test_feedback_has_a_value_of_1_and_takes_nothing_back_unless_it_says_so():
@@ -66,8 +71,9 @@ def test_feedback_has_a_value_of_1_and_takes_nothing_back_unless_it_says_so():
     ("event", "optional"),
     [
         (IMPRESSION, ["request_id", "position", "variant", "surface", "score", "propensity"]),
+        (IMPRESSION, ["fallback", "latency_ms"]),
         (FEEDBACK, ["request_id", "value", "retract"]),
-        (SLATE, ["variant", "surface"]),
+        (SLATE, ["variant", "surface", "fallback", "latency_ms"]),
     ],
 )
 def test_null_in_an_optional_field_means_absent(event, optional):
@@ -76,8 +82,31 @@ def test_null_in_an_optional_field_means_absent(event, optional):
 
 def test_a_slate_of_ids_gives_positions_from_1():
     assert read(SLATE, variant="B", surface="home") == SlateEvent(
-        NOW, "u", "r", ("a", "b"), "B", "home"
+        NOW, "u", "r", ("a", "b"), variant="B", surface="home"
     )
+
+
+def test_a_slate_may_have_no_items():
+    event = read(SLATE, items=[])
+    assert event == SlateEvent(NOW, "u", "r", ())
+    assert (event.positions, event.details) == ({}, {})
+
+
+def test_a_slate_says_whether_it_is_a_fallback_and_how_long_it_took():
+    event = read(SLATE, fallback=False, latency_ms=31.25)
+    assert (event.fallback, event.latency_ms) == (False, 31.25)
+    assert (read(SLATE).fallback, read(SLATE).latency_ms) == (None, None)
+
+
+@pytest.mark.parametrize("latency", [0, -0.0, 1e-300, 0.5, 3_600_000, 3_600_000.0])
+def test_a_latency_is_from_0_to_an_hour(latency):
+    for event in (IMPRESSION, SLATE):
+        assert read(event, latency_ms=latency).latency_ms == latency
+
+
+@pytest.mark.parametrize("value", [10**12, -(10**12), 1e12, -1e12, 0, -0.0, 5e-7, 1e-300])
+def test_a_value_is_at_most_10_to_the_12_of_either_sign(value):
+    assert read(FEEDBACK, value=value).value == value
 
 
 def test_a_slate_mixes_ids_and_objects_and_a_missing_position_is_the_index_plus_1():
@@ -266,8 +295,23 @@ def test_what_is_no_json_is_malformed(value):
         encode(FEEDBACK, value="1"),
         encode(FEEDBACK, value=True),
         encode(FEEDBACK, retract=1),
-        encode(SLATE, items=[]),
+        encode(FEEDBACK, value=10**12 + 1),
+        encode(FEEDBACK, value=-(10**12) - 1),
+        encode(FEEDBACK, value=1_000_000_000_000.0001),
+        encode(FEEDBACK, value=-1_000_000_000_000.0001),
+        encode(FEEDBACK, value=1e308),
+        *(
+            encode(event, fallback=fallback)
+            for event in (IMPRESSION, SLATE)
+            for fallback in (0, 1, "true", [], {})
+        ),
+        *(
+            encode(event, latency_ms=latency)
+            for event in (IMPRESSION, SLATE)
+            for latency in (-1, -5e-324, 3_600_000.0000001, 3_600_001, 1e308, True, "12", [])
+        ),
         encode(SLATE, items=None),
+        encode(SLATE, items={}),
         encode(SLATE, items="ab"),
         encode(SLATE, items=["a", "a"]),
         encode(SLATE, items=["a", {"item_id": "a", "position": 9}]),
@@ -360,7 +404,8 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-FIELDS = {**IMPRESSION, **FEEDBACK, **SLATE}.keys() | {"position", "value", "variant", "score"}
+FIELDS = {**IMPRESSION, **FEEDBACK, **SLATE}.keys()
+FIELDS |= {"position", "value", "variant", "score", "fallback", "latency_ms"}
 
 
 @given(st.binary() | st.none())
@@ -387,11 +432,15 @@ def test_any_change_to_an_event_gives_an_event_in_bounds_or_a_rejection(
         assert MIN_TS <= decoded.ts <= NOW + 60_000
         assert 1 <= len(decoded.user_id) <= 256
         if isinstance(decoded, SlateEvent):
-            assert 1 <= len(decoded.items) <= 1_000
+            assert len(decoded.items) <= 1_000
             assert all(1 <= position <= 1_000 for position in decoded.positions.values())
         if isinstance(decoded, FeedbackEvent):
             assert type(decoded.value) is float
+            assert abs(decoded.value) <= 10**12
             assert type(decoded.retract) is bool
+        else:
+            assert decoded.fallback in (None, True, False)
+            assert decoded.latency_ms is None or 0 <= decoded.latency_ms <= 3_600_000
 
 
 # --- The schema
@@ -416,5 +465,7 @@ def test_the_json_schema_says_what_the_decoder_checks():
     properties = EventDecoder(DIMENSIONS, 0).json_schema()["$defs"]["FeedbackEvent"]["properties"]
     assert properties["user_id"]["maxLength"] == 256
     assert properties["feedback"]["maxLength"] == 64
+    (bounds,) = [one for one in properties["value"]["anyOf"] if one["type"] == "number"]
+    assert (bounds["minimum"], bounds["maximum"]) == (-(10**12), 10**12)
     assert properties["user_id"]["pattern"] == r"^[^\u0000-\u001f\u007f-\u009f]*$"
     assert [choice["type"] for choice in properties["ts"]["anyOf"]] == ["integer", "string"]

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from base64 import b64encode
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
+from test_experiment_words import a_card, a_row, open_clicks
 
 from streameval.base.limits import CLUSTERS, NANO
-from streameval.core.definition import DEFAULT_WINDOWS, Definition
+from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive
+from streameval.core.delays import delay_edges
 from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
-from streameval.core.metrics import RANKING, RATES
+from streameval.core.list_shapes import slots_of
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.experiments.words import sentences, warnings
 from streameval.web.exposition import Exposition, page, registry
 from streameval.web.overview import MAX_SEGMENT_ROWS, POLICY, render
 from streameval.web.status import (
@@ -38,7 +43,13 @@ GOLDEN = HERE / "golden" / "metrics.prom"
 RULES = HERE.parent / "deploy" / "prometheus" / "rules.yml"
 DOCUMENTATION = HERE.parent / "docs" / "metrics.md"
 
-ONE_WINDOW = Definition(ks=(10,), windows=DEFAULT_WINDOWS[1:2])
+ONE_WINDOW = Definition(
+    positives=(Positive("click"), Positive("like", value="sum")),
+    ks=(10,),
+    windows=DEFAULT_WINDOWS[1:2],
+)
+SECTIONS = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
+NO_FIGURES = Figures({name: [] for name in SECTIONS})
 
 
 def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, **given):
@@ -58,8 +69,11 @@ def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, 
     return ServiceStatus(**(defaults | given))
 
 
-def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]):
-    """Random but possible sums of one worker, for every window and basis."""
+def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]], come: int = 0):
+    """Random but possible sums of one worker, for every window and basis.
+
+    Of the feedback, `come` millionths have come; 0: no nowcast.
+    """
     chance = np.random.default_rng(seed)
     kinds = len(definition.kinds)
     columns = 1 + len(RANKING) * len(definition.ks)
@@ -73,8 +87,14 @@ def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]
         mature = int(chance.integers(0, impressions.sum() + 1))
         means, squares = chance.random(kinds).tolist(), chance.random(kinds).tolist()
         users = int(chance.integers(2, 5_000))
-        by_cluster = np.vstack((impressions, slates, positives, scores))
-        return SegmentSums(users, means, squares, np.arange(CLUSTERS), by_cluster, mature)
+        of_users = np.ones((1, CLUSTERS), np.int64)
+        lists = chance.integers(0, slates + 1, (7, CLUSTERS))
+        latencies = chance.integers(0, slates + 1, (2, CLUSTERS))
+        by_cluster = np.vstack((impressions, slates, positives, scores, of_users, lists, latencies))
+        plain = {"ranks": chance.integers(1, 100, slots_of(kinds))}
+        effective = come * np.vstack([impressions] * kinds + [slates] * (kinds + 1))
+        clusters = np.arange(CLUSTERS)
+        return SegmentSums(users, means, squares, clusters, by_cluster, plain, effective, mature)
 
     return {
         (index, basis): {segment: of_segment() for segment in segments}
@@ -120,6 +140,10 @@ def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess:
     )
 
 
+def _means(means) -> dict[str, float]:
+    return {f"{mean.name}{end}": 0.5 for mean in means for end in ("", "_stderr")}
+
+
 def golden_status() -> ServiceStatus:
     """One of everything."""
     rate = {"users": 2, "impressions": 4, "positives": 1, "positive_rate": 0.25}
@@ -144,8 +168,33 @@ def golden_status() -> ServiceStatus:
             ),
         )
     ]
+    come = {"positive_rate": None, "positive_rate_stderr": None, "positives_per_impression": 0.375}
+    rates.append(rates[0] | {"basis": "nowcast"} | come)
     maturity = [{"window": "1h", "variant": "", "maturity": 0.75}]
-    shown = Figures({"rates": rates, "ranking": ranking, "maturity": maturity})
+    of_clicks = {"window": "1h", "variant": "", "feedback": "click"}
+    nowcast = [of_clicks | {"basis": "nowcast", "observed_ratio": 0.625}]
+    head = {"window": "1h", "basis": "live", "variant": ""}
+    values = [head | {"feedback": "like", "value": 12.5} | _means(VALUE_MEANS)]
+    counts = ("slates", "empty_slates", "short_slates", "fallback_slates", "abandoned_slates")
+    counts += ("slates_with_latency", "positive_items")
+    lists = [head | dict.fromkeys(counts, 1) | _means(LIST_MEANS)]
+    ranks = [
+        head
+        | {"basis": "matured", "feedback": kind, "rank": rank, "impressions": 2, "positives": 1}
+        for kind in ("click", "like")
+        for rank in (1, "21+")
+    ]
+    shown = Figures(
+        {
+            "rates": rates,
+            "ranking": ranking,
+            "values": values,
+            "lists": lists,
+            "ranks": ranks,
+            "nowcast": nowcast,
+            "maturity": maturity,
+        }
+    )
     counters = ProcessCounters(ONE_WINDOW)
     counters.events.add("impression", 4)
     counters.rejected.add("late", 1)
@@ -154,8 +203,12 @@ def golden_status() -> ServiceStatus:
     counters.impressions_retracted.add(("",), 1)
     counters.positives.add((("",), "click"), 2)
     counters.positives_retracted.add((("",), "click"), 1)
+    counters.add_latency(("",), 12_500)
+    counters.add_latency(("",), 20_000_000)
     counters.unattributed.add("expired", 3)
     counters.overflow.add("segments", 1)
+    counters.delays[0][0] = 2
+    counters.delays[0][63] = 1
     counters.commits = 2
     counters.batch_seconds.observe(0.2)
     counters.batch_seconds.observe(99.0)
@@ -176,6 +229,7 @@ def golden_status() -> ServiceStatus:
         shown=shown,
         counters=counters,
         partitions=partitions,
+        nowcast_errors=[of_clicks | {"error_ratio": -0.0625}],
         leader=True,
         fencing_token=7,
         checks=[
@@ -192,6 +246,13 @@ def golden_status() -> ServiceStatus:
                 seconds=0.25,
                 unanswered_seconds=900.0,
             ),
+        ],
+        scorecards=[
+            a_card(
+                a_row(),
+                open_clicks(relative_difference=None),
+                a_row(metric="mrr@10", role="exploratory", low=None, high=None, verdict="not yet"),
+            )
         ],
         check_interval=900.0,
         check_running=12.5,
@@ -235,6 +296,8 @@ def test_help_of_a_figure_is_its_formula():
     said = {family.name: family.documentation for family in Exposition(golden_status).collect()}
     for figure in (*RATES, *RANKING):
         assert said[f"streameval_{figure.name}"] == figure.formula
+    for mean in (*VALUE_MEANS, *LIST_MEANS):
+        assert said[f"streameval_{mean.series or mean.name}"] == mean.formula
 
 
 def test_every_family_is_documented():
@@ -276,7 +339,7 @@ def test_empty_is_not_zero():
         assert value(found, metric.name, **empty, k="5") is None
 
 
-@pytest.mark.parametrize("shown", [None, Figures({"rates": [], "ranking": [], "maturity": []})])
+@pytest.mark.parametrize("shown", [None, NO_FIGURES])
 def test_a_segment_that_no_window_holds_is_gone(shown):
     """Without an impression anywhere there is no series of a figure, and the page still parses."""
     found = samples(text_of(a_status(shown=shown)))
@@ -305,15 +368,20 @@ def test_the_worst_page_parses_and_is_bounded():
     """200 segments of hostile labels in all windows: every series once, and no more than that."""
     definition = Definition(dimensions=("variant", "surface"))
     segments = hostile_segments(definition.max_segments, 3)
-    shown = figures(definition, some_sums(definition, 3, segments))
+    shown = figures(definition, some_sums(definition, 3, segments, come=500_000))
     status = a_status(definition, shown)
     text = text_of(status)
     found = samples(text)
     per_place = 4 + 5 * len(definition.kinds) + 2 * len(RANKING) * len(definition.ks)
+    per_place += 6 + 2 * len(LIST_MEANS)
+    ranks = len(segments) * 21 * (1 + len(definition.kinds))
     places = len(segments) * len(definition.windows) * len(BASES)
     maturity = len(segments) * len(definition.windows)
+    # Counts, then positives, the rate with its error and the share that has come, then ranking.
+    nowcast = 4 + 4 * len(definition.kinds) + 2 * len(RANKING) * len(definition.ks)
+    nowcasts = len(segments) * len(definition.windows) * nowcast
     rest = len(samples(text_of(a_status(definition))))
-    assert len(found) == places * per_place + maturity + rest
+    assert len(found) == places * per_place + ranks + nowcasts + maturity + rest
     variants = {dict(labels).get("variant") for _, labels in found} - {None}
     assert variants == {variant.replace("\ud800", "?") for variant, _ in segments}
     result = promtool("check", "metrics", given=text)
@@ -347,6 +415,23 @@ def test_histograms_count_by_upper_bounds():
     assert value(found, f"{name}_bucket", le="+Inf") == 4
     assert value(found, f"{name}_count") == 4
     assert value(found, f"{name}_sum") == pytest.approx(1e9)
+
+
+def test_the_histogram_of_delays_counts_by_upper_bounds():
+    """The edges are those of the buckets: a positive at just A is in the last one."""
+    counters = ProcessCounters(ONE_WINDOW)
+    counters.delays[1][:5] = [1, 2, 3, 4, 5]
+    counters.delays[1][63] = 6
+    found = samples(text_of(a_status(counters=counters)))
+    name = "positive_delay_seconds"
+    like = {"feedback": "like"}
+    edges = delay_edges(ONE_WINDOW.attribution_window)
+    assert value(found, f"{name}_bucket", **like, le=str((edges[4] - 1) / 1000)) == 10
+    assert value(found, f"{name}_bucket", **like, le=str((edges[60] - 1) / 1000)) == 15
+    assert value(found, f"{name}_bucket", **like, le="1800.0") == 21
+    assert value(found, f"{name}_count", **like) == 21
+    assert 6 * 1_600 < value(found, f"{name}_sum", **like) < 6 * 1_800
+    assert value(found, f"{name}_count", feedback="click") == 0
 
 
 def test_the_rules_combine_workers_exactly(tmp_path):
@@ -478,3 +563,36 @@ def test_the_overview_shows_a_worker_that_has_nothing_yet():
     assert "No impression in any window yet" in html
     assert "Kafka does not answer" in html
     assert "up 1 min 40 s" in html
+
+
+def test_only_the_leader_shows_series_of_experiments():
+    """All workers judge the whole topic: several of them would show each series twice."""
+    card = a_card(a_row())
+    for leads in (True, False):
+        text = text_of(a_status(scorecards=[card], leader=leads))
+        assert bool([one for one in samples(text) if "experiment" in one[0]]) is leads
+
+
+def test_what_an_experiment_does_not_know_has_no_sample():
+    early = a_row(low=None, high=None, verdict="not yet", users_needed=None, control_value=None)
+    card = a_card(early, p_value=None, since=None, users={})
+    found = samples(text_of(a_status(scorecards=[card], leader=True)))
+    names = {
+        name.removeprefix("streameval_experiment_") for name, _ in found if "experiment" in name
+    }
+    assert names == {
+        *("value", "difference", "relative_difference", "crossed_users", "crossed_evidence")
+    }
+
+
+def test_the_overview_says_how_an_experiment_stands():
+    """In the words of the terminal, with its figures and with what speaks against them."""
+    card = a_card(a_row(), open_clicks(), crossed=10_000, p_value=1e-9)
+    html = render(a_status(scorecards=[card]), now=1_700_000_100.0)
+    for sentence in (*sentences(card), *warnings(card)):
+        assert escape(sentence) in html
+    assert "<span class=good>better</span>" in html
+    hostile = a_card(a_row(arm="<script>", metric="<img>@5"))
+    html = render(a_status(scorecards=[hostile]), now=1_700_000_100.0)
+    assert re.findall(r"<script[^>]*>", html) == ["<script>"]
+    assert "<img" not in html

@@ -19,8 +19,10 @@ from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, FeedbackEvent
 from streameval.core.partition import Partition, drained
+from streameval.files.outcome_files import OutcomeFolder, dataset
 from streameval.kafka.records import Records
 from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import Fenced
 from streameval.worker import worker_loop as ingest_module
 from streameval.worker.assigned_partition import AssignedPartition, Limits
 from streameval.worker.worker_loop import POLL_RECORDS, Ingest
@@ -88,7 +90,9 @@ class World:
         self.topic.log[0] = [(at, *rest) for at, (_, *rest) in enumerate(self.topic.log[0])]
         self.topic.ends[0] = len(self.topic.log[0])
 
-    async def start(self, reader=Reader, *, first=0, lag_known=True, hold=None, **settings):
+    async def start(
+        self, reader=Reader, *, first=0, lag_known=True, hold=None, outcomes=None, **settings
+    ):
         """A worker, in place of the one before, which is killed; its commits wait for `hold`."""
         if self.member is not None:
             self.member.kill()
@@ -108,7 +112,7 @@ class World:
             "group": "g",
         }
         defined = SimpleNamespace(definition=Definition, **usual | settings)
-        self.ingest = Ingest(defined, self.member, store)
+        self.ingest = Ingest(defined, self.member, store, outcomes=outcomes)
         if hold is not None:
             store.commit = self.held(store.commit, hold)
         self.running = asyncio.ensure_future(self.ingest.run())
@@ -475,6 +479,68 @@ def test_a_stop_says_that_the_last_commit_failed(world):
 
         world.ingest.store.commit = refuse
         assert not await world.ingest.stop(world.loop.time() + 5)
+
+    world.run(scenario)
+
+
+def test_each_record_is_fresh_once_when_the_figures_hold_it(world):
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        await asyncio.sleep(5)
+        world.produce(15)
+        await asyncio.sleep(5)
+        await world.ingest.tick()
+        await world.ingest.tick()
+        histogram = world.ingest.counters.freshness_seconds
+        assert sum(histogram.counts) == 25
+        assert await world.ingest.stop(world.loop.time() + 12)
+
+    world.run(scenario)
+
+
+def test_a_commit_that_went_through_unheard_keeps_its_span_when_it_is_refused(world, tmp_path):
+    """Its reply was lost, and another worker's commit came before it was tried again."""
+    folder = OutcomeFolder(str(tmp_path), {}, {}, ())
+
+    async def scenario():
+        await world.start(outcomes=folder)
+        store = world.ingest.store
+        commit, unheard = store.commit, []
+
+        async def hear(what):
+            answer = await commit(what)
+            if what.checkpoint is None or unheard:
+                return answer
+            unheard.append(what)
+            return Fenced(what.end)
+
+        store.commit = hear
+        world.produce(3)
+        world.produce(1, TS + 2 * Definition().horizon)
+        await asyncio.sleep(A_WHILE)
+        assert unheard
+
+    world.run(scenario)
+    assert dataset(folder.root).to_table()["offset"].to_pylist() == [0, 1, 2]
+
+
+def test_a_stop_says_that_the_last_commit_was_refused(world):
+    """Redis went back to an older copy: what was read since is read again."""
+
+    async def scenario():
+        world.produce(10)
+        await world.start(batch_interval=3_000)
+        await asyncio.sleep(5)
+        world.server.snapshot()
+        world.produce(10)
+        await asyncio.sleep(10)
+        assert world.stored() == 20
+        world.produce(10)
+        await asyncio.sleep(1)
+        world.server.keys = world.server._copies[0][0]
+        assert not await world.ingest.stop(world.loop.time() + 12)
+        assert world.stored() == 10
 
     world.run(scenario)
 

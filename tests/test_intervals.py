@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.limits import CLUSTERS
-from streameval.core.windows.aggregates import ratio_stderr
+from streameval.core.windows.aggregate import ratio_stderr
 from streameval.stats.bootstrap import Replicates, user_hashes, weights
 from streameval.stats.confidence_sequences import (
     compare,
@@ -379,8 +379,22 @@ def test_a_small_variant_beside_a_large_one_waits_for_500_users():
 
 def test_without_any_spread_there_is_no_verdict():
     flat = Moments.of(np.zeros(1_000), np.ones(1_000)).arm()
-    found = compare(flat, arm())
+    found = compare(flat, flat)
     assert (found.verdict, found.needed) == ("not yet", None)
+
+
+def test_a_variant_without_events_borrows_the_spread_of_the_other():
+    none = Moments.of(np.zeros(1_000), np.ones(1_000)).arm()
+    some = Moments.of(np.arange(1_000) < 200, np.ones(1_000)).arm()
+    found = compare(some, none)
+    assert found.verdict == "higher"
+    assert found.variance == pytest.approx(2 * some.stderr**2)
+    # The lender is past its burn-in, the borrower has too few users for so rare an event.
+    rare = Moments.of(np.arange(20_000) < 25, np.ones(20_000)).arm()
+    few = Moments.of(np.zeros(10_000), np.ones(10_000)).arm()
+    found = compare(few, rare)
+    assert found.verdict == "not yet"
+    assert found.needed == pytest.approx(16_000, rel=0.01)
 
 
 def test_a_verdict_says_on_which_side_the_treatment_lies():

@@ -5,6 +5,7 @@
 """
 
 import random
+import zlib
 
 import pytest
 import redis as redis_client
@@ -85,6 +86,14 @@ def random_commit(rng, stored, number):
     arguments += [f"{number}:0123abcd" if rng.random() < 0.8 else ""]
     before = stored.get(b"checkpoint_offset", b"")
     arguments += [before if rng.random() < 0.9 else int(before or 0) + 1]
+    pairs = [(key, f"u{user}") for key in ("e1", "e2") for user in range(6)]
+    visits = [
+        (key, user, rng.choice("ABC"), zlib.crc32(user.encode()) & 255)
+        for key, user in rng.sample(pairs, rng.randrange(5))
+    ]
+    arguments += [
+        msgpack([list(column) for column in zip(*visits, strict=True)]) if visits else b""
+    ]
     return arguments, [name for name in new if saved and rng.random() < 0.9]
 
 
@@ -94,6 +103,9 @@ def random_times(rng):
 
 
 def keys_of(client, prefix):
-    """Every key under `prefix` with its value."""
+    """Every key under `prefix` with its value. The script leaves counts of an experiment at 0."""
     keys = [key.decode() for key in client.scan_iter(f"{prefix}*", count=1_000)]
-    return {key: client.get(key) if ":chunk:" in key else client.hgetall(key) for key in keys}
+    values = {key: client.get(key) if ":chunk:" in key else client.hgetall(key) for key in keys}
+    for key in (key for key in keys if ":experiment:" in key):
+        values[key] = {field: count for field, count in values[key].items() if count != b"0"}
+    return values

@@ -251,14 +251,14 @@ def test_duplicates_are_impressions_and_feedback_that_add_nothing():
 
 
 def test_a_slate_event_is_the_same_as_its_impressions():
-    whole = [SlateEvent(BASE, "u", "r", placed({"x": 1, "y": 3}), "A"), click(2, "y", "r")]
+    whole = [SlateEvent(BASE, "u", "r", placed({"x": 1, "y": 3}), variant="A"), click(2, "y", "r")]
     single = [
         show(0, "x", position=1, variant="A"),
         show(0, "y", position=3, variant="A"),
         whole[1],
     ]
     one, other = oracle(DEFINITION, whole), oracle(DEFINITION, single)
-    for part in ("rates", "ranking", "maturity", "users"):
+    for part in ("rates", "ranking", "values", "lists", "ranks", "maturity", "users"):
         assert one[part] == other[part]
     assert one["users"]["u"]["impressions"] == 2
 
@@ -438,7 +438,8 @@ def test_rows_stand_in_order_and_name_every_dimension():
 def test_no_events_give_no_rows():
     document = oracle(DEFINITION, [], at=BASE)
     assert document["watermark"] is None
-    assert [document[part] for part in ("rates", "ranking", "maturity")] == [[], [], []]
+    parts = ("rates", "ranking", "maturity", "values", "lists", "ranks")
+    assert [document[part] for part in parts] == [[]] * len(parts)
     assert document["users"] == {}
 
 

@@ -29,6 +29,7 @@ from streameval.core.metrics import order_ranks
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition, drained
+from streameval.files import outcome_files
 from streameval.files.outcome_files import OutcomeFolder, dataset, pseudonyms, schema_of
 from streameval.worker.outcome_writer import OutcomeWriter
 
@@ -62,7 +63,7 @@ def _offset_by_arrival(definition, events, offsets):
         if event.ts >= watermark - definition.allowed_lateness:
             watermark = max(watermark, event.ts)
             if not isinstance(event, FeedbackEvent):
-                found += [offset] * (len(event.items) if isinstance(event, SlateEvent) else 1)
+                found += [offset] * (len(event.items) or 1 if isinstance(event, SlateEvent) else 1)
     return found
 
 
@@ -209,7 +210,9 @@ def test_slates_from_before_outcomes_were_kept_have_none():
 def test_the_first_scores_and_the_earliest_labels_stay():
     definition = Definition(dimensions=("variant", "surface"))
     state = Partition(definition, keep_outcomes=True)
-    first = SlateEvent(TIME, "u1", "r1", (SlateItem("a", 1, 0.5, 0.25), "b"), "A", "home")
+    first = SlateEvent(
+        TIME, "u1", "r1", (SlateItem("a", 1, 0.5, 0.25), "b"), variant="A", surface="home"
+    )
     state.apply(
         [
             first,
@@ -270,7 +273,7 @@ def test_a_machine_that_repeats_a_click_fills_neither_memory_nor_files(batch, re
     ]
     random.Random(f"{batch} {request_id}").shuffle(clicks)
     events = [
-        SlateEvent(TIME, "u1", "r1", ("a", "b"), "A"),
+        SlateEvent(TIME, "u1", "r1", ("a", "b"), variant="A"),
         *clicks,
         FeedbackEvent(TIME + 40_000, "u1", "b", "click", request_id),
         ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1),
@@ -363,6 +366,11 @@ def pending(folder):
     return [path.name for path in Path(folder.root, "_pending").iterdir()]
 
 
+def make_old(folder, name):
+    for path in Path(folder.root, "_pending", name).rglob("*.parquet"):
+        os.utime(path, (0, 0))
+
+
 def clean(folder, partition, offset, since):
     """Remove what a partition restored at an offset writes again; answers how many files."""
     return folder.remove(partition, folder.beyond(partition, offset, since), since)
@@ -394,6 +402,8 @@ def test_a_row_comes_back_as_it_was_written(folder):
         "propensities": [None, 0.125],
         "gains": [0.0, 3.0],
         "feedback": [{"item": 1, "kind": "buy", "value": 2.0, "delay": 700, "retract": False}],
+        "fallback": False,
+        "latency_ms": None,
     }
     assert (two["request"], two["variant"], two["feedback"]) == (None, None, [])
     assert [(row["dt"], row["hour"]) for row in (one, two)] == [
@@ -449,16 +459,11 @@ def test_hours_before_the_first_slate_still_open_are_not_looked_at(folder):
     assert clean(folder, 0, 9, None) == 1
 
 
-def test_an_unpublished_span_goes_when_no_commit_can_be_under_way_any_more(folder):
+def test_an_unpublished_span_of_hours_ago_is_found_by_its_partition(folder):
     folder.write(Span(0, 9, 12, "aa"), [an_outcome(1)])
-    clean(folder, 0, 9, None)
-    assert pending(folder) == ["p0-9-12-aa"]
-    path = f"{folder.root}/_pending/p0-9-12-aa/dt=2023-11-14/hour=22/p0-9-12-aa.parquet"
-    os.utime(path, (0, 0))
-    clean(folder, 1, 9, None)
-    assert pending(folder) == ["p0-9-12-aa"]
-    clean(folder, 0, 9, None)
-    assert pending(folder) == []
+    assert folder.unpublished(0) == []
+    make_old(folder, "p0-9-12-aa")
+    assert (folder.unpublished(0), folder.unpublished(1)) == (["p0-9-12-aa"], [])
 
 
 def test_the_folder_of_another_deployment_is_refused(folder):
@@ -501,13 +506,23 @@ def test_pseudonyms_are_hmac_sha256_in_hex(tmp_path):
 # --- every fault at once, in the model -----------------------------------------------------------
 
 
+class Dated(OutcomeFolder):
+    """Files whose age is counted by the world's clock, and not by the machine's."""
+
+    def write(self, span, rows):
+        super().write(span, rows)
+        now = outcome_files.time.time()
+        for path in Path(self._pending(span.name)).rglob("*.parquet"):
+            os.utime(path, (now, now))
+
+
 class Recorded(World):
     """The simulated world, whose workers write real outcome files."""
 
     root = None
 
     def folder(self):
-        return OutcomeFolder(self.root, OWNER, {}, self.definition.dimensions)
+        return Dated(self.root, OWNER, {}, self.definition.dimensions)
 
     def files_of(self, number):
         return [row for row in read(self.files) if row["partition"] == number]
@@ -595,6 +610,65 @@ def test_a_span_goes_where_the_store_lost_it_and_not_where_another_worker_wrote_
     loaded = SimpleNamespace(header=None, checkpoint_offset=None)
     asyncio.run(OutcomeWriter(folder, Moved(pointer)).settle(owned, loaded))
     assert offsets(folder) == left
+
+
+def settled(folder, store):
+    """Settle the files of a partition whose stored data was loaded before it had a checkpoint."""
+    owned = SimpleNamespace(number=0, next_offset=0, state=Partition(Definition()))
+    loaded = SimpleNamespace(header=None, checkpoint_offset=None)
+    asyncio.run(OutcomeWriter(folder, store).settle(owned, loaded))
+
+
+def test_a_restore_leaves_an_old_span_that_was_committed_meanwhile(folder):
+    """Redis was away for hours, and the commit that waited for it came before the cleaning."""
+    span = Span(0, 0, 9, "aa")
+    store = OneHeader(span.name)
+    cut = SimpleNamespace(partition=0, span=span, outcomes=lambda: [an_outcome(1)])
+    outbox = OutcomeWriter(folder, store)
+    asyncio.run(outbox.write(cut))
+    make_old(folder, span.name)
+    settled(folder, store)
+    asyncio.run(outbox.publish(cut))
+    assert offsets(folder) == [1]
+
+
+class CommitsBetween(OneHeader):
+    """A store where the commit of a span goes through behind the first of two reads."""
+
+    def __init__(self, span):
+        super().__init__()
+        self._span, self._reads = span, 0
+        self.pointer = span.begin
+
+    def _read(self, value):
+        self._reads += 1
+        if self._reads == 1:
+            self.stored, self.pointer = OneHeader(self._span.name).stored, self._span.end
+        return value
+
+    async def header(self, _partition):
+        return self._read(self.stored)
+
+    async def checkpoint_offset(self, _partition):
+        return self._read(self.pointer)
+
+
+def test_a_restore_leaves_an_old_span_that_is_committed_while_it_looks(folder):
+    span = Span(0, 9, 12, "aa")
+    folder.write(span, [an_outcome(1)])
+    make_old(folder, span.name)
+    settled(folder, CommitsBetween(span))
+    assert pending(folder) == [span.name]
+
+
+@pytest.mark.parametrize(("begin", "left"), [(8, []), (9, ["p0-9-12-aa"]), (10, ["p0-10-12-aa"])])
+def test_a_restore_discards_an_old_span_that_no_commit_can_name_any_more(folder, begin, left):
+    """The script takes a checkpoint that goes on from the stored one, which ends at 9."""
+    span = Span(0, begin, 12, "aa")
+    folder.write(span, [an_outcome(1)])
+    make_old(folder, span.name)
+    settled(folder, OneHeader("p0-5-9-bb"))
+    assert pending(folder) == left
 
 
 # --- the examples of the docs --------------------------------------------------------------------

@@ -11,9 +11,11 @@ import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import checkpoint as checkpoint_module
-from streameval.core import users
+from streameval.core import nowcast, users
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures, merge
+from streameval.core.nowcast import added
+from streameval.core.oracle import nowcast as oracle_nowcast
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.core.windows import panes
@@ -22,13 +24,15 @@ SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
 
 # --- what is equal -------------------------------------------------------------------------------
 
+SECTIONS = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
+
 
 def assert_same(document, expected, *, but: Sequence[str] = ()):
     """Integers and ranking figures to the bit; the mean over users to 1e-12, errors to 1e-9."""
     document, expected = _without_split(document), _without_split(expected)
     assert document.keys() == expected.keys()
     for part in expected.keys() - set(but):
-        if part in ("rates", "ranking", "maturity"):
+        if part in SECTIONS:
             assert_same_rows(part, document[part], expected[part])
         else:
             assert document[part] == expected[part], part
@@ -50,7 +54,7 @@ def assert_same_rows(part, rows, expected):
 
 
 def _place(row):
-    labels = ("window", "basis", "variant", "surface", "feedback", "k")
+    labels = ("window", "basis", "variant", "surface", "feedback", "k", "rank")
     return [(name, row[name]) for name in labels if name in row]
 
 
@@ -168,8 +172,11 @@ def drawn(seed):
 
 @pytest.fixture(autouse=True)
 def _tidy_up_often(seed, monkeypatch):
-    """The streams are too small for cells to be renumbered, for rows to be summed up, and for
-    several chunks of one checkpoint: for half."""
+    """The streams are too small for nowcasts, for cells to be renumbered, for rows to be summed up,
+    and for several chunks of one checkpoint: the latter three for half."""
+    for module in (nowcast, oracle_nowcast):
+        monkeypatch.setattr(module, "MIN_DELAYS", 1 + seed % 3)
+        monkeypatch.setattr(module, "MIN_SEGMENT_DELAYS", 3)
     if seed % 2:
         monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 3)
         monkeypatch.setattr(panes, "SMALLEST_RENUMBERING", 2)
@@ -246,9 +253,10 @@ def test_figures_of_partitions_with_disjoint_users_add_up(seed):
         home[event.user_id].apply([event])
     for partition in partitions:
         partition.flush()
-    found = figures(definition, merge(partition.sums(end) for partition in partitions))
+    delays = added(partition.delays(end) for partition in partitions)
+    found = figures(definition, merge(partition.sums(end, delays) for partition in partitions))
     expected = oracle(definition, events)
-    for part in ("rates", "ranking", "maturity"):
+    for part in SECTIONS:
         assert_same_rows(part, getattr(found, part), expected[part])
 
 

@@ -31,6 +31,7 @@ WHOLE = (
         "surface": "home",
         "items": ["i", {"item_id": "j", "position": 4, "score": 0.5, "propensity": 1}],
     },
+    {"type": "slate", "ts": TS, "user_id": "u", "request_id": "r", "items": [], "fallback": True},
     {"type": "impression", "ts": TS, "user_id": "u", "item_id": "i"},
     {
         "type": "impression",
@@ -43,6 +44,8 @@ WHOLE = (
         "surface": "home",
         "score": -1.5,
         "propensity": 0.25,
+        "fallback": False,
+        "latency_ms": 12.5,
     },
     {"type": "feedback", "ts": TS, "user_id": "u", "item_id": "i", "feedback": "click"},
     {
@@ -74,6 +77,8 @@ VALUES = (
         '"',
         "\\",
     ),
+    *(10**12, 10**12 + 1, -(10**12), -(10**12) - 1, 1e12, 1_000_000_000_000.0001, -1e12),
+    *(3_600_000, 3_600_001, 3_600_000.0, 3_600_000.0000001, 1e-300, -5e-324, 5e-324),
     *([], ["i"], ["i", "i"], ["i", {"item_id": "i"}], ["i", None], ["i", 1], ["x"] * 1001, [[]]),
     [f"i{n}" for n in range(1000)],
     *({}, {"item_id": "i"}, [{"item_id": "i"}], [{"item_id": "i", "position": 0}], [{}]),
@@ -155,10 +160,11 @@ def plain(event):
     names = ("ts", "user_id", "request_id")
     if isinstance(event, Impression):
         names += ("item_id", "position", "variant", "surface", "score", "propensity")
+        names += ("fallback", "latency_ms")
     elif isinstance(event, FeedbackEvent):
         names += ("item_id", "feedback", "value", "retract")
     else:
-        names += ("variant", "surface", "positions", "details")
+        names += ("variant", "surface", "positions", "details", "fallback", "latency_ms")
     fields = {name: getattr(event, name) for name in names}
     return type(event), {name: (type(value), value) for name, value in fields.items()}
 

@@ -75,7 +75,7 @@ PILLS = {
     "an id of 1 MB": (event(item_id="i" * 1_000_000), "invalid"),
     "more than 1 MiB": (event(extra="x" * (1 << 20)), "too_large"),
     "an item twice": (event(type="slate", request_id="r", items=["a", "a"]), "invalid"),
-    "no items": (event(type="slate", request_id="r", items=[]), "invalid"),
+    "no items": (event(type="slate", request_id="r", items=None), "invalid"),
     "1,001 items": (event(type="slate", request_id="r", items=[*map(str, range(1001))]), "invalid"),
     "propensity 0": (event(propensity=0), "invalid"),
     "a variant of 65 characters": (event(variant="v" * 65), "invalid"),

@@ -119,7 +119,7 @@ def as_read(batches):
             found[name] = (
                 flat[ends[row] - batch.relevant[row] : ends[row]],
                 batch.length[row],
-                batch.clusters[row],
+                batch.checksums[row] & 255,
                 model[0] if model else "",
             )
     return found, tied, scored

@@ -108,7 +108,7 @@ def test_users_windows_and_open_slates_equal_the_oracle(seed, tmp_path):
         name = row.pop("user")
         users[name] = row
     assert_same(figures["partitions"]["0"] | {"users": users}, wanted)
-    for part in ("rates", "ranking", "maturity"):
+    for part in ("rates", "ranking", "values", "lists", "ranks", "maturity"):
         assert_same_rows(part, figures["combined"][part], wanted[part])
     found = [plain(definition, with_ms(row))[:-1] for row in rows_of(folder, "open.parquet")]
     slates = expected(definition, events, range(len(events)), closed=False)

@@ -3,17 +3,27 @@
 import asyncio
 import contextlib
 import random
+from collections import Counter
 
 import pytest
 import redis
 import servers
+from model import Server
 from proxy import Proxy
 
 from streameval.base.errors import RefusedError, UnreachableError
+from streameval.core.experiments.users import Visit
+from streameval.core.windows.cells import cluster_of
 from streameval.store import redis_calls
 from streameval.store import redis_store as store_module
 from streameval.store.redis_store import RedisStateStore
-from streameval.store.stored_values import Applied, CheckpointWrite, Commit, Fenced
+from streameval.store.stored_values import (
+    Applied,
+    CheckpointWrite,
+    Commit,
+    Fenced,
+    parse_arm_users,
+)
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000
@@ -23,7 +33,7 @@ def delta(user="u1", impressions=10, slates=1, first=NOW, last=NOW + 5, positive
     return [user, impressions, slates, first, last, *positives]
 
 
-def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition=0):
+def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition=0, visits=()):
     return Commit(
         partition=partition,
         start=start,
@@ -35,6 +45,7 @@ def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition
         definition='{"ks":[5]}',
         now=NOW,
         checkpoint=checkpoint,
+        visits=[Visit(*visit) for visit in visits],
     )
 
 
@@ -71,7 +82,7 @@ def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):
             later = delta(impressions=3, slates=0, first=NOW - 7, last=NOW + 1, positives=(-1, 2))
             assert await store.commit(commit_of(10, 20, [later, delta("u2")])) == Applied()
             user = await store.user("u1", 4)
-            assert user == ([0], 13, 1, {"click": 0, "like": 2}, NOW - 7, NOW + 5)
+            assert user == ([0], 13, 1, {"click": 0, "like": 2}, NOW - 7, NOW + 5, {})
             stored = await store.load(0)
             assert (stored.offset, stored.committed_at) == (20, NOW)
             assert (stored.cluster_id, stored.topic_id) == ("cluster", "topic-id")
@@ -150,7 +161,132 @@ def test_a_user_known_in_two_partitions_is_summed(url):
             await store.commit(commit_of(None, 10, [delta()], partition=0))
             await store.commit(commit_of(None, 9, [delta(last=NOW + 9)], partition=3))
             user = await store.user("u1", 4)
-            assert user == ([0, 3], 20, 2, {"click": 2, "like": 0}, NOW, NOW + 9)
+            assert user == ([0, 3], 20, 2, {"click": 2, "like": 0}, NOW, NOW + 9, {})
+
+    asyncio.run(scenario())
+
+
+def test_a_user_counts_once_in_each_arm_and_crosses_once(url):
+    """Whatever the order of the visits, and however often each comes."""
+
+    async def scenario():
+        async with opened(url) as store:
+            await store.commit(commit_of(None, 10, [delta()], visits=[("u1", "e", "A")]))
+            found = await store.arm_users(0, "e")
+            assert (found.exactly, found.crossed) == ({"A": 1}, 0)
+            again = [("u1", "e", "A"), ("u2", "e", "B"), ("u2", "e", "B"), ("u2", "f", "B")]
+            await store.commit(commit_of(10, 20, [delta(), delta("u2")], visits=again))
+            found = await store.arm_users(0, "e")
+            assert (found.exactly, found.crossed) == ({"A": 1, "B": 1}, 0)
+            crossing = [("u1", "e", "B"), ("u1", "e", "C"), ("u1", "e", "A")]
+            await store.commit(commit_of(20, 30, [delta()], visits=crossing))
+            await store.commit(
+                commit_of(None, 5, [delta("u9")], visits=[("u9", "e", "A")], partition=1)
+            )
+            found = await store.arm_users(0, "e")
+            found.add(await store.arm_users(1, "e"))
+            assert (found.exactly, found.crossed) == ({"A": 1, "B": 1}, 1)
+            assert {arm: sum(found.by_arm[arm]) for arm in "ABC"} == {"A": 2, "B": 2, "C": 1}
+            assert found.by_arm["C"][cluster_of("u1")] == 1
+            assert (await store.user("u1", 2)).arms == {"e": ["A", "B", "C"]}
+            assert (await store.user("u2", 2)).arms == {"e": ["B"], "f": ["B"]}
+            assert [row.impressions for row in (await store.users(0)).rows] == [30, 10]
+
+    asyncio.run(scenario())
+
+
+def test_users_of_visits_need_no_counters(url):
+    """A visit may be of a user whom the batch counts nothing for."""
+
+    async def scenario():
+        topic = servers.unique()
+        async with opened(url, topic, user_ttl=60_000) as store:
+            visits = [("u2", "e/1", 'ä:"x'), ("u1", "e/1", "A"), ("u3", "e/1", "A")]
+            await store.commit(commit_of(None, 10, [delta()], visits=visits))
+            found = await store.arm_users(0, "e/1")
+            assert (found.exactly, found.crossed) == ({"A": 2, 'ä:"x': 1}, 0)
+            assert await store.user("u2", 1) is None, "no counters"
+            assert [row.user for row in (await store.users(0)).rows] == ["u1"]
+            await store.commit(commit_of(10, 20, [delta("u2")], visits=visits))
+            assert (await store.user("u2", 1)).arms == {"e/1": ['ä:"x']}
+            assert (await store.arm_users(0, "e/1")).state() == found.state()
+        with contextlib.closing(redis.Redis.from_url(url)) as client:
+            key = f"streameval:{{group:{topic}:0}}:"
+            assert 0 < client.pttl(f"{key}user:u3") <= 60_000
+            assert client.pttl(f"{key}experiment:e/1") == -1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", ["string", "text"])
+def test_an_experiment_of_a_wrong_type_ends_the_commit_with_nothing_changed(url, wrong):
+    async def scenario():
+        topic = servers.unique()
+        key = f"streameval:{{group:{topic}:0}}:"
+        async with opened(url, topic) as store:
+            with contextlib.closing(redis.Redis.from_url(url)) as client:
+                if wrong == "string":
+                    client.set(f"{key}experiment:e", "a string")
+                else:
+                    client.hset(f"{key}experiment:e", "only:A", "text")
+                with pytest.raises(RefusedError):
+                    await store.commit(commit_of(None, 10, [delta()], visits=[("u1", "e", "A")]))
+                assert not client.exists(f"{key}user:u1", f"{key}partition")
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_with_visits_whose_replies_are_lost_counts_once():
+    async def scenario(proxy):
+        async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            proxy.drop_replies(2)
+            await store.commit(commit_of(10, 20, [delta()], visits=[("u1", "e", "A")]))
+            assert proxy.dropped
+            assert (await store.arm_users(0, "e")).exactly == {"A": 1}
+
+    with Proxy(servers.shared_redis().port) as proxy:
+        asyncio.run(scenario(proxy))
+
+
+@pytest.mark.parametrize("chance", range(5))
+def test_arms_agree_with_sets_however_visits_are_cut_into_batches(url, chance):
+    """Against sets of Python, and against the store that the simulated world believes in."""
+    rng = random.Random(chance)
+    visits = [(f"u{rng.randrange(40)}", rng.choice("ef"), rng.choice("AABBC")) for _ in range(200)]
+
+    async def scenario():
+        model = Server(rng)
+        async with opened(url) as store:
+            at, waiting = None, list(visits)
+            while waiting:
+                count = rng.randint(1, 40)
+                batch, waiting = waiting[:count], waiting[count:]
+                users = [delta(user) for user, *_ in batch[:: rng.randint(1, 3)]]
+                users = list({row[0]: row for row in users}.values())
+                commit = commit_of(at, (at or 0) + count, users, visits=batch)
+                await store.commit(commit)
+                model.commit("p:partition", store._arguments(commit, "identity"))
+                at = commit.end
+            for name in "ef":
+                users = await store.arm_users(0, name)
+                believed = parse_arm_users(model.keys[f"p:experiment:{name}"])
+                assert users.state()["by_arm"] == believed.state()["by_arm"]
+                assert (+Counter(users.exactly), users.crossed) == (
+                    +Counter(believed.exactly),
+                    believed.crossed,
+                )
+                arms = {
+                    user: {a for u, e, a in visits if (u, e) == (user, name)} for user, *_ in visits
+                }
+                alone = [*(each for each in arms.values() if len(each) == 1)]
+                assert users.crossed == sum(len(each) > 1 for each in arms.values())
+                assert {arm: count for arm, count in users.exactly.items() if count} == Counter(
+                    arm for each in alone for arm in each
+                )
+                assert {arm: sum(counts) for arm, counts in users.by_arm.items()} == Counter(
+                    arm for each in arms.values() for arm in each
+                )
 
     asyncio.run(scenario())
 

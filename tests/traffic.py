@@ -22,10 +22,13 @@ BROKEN = (
 )
 
 
-def traffic(seed, count, *, users=2_000, lateness=60_000, step=40, begin=0):  # noqa: C901  # one walk
+def traffic(  # noqa: C901  # one walk
+    seed, count, *, users=2_000, tail=0.8, lateness=60_000, step=40, begin=0
+):
     """About `count` records (key, value) in order of arrival.
 
-    `step` is ms between slates, `begin` ms of event time after `START`.
+    `step` is ms between slates, `begin` ms of event time after `START`. The smaller `tail`, the
+    more alike are the users: at 0.8 one of them has two slates of five.
     """
     rng = random.Random(seed)
     arrivals = []
@@ -51,7 +54,7 @@ def traffic(seed, count, *, users=2_000, lateness=60_000, step=40, begin=0):  # 
     request = 0
     while sent < count:
         ts += rng.randrange(2 * step)
-        user = f"u{int(rng.paretovariate(0.8)) % users}"
+        user = f"u{int(rng.paretovariate(tail)) % users}"
         request += 1
         variant = rng.choice(("A", "B"))
         items = rng.sample(range(300), rng.choice((3, 5, 10)))

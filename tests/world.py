@@ -18,8 +18,11 @@ log by itself (`plain_parser`). Then the log of some worlds is set back and grow
 
 import asyncio
 import copy
+import dataclasses
+import json
 import random
 import zlib
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -29,18 +32,23 @@ from plain_parser import Rejected, parse
 from pydantic import PrivateAttr
 from redis import exceptions
 from streams import hostile, to_json
+from test_experiments import exact, plain
 from test_partition_properties import assert_same
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_BATCH_USERS
 from streameval.config.settings import Settings
 from streameval.core import attribution, ledger, open_slates
-from streameval.core.checkpoint import restore
+from streameval.core.checkpoint import arm_sums_of, restore
+from streameval.core.experiments.definition import Experiment
+from streameval.core.oracle.experiments import experiment_arms
 from streameval.core.oracle.figures import _users, oracle
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
+from streameval.files import outcome_files
 from streameval.kafka import record_source, unpacking
+from streameval.store.stored_values import parse_arm_users
 from streameval.worker import worker_loop as ingest_module
 
 PARTITIONS = 3
@@ -66,7 +74,8 @@ class WorldSettings(Settings):
     _definition: object = PrivateAttr()
 
     def definition(self):
-        return self._definition
+        # What people set is checked before the attribute is there.
+        return getattr(self, "_definition", None) or super().definition()
 
 
 class Line(Client):
@@ -107,10 +116,11 @@ class Disk:
     What fails may have happened not at all, in half, or whole.
     """
 
-    def __init__(self, rng):
-        self.rng = rng
+    def __init__(self, rng, time):
+        self.rng, self.time = rng, time
         self.failing = 0.0
         self.pending, self.visible = {}, {}
+        self.written_at = {}
 
     def check(self):
         """Nothing to make ours."""
@@ -119,6 +129,7 @@ class Disk:
         return self.rng.random() < self.failing
 
     def write(self, span, rows):
+        self.written_at[span.name] = self.time()
         if self._fails():
             self.pending[span.name] = list(rows)[: self.rng.randrange(len(rows) + 1)]
             raise UnreachableError("the disk is full")
@@ -149,6 +160,13 @@ class Disk:
         if self._fails():
             raise UnreachableError("the disk did not answer")
         return sum(self.visible.pop(name, None) is not None for name in names)
+
+    def unpublished(self, partition):
+        if self._fails():
+            raise UnreachableError("the disk did not answer")
+        old = self.time() - outcome_files.PENDING_SECONDS
+        names = [name for name in self.pending if self.written_at[name] < old]
+        return [name for name in names if Span.parse(name).partition == partition]
 
     def rows(self, partition):
         names = [name for name in self.visible if Span.parse(name).partition == partition]
@@ -239,6 +257,10 @@ class History:
         events, _ = world.read(number, offset)
         known = history(world.definition, events)
         truth = _users(known.accepted, known.slates, world.definition.kinds)
+        wanted = experiment_arms(world.definition, events)
+        for experiment, arms in zip(world.definition.experiments, wanted, strict=True):
+            beyond = world.visits(number, experiment) - _visits(arms)
+            assert not beyond, f"partition {number} at {offset}: not final {beyond}"
         found = world.users(number)
         above = {
             user: (row, truth.get(user)) for user, row in found.items() if row != truth.get(user)
@@ -274,6 +296,7 @@ class World:
     def __init__(self, loop, rng, seed):
         self.loop, self.rng, self.seed = loop, rng, seed
         self.definition, events = hostile(seed)
+        self.definition = watched(self.definition, seed)
         self.values = [(event.user_id.encode(), to_json(event)) for event in events]
         self.history = History(self)
         self.server = WatchedServer(rng, self.history.committed)
@@ -285,6 +308,9 @@ class World:
         self.workers = []
         self.faults = {}
         self._producers = 0
+        # Seconds after which a span that is not visible may go. At once is safe if Redis forgets
+        # nothing: else the commit of a worker that hung could count after all.
+        self.pending_seconds = random.Random(f"pending of {seed}").choice((0.0, 6 * 3600.0))
         self.files = self.folder()
         if self.files is not None:
             self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
@@ -294,7 +320,7 @@ class World:
 
     def folder(self):
         """Where outcomes go; None: the workers write none."""
-        return Disk(self.rng) if self.rng.random() < 0.5 else None
+        return Disk(self.rng, self.loop.time) if self.rng.random() < 0.5 else None
 
     def files_of(self, number):
         """The rows of a partition that readers see."""
@@ -490,7 +516,8 @@ class World:
         self.server.lose_unlisted()
 
     async def roll_back(self):
-        self.server.roll_back()
+        if self.files is None or self.pending_seconds:
+            self.server.roll_back()
 
     async def broker_dies(self):
         node = self.rng.choice(NODES)
@@ -563,7 +590,7 @@ class World:
             number: one.next_offset
             for worker in self.workers
             for number, one in worker.ingest.partitions.items()
-            if not (one.restoring or one.uncommitted)
+            if not (one.restoring or one.uncommitted or one.state.experiments.untaken)
         }
         return (
             not busy
@@ -587,8 +614,43 @@ class World:
             restored = self.restored(number)
             assert_same(restored.document(owners[number].reading_time, users), expected)
             assert self.letters(number) == self.rejections(number)
+            self.verify_experiments(number)
         if self.files is not None:
             self.verify_files()
+
+    def verify_experiments(self, number):
+        """Sums are those of the slates that were final at the checkpoint, and all users are stored.
+
+        Users of slates that became final since may be stored too (`History` bounds them).
+        """
+        stored = self.server.keys.get(_key(number, "partition"), {})
+        if b"header" not in stored:
+            return
+        events, _ = self.read_with_offsets(number, int(stored[b"checkpoint_offset"]))
+        wanted = experiment_arms(self.definition, events)
+        found = arm_sums_of(stored[b"header"], self.definition)
+        for sums, experiment, arms in zip(found, self.definition.experiments, wanted, strict=True):
+            assert sums.sums.keys() == arms.sums.keys()
+            for arm, by_name in arms.sums.items():
+                assert exact(self.definition, sums.sums[arm]) == plain(by_name)
+            missing = _visits(arms) - self.visits(number, experiment)
+            assert not missing, f"partition {number}: missing {missing}"
+            hash_of = self.server.keys.get(_key(number, f"experiment:{experiment.key}"), {})
+            users = parse_arm_users(hash_of)
+            counted = {(arm, int(counts.sum())) for arm, counts in users.by_arm.items()}
+            assert counted == set(
+                Counter(arm for _, arm in self.visits(number, experiment)).items()
+            )
+
+    def visits(self, number, experiment):
+        """The (user, arm) that the store holds."""
+        prefix, field = _key(number, "user:"), f"arms:{experiment.key}".encode()
+        return {
+            (key.removeprefix(prefix), arm)
+            for key, fields in self.server.keys.items()
+            if key.startswith(prefix)
+            for arm in json.loads(fields.get(field, b"[]"))
+        }
 
     async def set_back(self):
         """The log loses its end and grows on: whoever owns it refuses, and nothing is counted.
@@ -721,17 +783,33 @@ class World:
         return {
             key.removeprefix(prefix): self.counters(fields)
             for key, fields in self.server.keys.items()
-            if key.startswith(prefix)
+            if key.startswith(prefix) and b"first_ts" in fields
         }
 
     def counters(self, fields):
-        row = {name.decode(): int(value) for name, value in fields.items()}
+        texts = {name.decode(): value for name, value in fields.items()}
+        row = {name: int(text) for name, text in texts.items() if not name.startswith("arms:")}
         names = ("impressions", "slates")
         return {name: row.get(name, 0) for name in names} | {
             "positives": {kind: row.get(f"positives:{kind}", 0) for kind in self.definition.kinds},
             "first_ts": row["first_ts"],
             "last_ts": row["last_ts"],
         }
+
+
+def watched(definition, seed):
+    """The definition with experiments over its dimensions, whose settings take chances."""
+    rng = random.Random(f"experiments of {seed}")
+    metric = f"positives_per_impression{{feedback={definition.kinds[0]}}}"
+    experiments = tuple(
+        Experiment(name, name, rng.choice("AB"), metric, split=rng.choice((None, {"A": 1, "B": 1})))
+        for name in definition.dimensions
+    )
+    return dataclasses.replace(definition, experiments=experiments)
+
+
+def _visits(arms):
+    return {(user, arm) for arm, users in arms.users.items() for user in users}
 
 
 def _key(number, rest):
@@ -758,6 +836,7 @@ def simulate(seed, monkeypatch, kind=World):
         holder.append(world)
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
+        monkeypatch.setattr(outcome_files, "PENDING_SECONDS", world.pending_seconds)
         # Batches of more records than this are split.
         monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
         if world.plain:

@@ -15,6 +15,11 @@ from typing import Final
 MAX_ID_LENGTH: Final = 256
 # `variant`, `surface` and `feedback` become label values of Prometheus and fields of Redis.
 MAX_LABEL_LENGTH: Final = 64
+# The largest value of feedback, either sign: in integers of 10**-6 it is below 2**60. It is a price
+# in any currency, and a time in any unit.
+MAX_VALUE: Final = 10**12
+# An hour: a list that took longer was never shown. Microseconds sent for milliseconds fall outside.
+MAX_LATENCY: Final = 3_600_000
 # Nobody scrolls further; a position beyond it is a bug of the producer.
 MAX_POSITION: Final = 1_000
 # Item ids whose string all dicts of slates share, 160 bytes each with the entry in the table.
@@ -52,6 +57,9 @@ MAX_K: Final = 1_000
 MAX_KS: Final = 20
 # Integer nano-units of a score: 2**63 / NANO = 9.2e9 slates fit in one sum.
 NANO: Final = 10**9
+# Integer units of a value, and of a latency in ms: 10**-6 and 10**-3.
+MICRO: Final = 10**6
+MILLI: Final = 10**3
 # A gain of 2**g - 1 must stay exact enough for a ratio of sums over a slate of MAX_ITEMS.
 MAX_GAIN: Final = 100.0
 # Slates whose scores are remembered, and the relevant items in all of them: about 20 MB each.
@@ -68,6 +76,8 @@ MAX_EVALUATED_RANK: Final = 1_000_000
 MAX_SCORE: Final = 10**17
 MAX_POSITIVES: Final = 50
 MAX_WINDOWS: Final = 20
+# Experiments of one definition: each looks at every final slate.
+MAX_EXPERIMENTS: Final = 20
 # The label of everything beyond such a bound.
 OTHER: Final = "__other__"
 # Panes of one window: a tick sums over all of them for each user.
@@ -76,6 +86,15 @@ MAX_PANES: Final = 10_000
 MAX_DURATION: Final = 366 * 86_400_000
 # Clusters of users for the standard errors: 1,024 give the same to 1 %.
 CLUSTERS: Final = 256
+
+# Buckets of delays of positives, for nowcasts: with A of 30 minutes from 0.4 s to 2.7 minutes wide.
+DELAY_BUCKETS: Final = 64
+# Fewer delays than this say too little about when feedback comes: the share that has come by some
+# age is known to 5 points from 100 (one standard error). A segment of its own takes twice as many.
+MIN_DELAYS: Final = 100
+MIN_SEGMENT_DELAYS: Final = 200
+# A nowcast needs this share of the expected feedback, in 10**-6: below, it multiplies chance by 20.
+MIN_OBSERVED: Final = 50_000
 
 # Kinds of feedback that are counted by name, positive or not. The others count as `__other__`,
 # because a kind becomes a label value.
@@ -97,6 +116,9 @@ FLUSH_STEP: Final = 250
 MAX_BATCH_INTERVAL: Final = 1_000
 MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 1_500
+# Visits of arms in one commit, each a call of 1 us or two in Redis beside those of the users; more
+# wait for the next commit.
+MAX_BATCH_VISITS: Final = 2_000
 # Events decoded and applied in one go. Applying them fills the processor's caches with state and
 # drives the decoded events out. So 1,000 whole slates in one go take 8 % longer, and 10,000 single
 # events a third; below 200 the cost of a slice begins to show.
@@ -134,6 +156,7 @@ assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
 assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"
 assert 2 + MAX_POSITIVES < 53, "commit.lua tells which counters change by the bits of a double"
 assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
+assert MAX_VALUE * MICRO < 2**60, "values are added up in two halves of 30 bits"
 assert MAX_RANK <= MAX_EVALUATED_RANK, "every rank of a stream can be evaluated"
 assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

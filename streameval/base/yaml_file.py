@@ -21,7 +21,9 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}: line {line}: {error.problem}") from None
+        # Within [ ] or { } YAML ends a text at a brace: the names of some metrics have one.
+        cure = "; write text with braces in quotes" if "got '{'" in str(error.problem) else ""
+        raise ConfigError(f"{path}: line {line}: {error.problem}{cure}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     if document is None:

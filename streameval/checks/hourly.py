@@ -205,8 +205,10 @@ def _query(
         elif one.metric in RATES:
             inner.append(f"sum({sql.positives(one.kind)}) AS x{index}")
             if one.metric == "positive_rate":
-                ratio = f"round_even(x{index}::DOUBLE / impressions * {NANO}, 0)::BIGINT"
-                outer.append(f"coalesce(sum({ratio}) FILTER (impressions > 0), 0), count(*)")
+                # A user with nothing but empty slates has no rate.
+                rate = f"x{index}::DOUBLE / nullif(impressions, 0)"
+                ratio = f"round_even({rate} * {NANO}, 0)::BIGINT"
+                outer.append(f"coalesce(sum({ratio}), 0), count({rate})")
             else:
                 outer.append(f"sum(x{index}) * {NANO}, sum(impressions)")
         else:

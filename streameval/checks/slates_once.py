@@ -30,6 +30,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     (slates,) = evidence.row("SELECT count(*) FROM current")
     if not slates:
         return nothing("no outcome row was found")
+    # Empty lists are all alike, so the request tells them apart.
     repeated, rows, across, one, other = evidence.row(
         """SELECT coalesce(sum(n - 1), 0), coalesce(sum(n - records), 0),
                 coalesce(sum(partitions - 1), 0), arg_max(low, partitions),
@@ -37,7 +38,9 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             FROM (SELECT count(*) AS n, count(DISTINCT (partition, "offset")) AS records,
                     count(DISTINCT partition) AS partitions, min(partition) AS low,
                     max(partition) AS high
-                FROM current GROUP BY "user", ms, hash(items) HAVING count(*) > 1)"""
+                FROM current
+                GROUP BY "user", ms, hash(items), CASE WHEN len(items) = 0 THEN request END
+                HAVING count(*) > 1)"""
     )
     split, low, high = evidence.row(
         """SELECT coalesce(sum(n - 1), 0), arg_max(low, n), arg_max(high, n) FROM (

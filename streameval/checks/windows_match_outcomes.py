@@ -123,11 +123,13 @@ def _recomputed(
     )
     totals = ", ".join(
         [f"sum(p{i})" for i in kinds]
-        + [f"sum(p{i}::DOUBLE / impressions)" for i in kinds]
+        + [f"coalesce(sum(p{i}::DOUBLE / nullif(impressions, 0)), 0)" for i in kinds]
         + [f"sum(s{i})" for i in range(len(scores))]
     )
+    # A user with nothing but empty slates has no rate.
     rows = evidence.rows(
-        f"""SELECT segment, count(*), sum(impressions), sum(slates), sum(with_positive), {totals}
+        f"""SELECT segment, count(nullif(impressions, 0)), sum(impressions), sum(slates),
+                sum(with_positive), {totals}
             FROM (
                 SELECT segment, "user", sum(len(items)) AS impressions,
                     count(request) AS slates,
@@ -198,13 +200,12 @@ _NAMES: Final = (
 def _figures(evidence: Evidence, found: _Sums) -> Iterable[tuple[str, Any, float | None]]:
     """Yield each figure of the sums: its name, its kind or k, its value."""
     definition = evidence.definition
-    for index, kind in enumerate(definition.kinds):
+    for index, kind in enumerate(definition.kinds if found.impressions else ()):
         yield "users", kind, found.users
         yield "impressions", kind, found.impressions
         yield "positives", kind, found.positives[index]
         yield "positive_rate", kind, found.rates[index] / found.users
-        pooled = found.positives[index] / found.impressions if found.impressions else None
-        yield "positives_per_impression", kind, pooled
+        yield "positives_per_impression", kind, found.positives[index] / found.impressions
     nanos = iter(found.nanos)
     for k in definition.ks:
         yield "slates", k, found.slates

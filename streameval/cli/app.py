@@ -19,7 +19,17 @@ import typer
 from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError
 from streameval.cli import check
-from streameval.cli.common import Config, Json, instant, print_json, settings_of
+from streameval.cli.common import (
+    RUNBOOK,
+    Config,
+    Json,
+    instant,
+    print_json,
+    refuse_future,
+    settings_of,
+)
+from streameval.cli.compare import EPILOG as COMPARE_EPILOG
+from streameval.cli.compare import PLAN_EPILOG, compare, plan
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 
 INTERRUPTED: Final = 130
@@ -136,6 +146,7 @@ def worker(
 ) -> None:
     """Run the service: Kafka in, counters in Redis, figures on /metrics."""
     settings = settings_of(config)
+    refuse_future(settings)
     from streameval.worker.app import run_worker
 
     raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
@@ -172,15 +183,24 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     Standard error names the first rejected lines, with the reason.
     """
     reading_time = instant(at) if at is not None else None
-    definition = settings_of(config).definition()
+    settings = settings_of(config)
+    refuse_future(settings)
+    definition = settings.definition()
     from streameval.base.terminal import progress_bar
     from streameval.cli.rejected_lines import rejected_lines
     from streameval.cli.tables import print_figures
     from streameval.core import replay as replaying
+    from streameval.experiments.scorecard import sections
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:
         document = replaying.replay(
-            definition, files, advance, at=reading_time, with_users=users, on_rejected=found.add
+            definition,
+            files,
+            advance,
+            at=reading_time,
+            with_users=users,
+            judged=sections,
+            on_rejected=found.add,
         )
     if as_json:
         print_json(document)
@@ -208,6 +228,8 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
 
 
 app.command(cls=EvaluateCommand, epilog=EPILOG)(evaluate)
+app.command(epilog=COMPARE_EPILOG)(compare)
+app.command(epilog=PLAN_EPILOG)(plan)
 app.command(
     "check", epilog="Example: streameval check --config streameval.yaml --spec checks.yaml"
 )(check.command)
@@ -229,6 +251,36 @@ def user(
         print_json(counters)
     else:
         print_counters(counters)
+
+
+@app.command(epilog="Example: streameval experiment ranker-v2 --gate")
+def experiment(
+    name: Annotated[str, typer.Argument(help="The name of the experiment in the configuration.")],
+    config: Config = None,
+    gate: Annotated[
+        bool,
+        typer.Option(
+            "--gate",
+            help="Exit code 1 where the primary figure or a guardrail is worse, or users are not"
+            " split as they should be; 4 while that is open.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say how an experiment stands, from what workers have stored in Redis.
+
+    One sentence for each arm, and the bounds of every metric, which hold at all looks together.
+    """
+    settings = settings_of(config)
+    from streameval.cli import experiment as command
+    from streameval.experiments.words import gate as judged
+
+    card = asyncio.run(command.read_scorecard(settings, name))
+    if as_json:
+        print_json(command.document_of(card))
+    else:
+        command.print_scorecard(card)
+    raise typer.Exit(command.GATE[judged(card)] if gate else 0)
 
 
 @app.command(epilog="Example: streameval doctor --config streameval.yaml")
@@ -255,13 +307,34 @@ def rules(
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Print Grafana's dashboard (JSON) in their place.")
     ] = False,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Print Grafana's dashboard of quality in their place.")
+    ] = False,
+    experiments: Annotated[
+        bool,
+        typer.Option("--experiments", help="Print Grafana's dashboard of experiments instead."),
+    ] = False,
+    runbook: Annotated[
+        str,
+        typer.Option(help="Where the alerts' runbook_url finds your copy of docs/operations.md."),
+    ] = RUNBOOK,
 ) -> None:
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
     settings = settings_of(config)
-    from streameval.cli import dashboard as grafana
+    from streameval.cli import dashboard as boards
+    from streameval.cli import experiments_dashboard
     from streameval.cli import rules as prometheus
 
-    written = grafana.dashboard(settings.dimensions) if dashboard else prometheus.rules(settings)
+    if dashboard + quality + experiments > 1:
+        raise InputError("--dashboard, --quality and --experiments: print one after the other")
+    if dashboard:
+        written = boards.dashboard(settings.dimensions)
+    elif quality:
+        written = boards.quality(settings.dimensions)
+    elif experiments:
+        written = experiments_dashboard.experiments()
+    else:
+        written = prometheus.rules(settings, runbook)
     typer.echo(written, nl=False)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,6 +21,8 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
 ]
+RUNBOOK: Final = "docs/operations.md"
+"""The page whose headings alerts link to, in the source tree."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -28,6 +31,13 @@ def settings_of(config: Path | None) -> Settings:
     from streameval.config.load import load
 
     return load(config)
+
+
+def refuse_future(settings: Settings) -> None:
+    """Raise `ConfigError` for an experiment that has not begun."""
+    from streameval.config import experiments
+
+    experiments.refuse_future(settings.definition().experiments, time.time_ns() // 1_000_000)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -39,7 +49,7 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def instant(text: str) -> int:
+def instant(text: str, option: str = "--at") -> int:
     """Read a time as people write it, in ms since the epoch. Raises `InputError`."""
     from streameval.base.limits import MAX_TS, MIN_TS
 
@@ -47,11 +57,11 @@ def instant(text: str) -> int:
         ms = int(text) if text.isdecimal() else _rfc3339(text)
     except ValueError as error:
         raise InputError(
-            f"--at {text}: give milliseconds since the epoch or RFC 3339 with an offset, "
+            f"{option} {text}: give milliseconds since the epoch or RFC 3339 with an offset, "
             "such as 2025-01-31T12:00:00Z"
         ) from error
     if not MIN_TS <= ms < MAX_TS:
-        raise InputError(f"--at {text}: give an instant from 2000 to 2099")
+        raise InputError(f"{option} {text}: give an instant from 2000 to 2099")
     return ms
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,7 @@ from streameval.cli.common import Config, Json, print_json, settings_of
 
 if TYPE_CHECKING:
     from streameval.core.metrics.inputs import Input
+    from streameval.evaluate.answer import Answer
     from streameval.evaluate.request import Given
 
 EPILOG: Final = (
@@ -62,6 +64,13 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
     by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="Also for each value of these: variant,surface.")
     ] = "",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE",
+            help="Compare with this value of the first column of --by: differences and bounds.",
+        ),
+    ] = None,
     ci: Annotated[
         bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
     ] = False,
@@ -82,28 +91,50 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
     if list_metrics:
         _list_metrics(as_json=as_json)
         return
-    if checks is not None and report is None:
-        raise InputError("--checks: results are shown in a report: give --report too")
+    _require_companions(by, against, report, checks)
     from streameval.base.terminal import progress_bar
     from streameval.evaluate import input_kinds
-    from streameval.evaluate.report.terminal import print_answer
     from streameval.files.locations import size
 
-    given = _given(config, files or (), _names(by), inputs, per_list=per_list)
+    given = _given(config, files or (), inputs)
+    given = replace(given, by=_names(by), against=against, per_list=per_list)
     names = _names(metrics)
     with progress_bar(given.all_files(), size) as advance:
         found = input_kinds.answer(given, names, advance)
     if report is not None:
-        from streameval.evaluate.report.page import write_report
+        _report(report, found, given, names, checks)
+    _print(found, as_json=as_json, with_intervals=ci)
 
-        asked = input_kinds.asked_for(given, names)
-        ranked = any(figure.entry.input_kind == "lists" for figure in asked)
-        source = input_kinds.list_source(given) if ranked else None
-        write_report(report, found, given.all_files(), source, checks)
+
+def _print(answer: Answer, *, as_json: bool, with_intervals: bool) -> None:
     if as_json:
-        print_json(found.document())
-    else:
-        print_answer(found, with_intervals=ci)
+        print_json(answer.document())
+        return
+    from streameval.evaluate.report.terminal import print_answer
+
+    print_answer(answer, with_intervals=with_intervals)
+
+
+def _require_companions(
+    by: str, against: str | None, report: Path | None, checks: Path | None
+) -> None:
+    """Raise `InputError` for an option without the one that it needs."""
+    if checks is not None and report is None:
+        raise InputError("--checks: results are shown in a report: give --report too")
+    if against is not None and not _names(by):
+        raise InputError("--against: name the column of the arms too, such as --by variant")
+
+
+def _report(
+    path: Path, answer: Answer, given: Given, names: Sequence[str], checks: Path | None
+) -> None:
+    from streameval.evaluate import input_kinds
+    from streameval.evaluate.report.page import write_report
+
+    asked = input_kinds.asked_for(given, names)
+    ranked = any(figure.entry.input_kind == "lists" for figure in asked)
+    source = input_kinds.list_source(given) if ranked else None
+    write_report(path, answer, given.all_files(), source, checks)
 
 
 @cache
@@ -152,10 +183,7 @@ def _parameter(one: Input, heading: str) -> inspect.Parameter:
 def _given(
     config: Path | None,
     files: Sequence[str],
-    by: Sequence[str],
     inputs: Mapping[str, Any],
-    *,
-    per_list: bool,
 ) -> Given:
     """Check the inputs and sort them into tables and parameters. Raises `InputError`."""
     from streameval.core.metrics.inputs import Table
@@ -179,8 +207,6 @@ def _given(
         definition=lambda: settings_of(config).definition(),
         tables=tables,
         values=values,
-        by=by,
-        per_list=per_list,
     )
     for file in given.all_files():
         require_name(file)

@@ -23,8 +23,8 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
     count = await partitions(client_arguments(settings), settings.topic)
     if not count:
         raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
-    kinds = settings.definition().kinds
-    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, kinds)
+    definition = settings.definition()
+    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
     try:
         counters = await store.user(user_id, count)
     finally:
@@ -34,4 +34,7 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
             f"nothing is stored of the user {user_id!r} in group {settings.group}: "
             "check the id, or wait until a worker has committed"
         )
-    return {"user_id": user_id, **counters._asdict()}
+    # An experiment that ended, or began anew since, has its arms under its key.
+    names = {experiment.key: experiment.name for experiment in definition.experiments}
+    arms = {names.get(key, key): found for key, found in counters.arms.items()}
+    return {"user_id": user_id, **counters._asdict(), "arms": arms}

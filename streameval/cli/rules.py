@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from string import Template
+from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
-from streameval.core.metrics import RANKING, RATES
+from streameval.cli.common import RUNBOOK
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
-
-_WEIGHTS: Final = {"positive_rate": "users", "positives_per_impression": "impressions"}
-"""The count that weighs a rate; slates weigh every ranking metric."""
 
 _MATURITY: Final = """\
       # How much of the live figures can no longer change.
@@ -26,23 +26,64 @@ _MATURITY: Final = """\
             /
           sum by ({by}) (streameval_window_impressions{{basis="live"}})"""  # noqa: E501
 
+_COUNTS: Final = (
+    "users",
+    "impressions",
+    "slates",
+    "slates_with_positive",
+    "empty_slates",
+    "short_slates",
+    "fallback_slates",
+    "abandoned_slates",
+    "slates_with_latency",
+    "positive_items",
+)
+
 _FOUR_MINUTES: Final = 240
 _CHECKPOINT_AGE: Final = 900
 """Seconds since a checkpoint at which a restart begins to take noticeably long."""
+
+
+_HOUR: Final = 3_600_000
 
 
 class _Gaps(Template):
     delimiter = "@"
 
 
-def rules(settings: Settings) -> str:
-    """Return the YAML of the recording rules and alerts."""
+def rules(settings: Settings, runbook: str = RUNBOOK) -> str:
+    """Return the YAML of the recording rules and alerts.
+
+    `runbook` is the address of the page docs/operations.md, where each alert has a heading.
+    """
     text = files("streameval.cli").joinpath("rules.yml").read_text(encoding="utf-8")
-    return _Gaps(text).substitute(
-        recorded="\n".join(_recorded(settings.dimensions)),
+    dimensions = settings.dimensions
+    filled = _Gaps(text).substitute(
+        recorded="\n".join(_recorded(dimensions)),
+        usual="\n".join(_usual(dimensions, _live(settings))),
+        rates="\n              or\n".join(
+            _collapsed(rate.name, rate.weight, "feedback") for rate in RATES
+        ),
+        ndcg=_collapsed("ndcg", "slates", "k"),
+        empty=_risen("empty_rate"),
+        fallback=_risen("fallback_rate"),
+        and_dimensions="".join(f", {name}" for name in dimensions),
+        segment=", ".join(f"{name}={{{{ $labels.{name} }}}}" for name in dimensions) or "all",
         watermark_lead=_FOUR_MINUTES + settings.max_clock_skew // 1000,
         checkpoint_age=max(_CHECKPOINT_AGE, 3 * settings.checkpoint_interval // 1000),
     )
+    return re.sub(
+        r"- alert: (\w+)\n(?:.*\n)*?        annotations:\n",
+        lambda alert: f"{alert[0]}          runbook_url: {runbook}#{alert[1].lower()}\n",
+        filled,
+    )
+
+
+def _live(settings: Settings) -> str:
+    """Select live figures that show a fault soon: of windows up to an hour, or the shortest."""
+    windows = sorted(settings.definition().windows, key=lambda window: window.size)
+    chosen = [window.name for window in windows if window.size <= _HOUR] or [windows[0].name]
+    return f'{{basis="live", window=~"{"|".join(chosen)}"}}'
 
 
 def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:
@@ -50,37 +91,138 @@ def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:
         ", ".join(("job", "namespace", "window", *basis, *dimensions)) for basis in (("basis",), ())
     )
     yield "      # Counts: users, impressions and slates of a window are distinct by construction."
-    for count in ("users", "impressions", "slates", "slates_with_positive"):
+    for count in _COUNTS:
         yield _sum(count, by)
-    yield _sum("positives", f"{by}, feedback")
+    for count in ("positives", "value"):
+        yield _sum(count, f"{by}, feedback")
     yield "      # Rates of feedback."
     for rate in RATES:
-        yield from _mean(rate.name, _WEIGHTS[rate.name], "feedback", by)
+        yield from _mean(rate.name, rate.weight, by, "feedback")
     yield "      # Ranking metrics."
     for metric in RANKING:
-        yield from _mean(metric.name, "slates", "k", by)
+        yield from _mean(metric.name, "slates", by, "k")
+    yield "      # Values of feedback."
+    for mean in VALUE_MEANS:
+        if mean.weight == "positives":
+            yield from _mean(mean.name, mean.weight, f"{by}, feedback")
+        else:
+            yield from _mean(mean.name, mean.weight, by, "feedback")
+    yield "      # Health of the lists."
+    for mean in LIST_MEANS:
+        yield from _mean(mean.series or mean.name, mean.weight, by)
     yield _MATURITY.format(by=of_window)
 
 
 def _sum(count: str, by: str) -> str:
-    return f"""\
-      - record: job:streameval_window_{count}:sum
-        expr: |
-          sum by ({by}) (streameval_window_{count})"""
+    return _record(
+        f"job:streameval_window_{count}:sum", f"sum by ({by}) (streameval_window_{count})"
+    )
 
 
-def _mean(name: str, weight: str, label: str, by: str) -> Iterator[str]:
-    """Write a mean and its standard error; `label` is the one that the weight lacks."""
+def _mean(name: str, weight: str, by: str, label: str = "") -> Iterator[str]:
+    """Write a mean and its standard error; `label` is one that the weight lacks."""
     weights = f"streameval_window_{weight}"
-    joined = f"ignoring ({label}) group_left ()"
-    weighted = f"streameval_{{}} * {joined} {weights}"
+    joined = f" ignoring ({label}) group_left ()" if label else ""
+    both = f"{by}, {label}" if label else by
+    weighted = f"streameval_{{}} *{joined} {weights}"
     for figure, total in (
-        (name, f"sum by ({by}, {label}) ({weighted})"),
-        (f"{name}_stderr", f"sqrt(sum by ({by}, {label}) (({weighted}) ^ 2))"),
+        (name, f"sum by ({both}) ({weighted})"),
+        (f"{name}_stderr", f"sqrt(sum by ({both}) (({weighted}) ^ 2))"),
     ):
-        yield f"""\
-      - record: job:streameval_{figure}:mean
-        expr: |
-          {total.format(figure)}
-            / {joined}
-          sum by ({by}) ({weights})"""
+        yield _record(
+            f"job:streameval_{figure}:mean",
+            f"{total.format(figure)}\n  /{joined}\nsum by ({by}) ({weights})",
+        )
+
+
+def _usual(dimensions: tuple[str, ...], live: str) -> Iterator[str]:
+    """Write what the stream is now, what it usually is, and the first as a share of the second."""
+    requests = "job:streameval_requests:rate10m"
+    yield "      # Slates and single impressions, without feedback."
+    yield _record(requests, _per_second('events_total{event!="feedback"}'))
+    yield "      # A minute of work waits: what is read meanwhile is no pace of the producers."
+    behind = "job:streameval_behind:lag"
+    yield _record(behind, f"sum by (job, namespace) (streameval_lag) > 60 * {requests} > 1000")
+    at_pace = "job:streameval_requests_at_pace:rate10m"
+    yield _record(at_pace, f"{requests}\n  unless max_over_time({behind}[20m])")
+    yield from _compared("requests", requests, at_pace)
+    yield "      # Feedback for each slate or single impression, and each kind of it."
+    ratio = "/ on (job, namespace) group_left ()"
+    for name, by in (("feedback", ()), ("feedback_kind", ("feedback",))):
+        series = f"job:streameval_{name}:per_request"
+        rate = _per_second("feedback_total", *by)
+        yield _record(series, f"{rate}\n  {ratio} ({requests} > 0)")
+        yield from _compared(name, series)
+    yield "      # The share of impressions that each value of each dimension has."
+    impressions = "job:streameval_impressions:rate10m"
+    yield _record(impressions, _per_second("impressions_total"))
+    series = "job:streameval_impressions:share"
+    for dimension in dimensions:
+        rate = _per_second("impressions_total", dimension)
+        named = f'label_replace({rate}, "value", "$1", "{dimension}", "(.*)")'
+        yield _record(
+            series,
+            f"sum by (job, namespace, value) (\n  {named}\n)\n  {ratio} ({impressions} > 0)",
+            f"{{dimension: {dimension}}}",
+        )
+    yield from _compared("impressions", series)
+    yield "      # Live figures."
+    for figure in (*(rate.name for rate in RATES), "ndcg"):
+        yield from _compared(figure, f"job:streameval_{figure}:mean{live}", vanishes=False)
+    for figure in ("empty_rate", "fallback_rate"):
+        yield _usually(figure, f"job:streameval_{figure}:mean{live}")
+
+
+def _per_second(counter: str, *by: str) -> str:
+    return f"sum by ({', '.join(('job', 'namespace', *by))}) (rate(streameval_{counter}[10m]))"
+
+
+def _compared(name: str, now: str, past: str = "", *, vanishes: bool = True) -> Iterator[str]:
+    """Write what `now` usually is (by `past`, a cleaner series), and `now` as a share of it.
+
+    A series that `vanishes` counts as 0 then: without it, a fault would end with a restart.
+    """
+    usual = f"job:streameval_{name}:usual"
+    yield _usually(name, past or now)
+    filled = f"({now} or {usual} * 0)" if vanishes and not past else now
+    yield _record(f"job:streameval_{name}:of_usual", f"{filled}\n  / ({usual} > 0)")
+
+
+def _usually(name: str, series: str) -> str:
+    """Write the median of the last day without the last half hour, of a series an hour old."""
+    median = f"quantile_over_time(0.5, {series}[1d:15m] offset 30m)"
+    return _record(
+        f"job:streameval_{name}:usual",
+        f"{median}\n  and present_over_time({series}[1h:15m] offset 1h)",
+    )
+
+
+def _collapsed(figure: str, weight: str, label: str) -> str:
+    """Write the condition that a live mean is far below its usual value."""
+    usual, mean, of_usual = (
+        f"job:streameval_{figure}:{kind}" for kind in ("usual", "mean", "of_usual")
+    )
+    condition = f"""\
+{of_usual} < 0.5
+  and {usual} * (1 - {of_usual}) ^ 2
+    * ignoring ({label}) group_left () job:streameval_window_{weight}:sum > 36
+  unless {usual} - {mean} <= 4 * job:streameval_{figure}_stderr:mean
+  unless max_over_time({of_usual}[1h] offset 23h30m) < 0.5"""
+    return indent(condition, " " * 14)
+
+
+def _risen(figure: str) -> str:
+    """Write the condition that a live share of the slates is far above its usual value."""
+    usual, mean = (f"job:streameval_{figure}:{kind}" for kind in ("usual", "mean"))
+    condition = f"""\
+{mean} > 2 * {usual} + 0.02
+  and ({mean} - {usual}) ^ 2 * job:streameval_window_slates:sum > 36 * {mean}
+  unless {mean} - {usual} <= 4 * job:streameval_{figure}_stderr:mean
+  unless {mean} < 1.5 * max_over_time({mean}[1h] offset 23h30m)"""
+    return indent(condition, " " * 14)
+
+
+def _record(name: str, expression: str, labels: str = "") -> str:
+    """Write a recording rule."""
+    written = f"      - record: {name}\n        expr: |\n" + indent(expression, " " * 10)
+    return f"{written}\n        labels: {labels}" if labels else written

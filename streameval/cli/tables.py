@@ -103,6 +103,9 @@ def print_counters(counters: Mapping[str, Any]) -> None:
         if name == "positives":
             for kind, count in value.items():
                 table.add_row(f"positives: {escape(kind)}", f"{count:,}")
+        elif name == "arms":
+            for experiment, arms in value.items():
+                table.add_row(f"arms: {escape(experiment)}", escape(", ".join(arms)))
         elif name.endswith("_ts"):
             table.add_row(name, moment(value))
         else:

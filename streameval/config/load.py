@@ -14,13 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsError
 
 from streameval.base import yaml_file
 from streameval.base.errors import ConfigError
+from streameval.config.experiments import ExperimentSettings, GuardrailSettings
+from streameval.config.figure_settings import PositiveSettings, WindowSettings
 from streameval.config.reference import reference
-from streameval.config.settings import PREFIX, SECRETS, Settings, WindowSettings
+from streameval.config.settings import PREFIX, SECRETS, Settings
 
 __all__ = ["Settings", "load", "reference"]
 
@@ -114,13 +116,20 @@ def _secret(location: tuple[int | str, ...]) -> bool:
 
 
 def _meant(key: str) -> str:
-    keys = [*Settings.model_fields, *WindowSettings.model_fields]
+    models: tuple[type[BaseModel], ...] = (
+        *(Settings, WindowSettings, PositiveSettings),
+        *(ExperimentSettings, GuardrailSettings),
+    )
+    keys = [key for model in models for key in model.model_fields]
     close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, keys, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
 
 
 def _example(key: str) -> str:
-    return {"ks": "[5,10]", "gains": '{"purchase":3}', "dimensions": '["variant"]'}.get(
-        key,
-        '[{"size":"1h","slide":"1m"}]' if key == "windows" else '["click"]',
-    )
+    return {
+        "ks": "[5,10]",
+        "gains": '{"purchase":3}',
+        "dimensions": '["variant"]',
+        "windows": '[{"size":"1h","slide":"1m"}]',
+        "experiments": '[{"name":"ranker","arm":"variant","control":"A","primary":"ndcg@10"}]',
+    }.get(key, '["click"]')

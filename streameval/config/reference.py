@@ -11,10 +11,12 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from streameval.base.durations import Duration, format_duration
+from streameval.config.figure_settings import PositiveSettings
 from streameval.config.settings import PREFIX, SECRETS, Settings
 
 _SECTIONS = {
     "positives": "The meaning of the figures",
+    "experiments": "Experiments",
     "kafka": "Kafka",
     "redis": "Redis",
     "batch_interval": "The worker",
@@ -66,6 +68,8 @@ def _default(field: FieldInfo) -> str:
 
 def _yaml(value: Any) -> str:
     """Write a value as YAML in one line."""
+    if isinstance(value, PositiveSettings):
+        return value.kind
     if isinstance(value, BaseModel):
         return f"{{size: {value.size}, slide: {format_duration(value.slide)}}}"  # type: ignore[attr-defined]
     if isinstance(value, tuple):

@@ -6,20 +6,16 @@ settings are good.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
-from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     model_validator,
@@ -33,11 +29,9 @@ from streameval.base.limits import (
     MAX_BATCH_EVENTS,
     MAX_BATCH_INTERVAL,
     MAX_BATCH_USERS,
-    MAX_DURATION,
-    MAX_GAIN,
+    MAX_EXPERIMENTS,
     MAX_K,
     MAX_KS,
-    MAX_LABEL_LENGTH,
     MAX_PANES,
     MAX_POSITIVES,
     MAX_READ_MEMORY,
@@ -46,12 +40,19 @@ from streameval.base.limits import (
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
+from streameval.config.experiments import ExperimentSettings, check_experiments, event_field
+from streameval.config.figure_settings import (
+    LONGEST,
+    Gain,
+    Integer,
+    Label,
+    PositiveSettings,
+    WindowSettings,
+)
 from streameval.core.definition import (
     DEFAULT_WINDOWS,
     MAX_DIMENSIONS,
-    RESERVED_NAMES,
     Definition,
-    Positive,
     Window,
 )
 
@@ -62,7 +63,6 @@ DEFAULT_TOPIC: Final = "recsys-events"
 SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
 """The keys that may also stand in a file; no output contains them."""
 
-_LONGEST: Final = format_duration(MAX_DURATION)
 # The options that a URL of Redis may carry; files are PEM.
 _TLS: Final[dict[str, set[str] | None]] = {
     "ssl_ca_certs": None,
@@ -74,44 +74,10 @@ _TLS: Final[dict[str, set[str] | None]] = {
 """Each option of a Redis URL and its values; None stands for a file."""
 
 
-def _no_flag(value: object) -> object:
-    """Refuse YAML's `yes`, which Python would take for 1."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueError
-    return value
-
-
-def _label(value: str) -> str:
-    if not 1 <= len(value) <= MAX_LABEL_LENGTH or re.search(r"[\x00-\x1f\x7f-\x9f]", value):
-        raise ValueError(f"must be 1 to {MAX_LABEL_LENGTH} characters without control characters")
-    return value
-
-
 def _name(value: str) -> str:
     # Kafka's rule for topics; groups share it, because both are part of Redis' keys.
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
         raise ValueError(f"write 1 to 249 of the characters A-Z a-z 0-9 . _ - , not {value!r}")
-    return value
-
-
-def _dimension(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
-        raise ValueError(f"{value!r} is no name of a field: letters, digits and _, a letter first")
-    if value.lower() in RESERVED_NAMES or len(value) > MAX_LABEL_LENGTH:
-        raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
-    return value
-
-
-def _positive(value: str) -> str:
-    kind, at_least, threshold = value.partition(">=")
-    _label(kind.strip())
-    try:
-        finite = not at_least or math.isfinite(float(threshold))
-    except ValueError:
-        finite = False
-    # A kind with such a sign in it is a threshold written otherwise: it would match no feedback.
-    if not finite or set("<>=") & set(kind):
-        raise ValueError(f"write a kind, or a kind>=number, like watch>=0.5, not {value!r}")
     return value
 
 
@@ -196,43 +162,7 @@ def _on_disk(value: object) -> object:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_no_flag)]
-Gain = Annotated[float, BeforeValidator(_no_flag), Field(ge=0, le=MAX_GAIN, allow_inf_nan=False)]
-Label = Annotated[str, AfterValidator(_label)]
 Name = Annotated[str, AfterValidator(_name)]
-
-
-def _window_size(value: object) -> object:
-    Duration("1ms", _LONGEST).parse(value)
-    return value
-
-
-class WindowSettings(BaseModel):
-    """A sliding window: its size, which is also its name, and its slide."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: Annotated[str, BeforeValidator(_window_size)]
-    slide: Annotated[int, Duration("1ms", _LONGEST)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _written_whole(cls, given: object) -> object:
-        if isinstance(given, str | int):
-            raise ValueError(f"write {{size: 5m, slide: 5s}}, not {given!r}")  # noqa: TRY004  # pydantic reports ValueError
-        return given
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        size, slide = parse_duration(self.size), format_duration(self.slide)
-        if size % self.slide:
-            raise ValueError(f"the slide {slide} does not divide the size {self.size}")
-        if size // self.slide > MAX_PANES:
-            raise ValueError(
-                f"a slide of {slide} cuts {self.size} into {size // self.slide} panes, "
-                f"at most {MAX_PANES} are possible: take a longer slide"
-            )
-        return self
 
 
 def _distinct(key: str, values: Sequence[str]) -> None:
@@ -279,11 +209,13 @@ class Settings(BaseSettings):
     )
 
     # The meaning of the figures
-    positives: tuple[Annotated[str, AfterValidator(_positive)], ...] = Field(
-        ("click", "like"),
+    positives: tuple[PositiveSettings, ...] = Field(
+        (PositiveSettings(kind="click"), PositiveSettings(kind="like")),
         min_length=1,
         max_length=MAX_POSITIVES,
-        description="Kinds of feedback that count as success, each `kind` or `kind>=value`.",
+        description="Kinds of feedback that count as success, each `kind`, `kind>=value`, or"
+        " `{kind: purchase, value: sum, cap: 500}`: `value` is one of none, last, sum, max; `cap`"
+        " and `threshold` are optional.",
     )
     gains: dict[Label, Gain] = Field(
         {}, description="The gain of a kind in graded relevance; 1 for kinds not named here."
@@ -291,7 +223,7 @@ class Settings(BaseSettings):
     ndcg_gain: Literal["linear", "exponential"] = Field(
         "linear", description="Whether a gain g counts as g or as 2^g - 1 in NDCG."
     )
-    dimensions: tuple[Annotated[str, AfterValidator(_dimension)], ...] = Field(
+    dimensions: tuple[Annotated[str, AfterValidator(event_field)], ...] = Field(
         ("variant",),
         max_length=MAX_DIMENSIONS,
         description="Text fields of impressions and slates that split the figures into segments;"
@@ -320,15 +252,24 @@ class Settings(BaseSettings):
         max_length=MAX_WINDOWS,
         description=f"Sliding windows; a slide divides its size, into at most {MAX_PANES} panes.",
     )
-    attribution_window: Annotated[int, Duration("1ms", _LONGEST)] = Field(
+    attribution_window: Annotated[int, Duration("1ms", LONGEST)] = Field(
         1_800_000, description="Feedback counts for this long after its slate."
     )
-    allowed_lateness: Annotated[int, Duration("0", _LONGEST)] = Field(
+    allowed_lateness: Annotated[int, Duration("0", LONGEST)] = Field(
         60_000,
         description="How far an event may lie behind the newest; at most attribution_window.",
     )
-    max_clock_skew: Annotated[int, Duration("0", _LONGEST)] = Field(
+    max_clock_skew: Annotated[int, Duration("0", LONGEST)] = Field(
         60_000, description="How far an event's time may lie ahead of its record's."
+    )
+
+    # Experiments
+    experiments: tuple[ExperimentSettings, ...] = Field(
+        (),
+        max_length=MAX_EXPERIMENTS,
+        description="Comparisons of arms, each `{name: ranker-v2, arm: variant, control: A,"
+        " primary: ndcg@10}` and more: see [experiments](experiments.md). The state goes on when"
+        " one is added or removed.",
     )
 
     # Kafka
@@ -470,7 +411,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """Check relations of keys; each message names the key to change."""
-        kinds = [positive.kind for positive in self._positives()]
+        kinds = [positive.kind for positive in self.positives]
         _distinct("positives", kinds)
         for kind in self.gains.keys() - set(kinds):
             raise ValueError(f"gains: {kind!r} is not in positives, so nothing would gain by it")
@@ -494,19 +435,14 @@ class Settings(BaseSettings):
             )
         if self.checks and not (self.snapshots and self.outcomes):
             raise ValueError("checks: they need snapshots and outcomes, set both")
+        if self.experiments:
+            check_experiments(self.definition())
         return self
-
-    def _positives(self) -> tuple[Positive, ...]:
-        parts = [positive.partition(">=") for positive in self.positives]
-        return tuple(
-            Positive(kind.strip(), float(threshold) if at_least else None)
-            for kind, at_least, threshold in parts
-        )
 
     def definition(self) -> Definition:
         """Return the definition of the figures: the part that the state depends on."""
         return Definition(
-            positives=self._positives(),
+            positives=tuple(positive.definition() for positive in self.positives),
             gains=dict(self.gains),
             ndcg_gain=self.ndcg_gain,
             dimensions=self.dimensions,
@@ -519,6 +455,7 @@ class Settings(BaseSettings):
             allowed_lateness=self.allowed_lateness,
             max_clock_skew=self.max_clock_skew,
             max_segments=self.max_segments,
+            experiments=tuple(experiment.definition() for experiment in self.experiments),
         )
 
     @property

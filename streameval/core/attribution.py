@@ -31,8 +31,10 @@ from streameval.base.limits import (
     MAX_FEEDBACK_KINDS,
     MAX_LOGGED_FEEDBACK,
     MAX_TS,
+    MICRO,
     OTHER,
 )
+from streameval.base.scaled import scaled
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.ledger import POSITIVES, Ledger
@@ -68,6 +70,7 @@ class Attribution:
         self.overflow_feedback = 0  # since this object was made
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
         self._thresholds = [positive.threshold for positive in definition.positives]
+        self._valued = [positive.value != "none" for positive in definition.positives]
         self._window = definition.attribution_window
         self._due: list[tuple[int, int, Pending]] = []
         self._number = 0
@@ -172,6 +175,7 @@ class Attribution:
     def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
         """Attribute feedback, or let it wait; yield while an index is made."""
         users, kinds, thresholds = self.slates.users, self._kinds, self._thresholds
+        valued = self._valued
         for event in events:
             delta = self.ledger.delta(event.user_id, event.ts)
             kind = kinds.get(event.feedback)
@@ -182,6 +186,7 @@ class Attribution:
             if threshold is not None and event.value < threshold and not event.retract:
                 self.ignored += 1
                 continue
+            micro = scaled(event.value, MICRO) if valued[kind] and not event.retract else None
             user = users.get(event.user_id)
             if user is not None and event.request_id is not None:
                 named = self._named(user, event.request_id, event.item_id, event.ts)
@@ -191,9 +196,9 @@ class Attribution:
                         slate.dirty or slate.feedback or slate.provisional or event.retract
                     )
                     item, ts = event.item_id, event.ts
-                    self._credit(slate, item, kind, ts, event.retract, event.value)
+                    self._credit(slate, item, kind, ts, event.retract, event.value, micro)
                     if first:
-                        self.ledger.book_first(user, slate, item, kind, packed)
+                        self.ledger.book_first(user, slate, item, kind, ts, packed, micro)
                         delta[POSITIVES + kind] += 1
                         self.slates.note(slate)
                     else:
@@ -211,6 +216,7 @@ class Attribution:
                     event.retract,
                     self._number,
                     event.value,
+                    micro,
                 )
             )
 
@@ -374,9 +380,7 @@ class Attribution:
         if slate is None:
             self.waiting += 1
             return
-        slate.provisional = marked(
-            slate.provisional, pending.item, pending.kind, pending.ts, pending.retract
-        )
+        pending.mark_in(slate)
         self.slates.mark(slate)
 
     def _is_expired(self, user: User, pending: Pending) -> bool:
@@ -425,7 +429,9 @@ class Attribution:
             else:
                 # Its worth stays the same, so no flush has to look at the slate.
                 slate.provisional = unmarked(slate.provisional, item, kind)
-                self._credit(slate, item, kind, pending.ts, pending.retract, pending.value)
+                self._credit(
+                    slate, item, kind, pending.ts, pending.retract, pending.value, pending.micro
+                )
                 self.slates.note(slate)
 
     def _credit(  # noqa: PLR0917  # the fields of `LoggedFeedback`
@@ -436,14 +442,15 @@ class Attribution:
         ts: int,
         retract: bool,  # noqa: FBT001  # the same
         value: float,
+        micro: int | None,
     ) -> None:
         """Attribute feedback to an impression for good."""
-        slate.feedback = marked(slate.feedback, item, kind, ts, retract)
+        slate.feedback = marked(slate.feedback, item, kind, ts, retract, micro)
         known = slate.details
         if known is not None:
             known.log.append((item, kind, ts, value, retract))
             if len(known.log) > MAX_LOGGED_FEEDBACK:
-                records, _, _ = by_key(slate.feedback)[item, kind]
+                records, *_ = by_key(slate.feedback)[item, kind]
                 self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
                 # The log is bounded only when it has doubled, so an entry costs a constant.
                 if len(known.log) >= known.log_limit:

@@ -34,6 +34,7 @@ import numpy as np
 from streameval.base.errors import UnusableStateError
 from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.core.definition import Definition
+from streameval.core.experiments.sums import ArmSums, ExperimentSums, stored_sums
 from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.marks import NEVER
 from streameval.core.partition import Partition, drained
@@ -42,7 +43,7 @@ from streameval.core.slate import Slate, SlateIdentity, SlateRecord, record_iden
 from streameval.core.windows.panes import Pane, Windows
 from streameval.core.windows.tables import Table
 
-FORMAT = 5
+FORMAT = 7
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
 # Stand in a chunk's description where a pane chunk has the number of its window.
@@ -91,6 +92,7 @@ class Header(msgspec.Struct, array_like=True):
     chunks: list[ChunkInfo]
     attachments: list[str] = []
     finals: dict[str, Any] = {}
+    arm_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,7 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
         chunks=partition.chunks,
         attachments=list(attachments),
         finals={consumer.name: consumer.state() for consumer in partition.finals},
+        arm_fields=partition.definition.arm_fields,
     )
     packed = _pack(header)
     return _checksum(packed) + packed
@@ -303,6 +306,17 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
 def attachments_of(header: bytes) -> list[str]:
     """Return the names that were attached to the checkpoint of `header`."""
     return _decode(header).attachments
+
+
+def arm_sums_of(header: bytes, definition: Definition) -> list[ArmSums]:
+    """Return the sums of the definition's experiments that the checkpoint of `header` has.
+
+    Raises `UnusableStateError` for another definition or format.
+    """
+    decoded = _decode(header)
+    refuse_other_definition(decoded.definition, definition)
+    found = stored_sums(definition.experiments, decoded.finals.get(ExperimentSums.name))
+    return [arms for arms in found if arms is not None]
 
 
 def _decode(header: bytes) -> Header:
@@ -332,7 +346,6 @@ def restore(
     chunks: Mapping[str, bytes],
     *,
     keep_outcomes: bool = False,
-    keep_sums: bool = False,
     at_watermark: bool = False,
 ) -> Partition:
     """Return the partition as it was at the checkpoint.
@@ -343,9 +356,7 @@ def restore(
     """
     stored = _decode(header)
     refuse_other_definition(stored.definition, definition)
-    partition = Partition(
-        definition, journal=True, keep_outcomes=keep_outcomes, keep_sums=keep_sums
-    )
+    partition = Partition(definition, journal=True, keep_outcomes=keep_outcomes)
     partition.segments.restore(stored.segments, stored.segments_shown)
     partition.attribution.watermark = stored.watermark
     for state, settled in zip(partition.windows.states, stored.settled, strict=True):
@@ -365,20 +376,32 @@ def restore(
     versions.clear()
     records.reverse()
     while records:  # a record is freed once its slate is open: both need not fit in memory
-        partition.slates.enter(Slate.of(records.pop(), keep_details=keep_outcomes))
+        partition.slates.enter(_slate(records.pop(), partition, stored))
     partition.attribution.restore(pending)
     # Book all that is open. Slates that are final now were taken before the checkpoint.
+    consumers, partition.finals = partition.finals, []
     partition.flush()
     partition.update_windows()
-    consumers, partition.finals = partition.finals, []
     drained(partition.finalizing())
     partition.finals = consumers
     for consumer in consumers:
-        consumer.restore(stored.finals.get(consumer.name))
+        consumer.restore(stored.finals.get(consumer.name), stored.watermark)
     _restore_counters(partition, stored)
     if stored.reading_time is not None and not at_watermark:
         partition.windows.read_at(stored.reading_time)
     return partition
+
+
+def _slate(record: SlateRecord, partition: Partition, stored: Header) -> Slate:
+    """Return a stored slate with the arm fields of today, "" for one that was not read then."""
+    slate = Slate.of(record, keep_details=partition.slates.keep_details)
+    if slate.details is not None:
+        labels, definition = slate.details.labels, partition.definition
+        dimensions = len(definition.dimensions)
+        arms = dict(zip(stored.arm_fields, labels[dimensions:], strict=False))
+        today = (arms.get(name, "") for name in definition.arm_fields)
+        slate.details.labels = (*labels[:dimensions], *today)
+    return slate
 
 
 def _read(info: ChunkInfo, chunks: Mapping[str, bytes], type_: Any) -> Any:
@@ -421,3 +444,8 @@ def _restore_counters(partition: Partition, stored: Header) -> None:
         slate.unsaved = False
     slates.unsaved.clear()
     partition.windows.unsaved.clear()
+    if stored.arm_fields != partition.definition.arm_fields:
+        # The next header names other fields: it must not stand before labels of the old ones.
+        for user in slates.users.values():
+            for slate in user.open_slates():
+                slates.note(slate)

@@ -11,13 +11,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal
 
+from streameval.core.experiments.definition import Experiment
+
+ValueRule = Literal["none", "last", "sum", "max"]
+"""How the values of several feedbacks of one kind to one impression become one value (R24)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Positive:
-    """A kind of feedback that counts as success, from `threshold` on where one is set."""
+    """A kind of feedback that counts as success, from `threshold` on where one is set.
+
+    `value` says whether its values are figures too. `cap` bounds what one user adds to the means
+    of values.
+    """
 
     kind: str
     threshold: float | None = None
+    value: ValueRule = "none"
+    cap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ MAX_DIMENSIONS: Final = 4
 
 _EVENT_FIELDS = """
     type ts user_id item_id request_id position items score propensity feedback value retract
+    fallback latency_ms
 """
 _OUTCOME_COLUMNS = """
     partition offset request user time positions ranks shown scores propensities gains dt hour
@@ -48,6 +60,7 @@ _FIGURE_KEYS = """
     window basis k metric users impressions positives slates slates_with_positive maturity
     reason arm experiment le quantile job instance namespace
     precision recall ndcg map mrr hit_rate positive_rate positives_per_impression
+    name role control arms
 """
 RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
 """Names that no dimension may have: they would stand twice in an event, a row or a series."""
@@ -64,7 +77,8 @@ class Definition:
     """The definition of every figure (docs/metrics.md); defaults are the documented ones.
 
     `positives` have distinct kinds, `ks` rise strictly, window names are distinct, and
-    `allowed_lateness <= attribution_window`: the configuration model checks all of it.
+    `allowed_lateness <= attribution_window`: the configuration model checks all of it. No figure of
+    a window depends on the `experiments`, so state of other experiments can be used.
     """
 
     positives: tuple[Positive, ...] = (Positive("click"), Positive("like"))
@@ -77,6 +91,18 @@ class Definition:
     allowed_lateness: int = 60_000
     max_clock_skew: int = 60_000
     max_segments: int = 200
+    experiments: tuple[Experiment, ...] = ()
+
+    @property
+    def arm_fields(self) -> tuple[str, ...]:
+        """The fields of experiments' arms that are no dimensions, in the order of configuration."""
+        fields = (experiment.arm for experiment in self.experiments)
+        return tuple(dict.fromkeys(name for name in fields if name not in self.dimensions))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text fields of impressions and slates that are read: dimensions, then arm fields."""
+        return self.dimensions + self.arm_fields
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -102,7 +128,8 @@ class Definition:
         return float(self.gains.get(kind, 1.0))
 
     def described(self) -> dict[str, object]:
-        """Return the definition as plain values."""
+        """Return what stored state depends on as plain values: all but the experiments."""
         plain = asdict(self)
+        del plain["experiments"]
         plain["gains"] = {kind: self.gain(kind) for kind in sorted(self.kinds)}
         return plain

@@ -30,8 +30,10 @@ from streameval.base.limits import (
     MAX_ID_LENGTH,
     MAX_ITEMS,
     MAX_LABEL_LENGTH,
+    MAX_LATENCY,
     MAX_POSITION,
     MAX_TS,
+    MAX_VALUE,
     MIN_TS,
 )
 
@@ -75,11 +77,15 @@ else:
     Position = Annotated[
         int, msgspec.Meta(ge=1, le=MAX_POSITION, description="Rank in the slate, from 1.")
     ]
-    Number = float | None
+    Number = Annotated[float, msgspec.Meta(ge=-MAX_VALUE, le=MAX_VALUE)] | None
     Flag = bool | None
 
 Propensity = Annotated[
     float, msgspec.Meta(gt=0, le=1, description="Probability with which the item was shown here.")
+]
+
+Latency = Annotated[
+    float, msgspec.Meta(ge=0, le=MAX_LATENCY, description="Milliseconds the list took to make.")
 ]
 
 
@@ -93,6 +99,8 @@ class ImpressionEvent(msgspec.Struct, tag_field="type", tag="impression", gc=Fal
     position: Position | None = None
     score: float | None = None
     propensity: Propensity | None = None
+    fallback: bool | None = None
+    latency_ms: Latency | None = None
 
     whole: ClassVar[bool] = False
 
@@ -119,12 +127,17 @@ class SlateItem(msgspec.Struct, gc=False):
 
 
 class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False):
-    """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice."""
+    """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice.
+
+    A list without items showed nothing.
+    """
 
     ts: Timestamp
     user_id: Id
     request_id: Id
-    items: Annotated[tuple[Id | SlateItem, ...], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+    items: Annotated[tuple[Id | SlateItem, ...], msgspec.Meta(max_length=MAX_ITEMS)]
+    fallback: bool | None = None
+    latency_ms: Latency | None = None
 
     whole: ClassVar[bool] = True
 
@@ -230,8 +243,8 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 class EventDecoder:
     """Turns the values of records into events.
 
-    `labels` are the text fields of impressions and slates that are kept: the dimensions. An event
-    that is later than its record by more than `max_clock_skew` (ms) is `future`.
+    `labels` are the text fields of impressions and slates that are kept: dimensions and arms. An
+    event that is later than its record by more than `max_clock_skew` (ms) is `future`.
     """
 
     def __init__(self, labels: tuple[str, ...], max_clock_skew: int) -> None:
@@ -244,7 +257,7 @@ class EventDecoder:
     @classmethod
     def of(cls, definition: Definition) -> Self:
         """Return the decoder of events under `definition`."""
-        return cls(definition.dimensions, definition.max_clock_skew)
+        return cls(definition.labels, definition.max_clock_skew)
 
     def decode(self, value: bytes | None, record_timestamp: int | None = None) -> Event | Rejection:
         """Decode one record's value, as `decode_batch` does."""

@@ -7,7 +7,7 @@ divided once, at the end. An undefined figure stays None and never becomes 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,11 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import CLUSTERS, OTHER
+from streameval.base.limits import CLUSTERS, MAX_RANK, OTHER
 from streameval.core.definition import Definition
-from streameval.core.windows.aggregates import AGGREGATES, Active, Aggregate, SegmentView
-from streameval.core.windows.panes import Basis, Windows, WindowState
-from streameval.core.windows.tables import CellTotals
+from streameval.core.nowcast import ArrivalCurves, YoungPanes
+from streameval.core.windows.aggregate import (
+    Active,
+    Aggregate,
+    ClusteredAggregate,
+    SegmentAggregate,
+    SegmentView,
+)
+from streameval.core.windows.aggregates import AGGREGATES
+from streameval.core.windows.lists import DEEPER
+from streameval.core.windows.panes import Basis, Windows
+from streameval.core.windows.tables import CellTotals, SegmentTotals, runs
 
 BASES = ("live", "matured")
 Segment = tuple[str, ...]
@@ -33,8 +42,10 @@ class SegmentSums:
 
     By kind: `rate_means` (over users) and `rate_squares` (sums of squared deviations from the
     mean). `clusters` (n,) has the clusters of its users, rising. `by_cluster`, int64 (rows, n), has
-    a column for each cluster: the rows of all aggregates, one aggregate after another.
-    `mature_impressions` counts the live impressions that can no longer change.
+    a column for each cluster: the rows of all clustered aggregates, one aggregate after another.
+    `plain` has the counts of each aggregate without clusters, int64 (slots,). Of a live window,
+    `effective`, int64 (rows, n), has the effective counts (see `nowcast`), and `mature_impressions`
+    counts the impressions that can no longer change.
     """
 
     users: int
@@ -42,6 +53,8 @@ class SegmentSums:
     rate_squares: list[float]
     clusters: Ints
     by_cluster: Ints
+    plain: dict[str, Ints]
+    effective: Ints
     mature_impressions: int = 0
 
     def add(self, other: SegmentSums) -> None:
@@ -55,29 +68,37 @@ class SegmentSums:
             self.rate_squares[kind] += other.rate_squares[kind]
         self.users = users
         clusters = np.union1d(self.clusters, other.clusters)
+        parts = [(part, np.searchsorted(clusters, part.clusters)) for part in (self, other)]
         by_cluster = np.zeros((len(self.by_cluster), len(clusters)), np.int64)
-        for part in (self, other):
-            by_cluster[:, np.searchsorted(clusters, part.clusters)] += part.by_cluster
-        self.clusters, self.by_cluster = clusters, by_cluster
+        effective = np.zeros((len(self.effective), len(clusters)), np.int64)
+        for part, columns in parts:
+            by_cluster[:, columns] += part.by_cluster
+            effective[:, columns] += part.effective
+        self.clusters, self.by_cluster, self.effective = clusters, by_cluster, effective
+        self.plain = {name: counts + other.plain[name] for name, counts in self.plain.items()}
         self.mature_impressions += other.mature_impressions
 
     def spread(self, aggregates: Sequence[Aggregate]) -> SegmentView:
         """Return the sums with a place for each cluster there can be, by aggregate."""
         spread = np.zeros((len(self.by_cluster), CLUSTERS), np.int64)
         spread[:, self.clusters] = self.by_cluster
-        ends = list(accumulate(aggregate.cluster_rows for aggregate in aggregates))
+        effective = np.zeros((len(self.effective), CLUSTERS), np.int64)
+        effective[:, self.clusters] = self.effective
+        clustered = [one for one in aggregates if isinstance(one, ClusteredAggregate)]
+        ends = list(accumulate(aggregate.cluster_rows for aggregate in clustered))
         parts = np.split(spread, ends[:-1])
-        by_cluster = {a.name: part for a, part in zip(aggregates, parts, strict=True)}
-        return SegmentView(self.users, self.rate_means, self.rate_squares, by_cluster)
+        by_cluster = {a.name: part for a, part in zip(clustered, parts, strict=True)}
+        means, squares = self.rate_means, self.rate_squares
+        return SegmentView(self.users, means, squares, by_cluster, self.plain, effective)
 
 
 Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
-"""By (index of the window, basis), then by segment, if it has an impression in the window."""
+"""By (index of the window, basis), then by segment that has an impression or a slate in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sorted rows by section: `rates`, `ranking`, `maturity`, and those of other aggregates."""
+    """Sorted rows by section: that of each aggregate, and `maturity`."""
 
     sections: dict[str, list[Row]]
 
@@ -92,69 +113,109 @@ class Figures:
         return self.sections["ranking"]
 
     @property
+    def values(self) -> list[Row]:
+        """Rows by kind of feedback that has values."""
+        return self.sections["values"]
+
+    @property
+    def lists(self) -> list[Row]:
+        """One row a window, basis and segment."""
+        return self.sections["lists"]
+
+    @property
+    def ranks(self) -> list[Row]:
+        """Rows by kind of feedback and rank."""
+        return self.sections["ranks"]
+
+    @property
+    def nowcast(self) -> list[Row]:
+        """The share of the expected positives that has come, by kind of feedback."""
+        return self.sections["nowcast"]
+
+    @property
     def maturity(self) -> list[Row]:
         """The share of live impressions that can no longer change."""
         return self.sections["maturity"]
 
 
-def sums_of(windows: Windows, segments: list[Segment]) -> Sums:
-    """Return the sums of one partition at its reading time."""
+def sums_of(windows: Windows, segments: list[Segment], curves: ArrivalCurves) -> Sums:
+    """Return the sums of one partition at its reading time; `curves` are for its nowcasts."""
     sums: Sums = {}
     for index, state in enumerate(windows.states):
-        for name, basis in zip(BASES, (state.live, state.matured), strict=True):
-            sums[index, name] = _basis_sums(windows, basis, segments)
-        for segment, found in _mature_impressions(windows, state, segments).items():
-            sums[index, "live"][segment].mature_impressions = found
+        active = _active(windows, state.live)
+        sums[index, "live"] = _basis_sums(windows, state.live, active, segments)
+        young = YoungPanes(windows, state, active)
+        for segment, part in _parts(active, segments):
+            found = sums[index, "live"][segment]
+            found.effective = young.effective(curves, segment, part, found.by_cluster[:2])
+            young_impressions = int(young.counts[0][:, part].sum())
+            found.mature_impressions = int(found.by_cluster[0].sum()) - young_impressions
+        active = _active(windows, state.matured)
+        sums[index, "matured"] = _basis_sums(windows, state.matured, active, segments)
     return sums
 
 
-def _mature_impressions(
-    windows: Windows, state: WindowState, segments: list[Segment]
-) -> dict[Segment, int]:
-    """Return the impressions in a live window that can no longer change, by segment."""
-    mature = np.zeros(len(segments), np.int64)
-    of_cell, _ = windows.cells.arrays()
-    for pane in state.both():
-        for counts in pane.tables[0]:
-            np.add.at(mature, of_cell[counts.keys], counts.values[0])
-    return {s: found for s, found in zip(segments, mature.tolist(), strict=True) if found}
+def _active(windows: Windows, basis: Basis) -> Active:
+    """Return the cells that a basis shows."""
+    of_cell, cluster_of_cell = windows.cells.arrays()
+    counts = basis.totals[0]
+    assert isinstance(counts, CellTotals)
+    cells = np.flatnonzero((counts.of(0) | counts.of(1))[: len(windows.cells)])
+    keys = of_cell[cells] * CLUSTERS + cluster_of_cell[cells]
+    return Active(cells, keys, np.flatnonzero(np.bincount(keys)), counts.of(0)[cells] > 0)
+
+
+def _parts(active: Active, segments: list[Segment]) -> Iterator[tuple[Segment, slice]]:
+    """Yield each segment with its part of the keys that are there."""
+    of_key = active.there // CLUSTERS
+    for run in runs(of_key):
+        yield segments[int(of_key[run.start])], run
 
 
 def _basis_sums(
-    windows: Windows, basis: Basis, segments: list[Segment]
+    windows: Windows, basis: Basis, active: Active, segments: list[Segment]
 ) -> dict[Segment, SegmentSums]:
-    of_cell, cluster_of_cell = windows.cells.arrays()
     counts, positives, *_ = basis.totals
     assert isinstance(counts, CellTotals)
     assert isinstance(positives, CellTotals)
-    cells = np.flatnonzero(counts.of(0)[: len(windows.cells)])
-    of_segment = of_cell[cells]
-    keys = of_segment * CLUSTERS + cluster_of_cell[cells]
-    active = Active(cells, keys, np.flatnonzero(np.bincount(keys)))
+    cells = active.cells
+    of_segment = active.keys // CLUSTERS
+    impressions = counts.of(0)[cells]
+    named = list(zip(windows.aggregates, basis.totals, strict=True))
     by_cluster = np.concatenate(
         [
             aggregate.cluster_sums(totals, active)
-            for aggregate, totals in zip(windows.aggregates, basis.totals, strict=True)
+            for aggregate, totals in named
+            if isinstance(aggregate, ClusteredAggregate)
         ]
     )
-    impressions = counts.of(0)[cells]
-    rates = [positives.of(0, kind)[cells] / impressions for kind in range(positives.width)]
+    # A user with nothing but empty slates has no rate.
+    shown, segment_shown = cells, of_segment
+    if not active.with_impression.all():
+        shown, segment_shown = cells[active.with_impression], of_segment[active.with_impression]
+        impressions = counts.of(0)[shown]
+    rates = [positives.of(0, kind)[shown] / impressions for kind in range(positives.width)]
+    members = dict(_members(segment_shown))
     found: dict[Segment, SegmentSums] = {}
-    for index, chosen in _members(of_segment):
-        means, squares = [], []
-        for rate in rates:
-            mine = rate[chosen]
-            mean = float(mine.mean())
-            means.append(mean)
-            squares.append(float(np.square(mine - mean).sum()))
-        first = index * CLUSTERS
-        part = slice(*np.searchsorted(active.there, (first, first + CLUSTERS)).tolist())
-        found[segments[index]] = SegmentSums(
-            users=int(np.count_nonzero(of_segment == index)),
+    for segment, part in _parts(active, segments):
+        index = int(active.there[part.start]) // CLUSTERS
+        means, squares = [0.0] * len(rates), [0.0] * len(rates)
+        for kind, rate in enumerate(rates if index in members else ()):
+            mine = rate[members[index]]
+            means[kind] = mean = float(mine.mean())
+            squares[kind] = float(np.square(mine - mean).sum())
+        found[segment] = SegmentSums(
+            users=int(np.count_nonzero(segment_shown == index)),
             rate_means=means,
             rate_squares=squares,
-            clusters=active.there[part] - first,
+            clusters=active.there[part] - index * CLUSTERS,
             by_cluster=by_cluster[:, part],
+            plain={
+                aggregate.name: totals.of(index)
+                for aggregate, totals in named
+                if isinstance(aggregate, SegmentAggregate) and isinstance(totals, SegmentTotals)
+            },
+            effective=np.zeros((0, part.stop - part.start), np.int64),
         )
     return found
 
@@ -220,7 +281,8 @@ class ShownSegments:
 def figures(definition: Definition, sums: Sums) -> Figures:
     """Return the rows of all windows, bases and segments that have an impression."""
     aggregates = [aggregate(definition) for aggregate in AGGREGATES]
-    names = [*(one.section for one in AGGREGATES if one.section != "maturity"), "maturity"]
+    in_order = (one.section for one in AGGREGATES if one.section != "maturity")
+    names = [*dict.fromkeys(in_order), "maturity"]
     sections: dict[str, list[Row]] = {name: [] for name in names}
     for (index, basis), segments in sums.items():
         window = definition.windows[index].name
@@ -232,13 +294,27 @@ def figures(definition: Definition, sums: Sums) -> Figures:
                     {"window": window, "basis": basis, **labels, **row}
                     for row in aggregate.figures(view)
                 ]
-            if basis == "live":
-                share = found.mature_impressions / int(view.impressions.sum())
+                if basis == "live":
+                    sections[aggregate.section] += [
+                        {"window": window, "basis": "nowcast", **labels, **row}
+                        for row in aggregate.nowcast(view)
+                    ]
+            impressions = int(view.impressions.sum())
+            if basis == "live" and impressions:
+                share = found.mature_impressions / impressions
                 sections["maturity"].append({"window": window, **labels, "maturity": share})
 
     def by_labels(row: Row) -> tuple[Any, ...]:
         labels = tuple(row[name] for name in definition.dimensions)
-        return row["window"], row.get("basis", ""), labels, row.get("feedback", row.get("k", ""))
+        key = row.get("feedback", row.get("k", ""))
+        rank = row.get("rank", 0)
+        return (
+            row["window"],
+            row.get("basis", ""),
+            labels,
+            key,
+            MAX_RANK if rank == DEEPER else rank,
+        )
 
     return Figures({name: sorted(rows, key=by_labels) for name, rows in sections.items()})
 

@@ -15,20 +15,20 @@ import numpy as np
 from streameval.base.arrays import Ints
 from streameval.base.limits import FLUSH_STEP
 from streameval.core.definition import Definition
+from streameval.core.delays import bucket_of, delay_edges, slots_of
+from streameval.core.list_shapes import ListShapes
 from streameval.core.marks import NEVER, several
-from streameval.core.metrics import RelevantItems
-from streameval.core.relevance import of_one, relevance
+from streameval.core.relevance import of_one, relevance, with_value
 from streameval.core.segments import Segments
-from streameval.core.slate import NO_FEEDBACK, Slate
+from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 from streameval.core.users import User
-from streameval.core.windows.aggregates import (
-    Aggregate,
-    CountRows,
-    PositiveRows,
-    ScoreRows,
-)
+from streameval.core.windows.aggregate import Aggregate
+from streameval.core.windows.aggregates import CountRows, PositiveRows, ScoreRows
 from streameval.core.windows.cells import Cells
+from streameval.core.windows.delays import DelayRows
+from streameval.core.windows.lists import LatencyRows, ListRows
 from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.values import ValueRows
 
 K = TypeVar("K", bound=Hashable)
 
@@ -46,10 +46,16 @@ Added = tuple[int, int]
 
 
 class SegmentChanges(NamedTuple):
-    """Bookings of one flush: impressions by segment, positives by segment and index of the kind."""
+    """Bookings of one flush: impressions by segment, positives by segment and index of the kind.
+
+    `latencies` (us) by segment are those of lists that were booked with a latency. `delays` are
+    those added, by slot of `core.delays`.
+    """
 
     impressions: dict[tuple[str, ...], Added]
     positives: dict[tuple[tuple[str, ...], int], Added]
+    latencies: dict[tuple[str, ...], list[int]]
+    delays: dict[int, int]
 
 
 class Rows(NamedTuple):
@@ -58,11 +64,19 @@ class Rows(NamedTuple):
     counts: CountRows
     positives: PositiveRows
     scores: ScoreRows
+    values: ValueRows
+    lists: ListRows
+    latencies: LatencyRows
+    ranks: ListRows
+    delays: DelayRows
 
     @property
     def size(self) -> int:
         """The number of rows."""
         return sum(map(len, self))
+
+
+DELAYS: Final = Rows._fields.index("delays")
 
 
 class Ledger:
@@ -75,14 +89,17 @@ class Ledger:
         self, definition: Definition, segments: Segments, aggregates: Sequence[Aggregate]
     ) -> None:
         self.gains = [definition.gain(kind) for kind in definition.kinds]
+        self.rules = [positive.value for positive in definition.positives]
+        self.edges = delay_edges(definition.attribution_window)
         self.cells = Cells()
         self.aggregates = aggregates
         self.rows = self._empty()
         self.deltas: dict[str, UserDelta] = {}
-        self.changes = SegmentChanges({}, {})
+        self.changes = SegmentChanges({}, {}, {}, {})
         self.duplicate_feedback = 0
         self.no_positives = (0,) * len(self.gains)
         self._segments = segments
+        self.shapes = ListShapes(definition)
 
     def delta(self, user_id: str, ts: int) -> UserDelta:
         """Return the delta of a user, who has an event at `ts`."""
@@ -102,16 +119,33 @@ class Ledger:
             user.cell_segment = segment
         return user.cell
 
-    def book_first(self, user: User, slate: Slate, item: str, kind: int, packed: int) -> None:
-        """Book the first feedback to a slate whose impressions are booked."""
-        gain = self.gains[kind]
-        rank = slate.rank(item, packed) if gain > 0 else 0
-        slate.booked = of_one(kind, len(self.gains), gain, rank, scored=True)
-        _, relevant, _ = slate.booked
-        assert relevant is not None, "a slate with a request is scored"
-        cell = self.cell(user, slate.segment)
-        self.rows.positives.add(slate.time, cell, kind, 1)
-        self.rows.scores.add(slate.time, cell, relevant, 1)
+    def book_first(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fields
+        self,
+        user: User,
+        slate: Slate,
+        item: str,
+        kind: int,
+        ts: int,
+        packed: int,
+        micro: int | None,
+    ) -> None:
+        """Book the first feedback to a slate whose impressions are booked; `micro` is its value."""
+        time, cell = slate.time, self.cell(user, slate.segment)
+        rank, bucket = slate.rank(item, packed), bucket_of(self.edges, ts - time)
+        judged = of_one(kind, len(self.gains), self.gains[kind], rank, bucket)
+        if micro:
+            judged = with_value(judged, kind, micro)
+            self.rows.values.add(time, cell, kind, micro)
+        slate.booked = judged
+        assert judged.relevant is not None, "a slate with a request is scored"
+        self.rows.positives.add(time, cell, kind, 1)
+        self.rows.scores.add(time, cell, judged.relevant, 1)
+        self.rows.delays.add(time, cell, (), judged.delays)
+        known = slate.booked_list
+        assert known is not None, "its impressions are booked"
+        shape = self.shapes.of(known.size, known.ranks, fallback=known.fallback, hits=judged.hits)
+        self.rows.lists.add(time, cell, known, shape)
+        slate.booked_list = shape
 
     def booking(
         self, slates: Iterable[Slate], users: Mapping[str, User], note: Callable[[Slate], None]
@@ -133,10 +167,10 @@ class Ledger:
             self._book(slate, users[slate.user])
         rows, self.rows = self.rows, self._empty()
         tables = [
-            TimedTable(np.array(buffer.times, np.int64), aggregate.table(buffer, self.cells))
+            aggregate.table(buffer, self.cells)
             for aggregate, buffer in zip(self.aggregates, rows, strict=True)
         ]
-        self.changes = self._changes(tables[0].table, tables[1].table)
+        self.changes = self._changes([part.table for part in tables], rows.latencies)
         return tables
 
     def take_deltas(self) -> list[UserDelta]:
@@ -169,6 +203,8 @@ class Ledger:
                 self.rows.counts.add(time, cell, more, 0)
         if slate.feedback or slate.provisional or slate.booked is not NO_FEEDBACK:
             self._judge(slate, delta, cell)
+        if slate.request is not None:
+            self.book_list(slate, cell)
 
     def _retract(self, slate: Slate, delta: UserDelta) -> None:
         """Undo all bookings of a slate that moved to another time or segment."""
@@ -177,44 +213,63 @@ class Ledger:
         self.rows.counts.add(slate.booked_time, cell, -slate.booked_impressions, -is_slate)
         delta[IMPRESSIONS] -= slate.booked_impressions
         delta[SLATES] -= is_slate
-        _, _, duplicates = slate.booked
-        self._book_positives(slate, delta, cell, None)
-        self._book_score(slate, cell, None)
-        slate.booked = (None, None, duplicates)
+        self._book_worth(slate, delta, cell, NO_FEEDBACK)
+        slate.booked = NO_FEEDBACK._replace(duplicates=slate.booked.duplicates)
+        if slate.booked_list is not None:
+            self.rows.lists.add(slate.booked_time, cell, slate.booked_list, None)
+            self.rows.latencies.add(slate.booked_time, cell, slate.booked_extras, 0)
+            slate.booked_list, slate.booked_extras = None, 0
 
     def _judge(self, slate: Slate, delta: UserDelta, cell: int) -> None:
-        judged = relevance(slate, self.gains)
-        positives, relevant, duplicates = judged
-        before = slate.booked
-        self.duplicate_feedback += duplicates - before[2]
-        if positives != before[0]:
-            self._book_positives(slate, delta, cell, positives)
-        if relevant != before[1]:
-            self._book_score(slate, cell, relevant)
+        judged = relevance(slate, self.gains, self.rules, self.edges)
+        self.duplicate_feedback += judged.duplicates - slate.booked.duplicates
+        self._book_worth(slate, delta, cell, judged)
         slate.booked = judged
 
-    def _book_positives(
-        self, slate: Slate, delta: UserDelta, cell: int, positives: tuple[int, ...] | None
-    ) -> None:
-        before, after = slate.booked[0] or self.no_positives, positives or self.no_positives
-        for kind, count in enumerate(after):
-            change = count - before[kind]
-            if change:
-                self.rows.positives.add(slate.booked_time, cell, kind, change)
-                delta[POSITIVES + kind] += change
+    def _book_worth(self, slate: Slate, delta: UserDelta, cell: int, after: Relevance) -> None:
+        """Book positives, score and values of a slate that is worth `after` now."""
+        before, time, rows = slate.booked, slate.booked_time, self.rows
+        if after.positives != before.positives:
+            booked = before.positives or self.no_positives
+            for kind, count in enumerate(after.positives or self.no_positives):
+                change = count - booked[kind]
+                if change:
+                    rows.positives.add(time, cell, kind, change)
+                    delta[POSITIVES + kind] += change
+        if after.relevant != before.relevant:
+            if before.relevant is not None:
+                rows.scores.add(time, cell, before.relevant, -1)
+            if after.relevant is not None:
+                rows.scores.add(time, cell, after.relevant, 1)
+        rows.delays.add(time, cell, before.delays, after.delays)
+        if after.values != before.values:
+            for kind, micro in before.values:
+                rows.values.add(time, cell, kind, -micro)
+            for kind, micro in after.values:
+                rows.values.add(time, cell, kind, micro)
 
-    def _book_score(self, slate: Slate, cell: int, relevant: RelevantItems | None) -> None:
-        booked = slate.booked[1]
-        if booked is not None:
-            self.rows.scores.add(slate.booked_time, cell, booked, -1)
-        if relevant is not None:
-            self.rows.scores.add(slate.booked_time, cell, relevant, 1)
+    def book_list(self, slate: Slate, cell: int) -> None:
+        """Book shape and latency of the list of a slate with a request."""
+        size, ranks = slate.list_ranks()
+        extras, known = slate.extras, slate.booked_list
+        shape = self.shapes.of(size, ranks, fallback=extras & 1, hits=slate.booked.hits)
+        if shape is not known:
+            self.rows.lists.add(slate.time, cell, known, shape)
+            slate.booked_list = shape
+        if extras != slate.booked_extras:
+            self.rows.latencies.add(slate.time, cell, slate.booked_extras, extras)
+            slate.booked_extras = extras
 
     def _empty(self) -> Rows:
-        return Rows(*(aggregate.rows() for aggregate in self.aggregates))
+        rows = Rows(*(aggregate.rows() for aggregate in self.aggregates))
+        return rows._replace(ranks=rows.lists)  # two views of the same lists
 
-    def _changes(self, counts: Table, positives: Table) -> SegmentChanges:
+    def _changes(self, tables: Sequence[Table], latencies: LatencyRows) -> SegmentChanges:
+        counts, positives, *_ = tables
         values = self._segments.values
+        measured: dict[tuple[str, ...], list[int]] = {}
+        for cell, latency in latencies.begun():
+            measured.setdefault(values[self.cells.segments[cell]], []).append(latency)
         segments, _ = self.cells.arrays()
         impressions = _by_key(segments[counts.keys], counts.values[0])
         kinds = len(self.gains)
@@ -225,7 +280,15 @@ class Ledger:
                 ((values[key // kinds], key % kinds), added)
                 for key, added in _by_key(keys, positives.values[0]).items()
             ),
+            measured,
+            _added_slots(tables[DELAYS], slots_of(kinds)),
         )
+
+
+def _added_slots(delays: Table, slots: int) -> dict[int, int]:
+    """Return the delays added by slot, over all segments; retracted ones stay in a histogram."""
+    changes = _by_key(delays.keys.astype(np.int64) % slots, delays.values[0])
+    return {slot: added for slot, (added, _) in changes.items() if added}
 
 
 def _by_key(keys: Ints, changes: Any) -> dict[int, Added]:

@@ -12,13 +12,23 @@ from operator import itemgetter
 from typing import Final
 
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
+from streameval.core.definition import ValueRule
 
 NEVER: Final = -1
 """A time (ms) before all others, and an unknown offset or index."""
+NO_MARK: Final = (0, NEVER, NEVER, NEVER, ())
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
-FeedbackMark = tuple[int, int, int]  # records, latest positive ts, latest retraction ts
-LoneMark = tuple[str, int, int, int, int]
+ValueEntries = tuple[tuple[int, int], ...]
+"""Distinct (ts, value in 10**-6), rising: at most `MAX_LOGGED_FEEDBACK`, the largest."""
+FeedbackMark = tuple[
+    int,  # records
+    int,  # earliest positive ts
+    int,  # latest positive ts
+    int,  # latest retraction ts
+    ValueEntries,  # of the positives, where the values of this kind are figures
+]
+LoneMark = tuple[str, int, int, int, int, int, ValueEntries]
 """The key and the mark of the only feedback to a slate."""
 Marks = LoneMark | dict[FeedbackKey, FeedbackMark]
 StoredMarks = list[tuple[FeedbackKey, FeedbackMark]]
@@ -58,41 +68,42 @@ def restored(marks: StoredMarks | None) -> Marks | None:
     return dict(marks) if more else (*key, *mark)
 
 
-def marked(
+def marked(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fields
     marks: Marks | None,
     item: str,
     kind: int,
     ts: int,
-    retract: bool,  # noqa: FBT001  # on the hot path, in the order of a feedback's fields
+    retract: bool,  # noqa: FBT001  # the same
+    micro: int | None,
 ) -> Marks:
     """Return `marks` with one more record: the latest positive and the latest retraction stay.
 
-    A dict of marks is changed in place.
+    `micro` is the record's value in 10**-6, None where the values of its kind are no figures. A
+    dict of marks is changed in place.
     """
+    entries: ValueEntries = () if micro is None else ((ts, micro),)
     if marks is None:
-        return (item, kind, 1, NEVER, ts) if retract else (item, kind, 1, ts, NEVER)
+        moments = (NEVER, NEVER, ts) if retract else (ts, ts, NEVER)
+        return (item, kind, 1, *moments, entries)
     marks = by_key(marks)
-    records, positive, retraction = marks.get((item, kind), (0, NEVER, NEVER))
-    if retract:
-        retraction = max(retraction, ts)
-    else:
-        positive = max(positive, ts)
-    marks[item, kind] = (records + 1, positive, retraction)
+    known = marks.get((item, kind), NO_MARK)
+    one = (1, NEVER, NEVER, ts, ()) if retract else (1, ts, ts, NEVER, entries)
+    marks[item, kind] = _joined(known, one)
     return marks
 
 
 def unmarked(marks: Marks | None, item: str, kind: int) -> Marks | None:
     """Return `marks` without one record, the oldest of its item and kind.
 
-    Its ts may stay, because the caller has entered the record elsewhere.
+    Its ts and value may stay, because the caller has entered the record elsewhere.
     """
     assert marks is not None, "a record that is removed was entered"
     if not isinstance(marks, dict):
-        _, _, records, positive, retraction = marks
-        return (item, kind, records - 1, positive, retraction) if records > 1 else None
-    records, positive, retraction = marks[item, kind]
+        _, _, records, *rest = marks
+        return (item, kind, records - 1, *rest) if records > 1 else None  # type: ignore[return-value]  # these
+    records, first, positive, retraction, entries = marks[item, kind]
     if records > 1:
-        marks[item, kind] = (records - 1, positive, retraction)
+        marks[item, kind] = (records - 1, first, positive, retraction, entries)
     else:
         del marks[item, kind]
     return marks or None
@@ -112,10 +123,38 @@ def merged(marks: Marks | None, more: Marks | None) -> Marks | None:
     if marks is None or more is None:
         return marks or more
     both = dict(by_key(marks))
-    for key, (records, positive, retraction) in by_key(more).items():
-        known = both.get(key, (0, NEVER, NEVER))
-        both[key] = (known[0] + records, max(known[1], positive), max(known[2], retraction))
+    for key, mark in by_key(more).items():
+        both[key] = _joined(both.get(key, NO_MARK), mark)
     return both
+
+
+def _joined(one: FeedbackMark, other: FeedbackMark) -> FeedbackMark:
+    entries = one[4] or other[4]
+    if one[4] and other[4]:
+        entries = tuple(sorted({*one[4], *other[4]})[-MAX_LOGGED_FEEDBACK:])
+    return (
+        one[0] + other[0],
+        min(one[1], other[1]) if NEVER not in {one[1], other[1]} else max(one[1], other[1]),
+        max(one[2], other[2]),
+        max(one[3], other[3]),
+        entries,
+    )
+
+
+def value_of(rule: ValueRule, mark: FeedbackMark) -> int:
+    """Return the value of one impression and kind in 10**-6: 0 where no entry counts.
+
+    The entries later than the latest retraction count: by `rule` the latest of them (at equal ts
+    the larger), their sum, or the largest.
+    """
+    *_, retraction, entries = mark
+    counted = [entry for entry in entries if entry[0] > retraction]
+    if not counted:
+        return 0
+    if rule == "last":
+        return counted[-1][1]
+    values = [micro for _, micro in counted]
+    return sum(values) if rule == "sum" else max(values)
 
 
 def bounded(log: Iterable[LoggedFeedback]) -> list[LoggedFeedback]:

@@ -47,6 +47,7 @@ class SlateRun(msgspec.Struct, gc=False, eq=False):
     `shown` has the newest ts of each segment.
     """
 
+    slate: Slate
     items: dict[str, int]
     user: str
     labels: Labels
@@ -84,6 +85,8 @@ class SlateRun(msgspec.Struct, gc=False, eq=False):
             if ts > self.shown[self.segment]:  # noqa: PLR1730  # the same
                 self.shown[self.segment] = ts
         items[_share(item, item)] = ((ts - self.anchor) << POSITION_BITS) + (event.position or 0)
+        if event.latency_ms is not None or event.fallback:
+            self.slate.note_extras(event)
         if self.details is not None:
             self.details.keep_score(item, event.score, event.propensity)
         return True
@@ -115,7 +118,8 @@ class OpenSlates:
         self.ledger = ledger
         self.journal = journal
         self.keep_details = keep_details
-        self.labels_of = label_reader(definition.dimensions)
+        self.labels_of = label_reader(definition.labels)
+        self._labels = len(definition.labels)
         self.users: dict[str, User] = {}
         self.dirty: list[Slate] = []
         # Open slates by their request since the last flush.
@@ -173,6 +177,8 @@ class OpenSlates:
             self._detail(slate, event, labels).keep_score(
                 event.item_id, event.score, event.propensity
             )
+        if event.latency_ms is not None or event.fallback:
+            slate.note_extras(event)
         if user.watched:
             self.fresh.setdefault(slate, slate.size())
         self._show(user, slate, event.item_id, ts, event.position or 0)
@@ -205,10 +211,10 @@ class OpenSlates:
             self.recent.clear()
         details = slate.details
         decides = segment != slate.segment or (
-            details is not None
-            and details.labels != label_values(labels, len(self.segments.dimensions))
+            details is not None and details.labels != label_values(labels, self._labels)
         )
         run = self.recent[slate.request] = SlateRun(
+            slate,
             slate.items,
             slate.user,
             labels,
@@ -238,10 +244,11 @@ class OpenSlates:
                 slate = self._add_whole(user, event, segment)
             else:
                 slate = self._open_whole(user, event, segment)
-                size = slate.booked_impressions
+                size, cell = slate.booked_impressions, ledger.cell(user, segment)
                 delta[SLATES] += 1
                 delta[IMPRESSIONS] += size
-                book(ts, ledger.cell(user, segment), size, 1)
+                book(ts, cell, size, 1)
+                ledger.book_list(slate, cell)
             if self.keep_details:
                 details = self._detail(slate, event, labels)
                 for item, (score, propensity) in event.details.items():
@@ -253,6 +260,8 @@ class OpenSlates:
         size = len(event.items)
         items = whole_items(event)
         slate = Slate(user.id, request, ts, segment, ts, items, ts, segment, size, self.journal)
+        if event.latency_ms is not None or event.fallback:
+            slate.note_extras(event)
         user.slates[request] = slate
         if self.journal:
             self.unsaved.append(slate)
@@ -265,6 +274,8 @@ class OpenSlates:
     def _add_whole(self, user: User, event: SlateEvent, segment: int) -> Slate:
         """Add a list whose request is known: its items join that slate, or begin a new one."""
         slate = self._join(user, event.request_id, event.ts, segment)
+        if event.latency_ms is not None or event.fallback:
+            slate.note_extras(event)
         if user.watched:
             self.fresh.setdefault(slate, slate.size())
         for item, position in event.positions.items():
@@ -274,13 +285,21 @@ class OpenSlates:
     def _detail(
         self, slate: Slate, event: ImpressionEvent | SlateEvent, labels: Labels
     ) -> SlateDetails:
-        """Keep the labels of the slate's earliest event (ties: the smaller values)."""
+        """Keep the labels of the slate's earliest event (ties: the smaller values).
+
+        Of two segments the smaller stays as a whole. Arms of experiments are compared field by
+        field, so none depends on the fields of another experiment.
+        """
         known = slate.details
-        values = label_values(labels, len(self.segments.dimensions))
+        values = label_values(labels, self._labels)
         if known is None:
             known = slate.details = SlateDetails(self.offset, event.ts, values, {}, [])
-        elif (event.ts, values) < (known.ts, known.labels):
+        elif event.ts < known.ts:
             known.ts, known.labels = event.ts, values
+        elif event.ts == known.ts and values != known.labels:
+            arms = len(self.segments.dimensions)
+            segment = min(values[:arms], known.labels[:arms])
+            known.labels = (*segment, *map(min, values[arms:], known.labels[arms:]))
         return known
 
     def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:

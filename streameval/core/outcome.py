@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from streameval.base.limits import MILLI
 from streameval.core.marks import bounded
 from streameval.core.relevance import gains_of
 from streameval.core.slate import POSITION_BITS, POSITION_MASK, Slate
@@ -47,9 +48,9 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
     """One slate, or one impression without a request (`request` None): lists are parallel.
 
     Items come in the order of rank. `positions` are as sent (None: absent), `shown` is the ts (ms)
-    at which each item was shown, and `gains` are 0 for items without a positive. The record at
-    `offset` opened the slate. Its earliest event gave `time` (ms) and `labels` (by dimension, ""
-    where absent).
+    at which each item was shown, and `gains` are 0 for items without a positive. `latency_ms` is
+    None where no event gave one. The record at `offset` opened the slate. Its earliest event gave
+    `time` (ms) and `labels` (by dimension, "" where absent).
     """
 
     offset: int
@@ -65,6 +66,8 @@ class Outcome(msgspec.Struct, gc=False, frozen=True):
     propensities: list[float | None]
     gains: list[float]
     feedback: list[FeedbackOutcome]
+    fallback: bool = False
+    latency_ms: float | None = None
 
 
 def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outcome:
@@ -95,4 +98,6 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
             FeedbackOutcome(index[item], kinds[kind], value, ts - slate.time, retract)
             for item, kind, ts, value, retract in bounded(known.log)
         ],
+        fallback=bool(slate.extras & 1),
+        latency_ms=(slate.extras // 2 - 1) / MILLI if slate.extras > 1 else None,
     )

@@ -15,16 +15,19 @@ Everything is a function of the log: no figure depends on where a batch or a flu
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
+from streameval.base.arrays import Ints
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
+from streameval.core.experiments.sums import ExperimentSums
 from streameval.core.figures import Sums, document, sums_of
-from streameval.core.final_slates import FinalConsumer, FinalSums
+from streameval.core.final_slates import FinalConsumer
 from streameval.core.ledger import Ledger, SegmentChanges, UserDelta
 from streameval.core.marks import NEVER
+from streameval.core.nowcast import ArrivalCurves, DelaysBySegment, delays_of
 from streameval.core.open_slates import OpenSlates
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.segments import Segments
@@ -34,6 +37,7 @@ from streameval.core.windows.panes import Windows
 from streameval.core.windows.tables import TimedTable
 
 MOST_BOOKED = 30_000  # rows that wait for the windows
+HANDED_OVER = 1_000  # final slates taken in together: 2 ms
 
 T = TypeVar("T")
 
@@ -42,8 +46,8 @@ class Partition:
     """The state of one Kafka partition under a definition.
 
     `journal` keeps what changed for the next checkpoint; a finite replay needs none.
-    `keep_outcomes` keeps final slates for `outcomes_of`. With `keep_sums`, `finals` has the sums of
-    all final slates, whose state is part of the checkpoint.
+    `keep_outcomes` keeps final slates for `outcomes_of`. `finals` take in each final slate once,
+    and their state is part of the checkpoint: the sums of the `experiments`, if there are any.
     """
 
     def __init__(
@@ -52,22 +56,28 @@ class Partition:
         *,
         journal: bool = False,
         keep_outcomes: bool = False,
-        keep_sums: bool = False,
     ) -> None:
         self.definition = definition
         self.journal = journal
+        self.keep_outcomes = keep_outcomes
         self.segments = Segments(
-            definition.dimensions, definition.max_segments, definition.segment_span
+            definition.dimensions,
+            definition.max_segments,
+            definition.segment_span,
+            len(definition.labels),
         )
         aggregates = [aggregate(definition) for aggregate in AGGREGATES]
         self.ledger = Ledger(definition, self.segments, aggregates)
         self.slates = OpenSlates(
-            definition, self.segments, self.ledger, journal=journal, keep_details=keep_outcomes
+            definition,
+            self.segments,
+            self.ledger,
+            journal=journal,
+            keep_details=keep_outcomes or bool(definition.arm_fields),
         )
-        self.finals: list[FinalConsumer] = []
-        if keep_sums:
-            self.finals.append(FinalSums(self.segments, aggregates))
-        self.slates.keep_finalized = keep_outcomes or keep_sums
+        self.experiments = ExperimentSums(definition, self.segments, aggregates)
+        self.finals: list[FinalConsumer] = [self.experiments] if definition.experiments else []
+        self.slates.keep_finalized = keep_outcomes or bool(self.finals)
         self.attribution = Attribution(definition, self.slates, self.ledger)
         self.windows = Windows(definition, self.ledger.cells, aggregates, journal=journal)
         self.rejected = dict.fromkeys(REASONS, 0)
@@ -75,6 +85,7 @@ class Partition:
         self._booked: list[list[TimedTable]] = []
         self._booked_rows = 0
         self._flushed: int | None = None
+        self._outcomes: list[Slate] = []
 
     # ---------------------------------------------------------------- reading
 
@@ -113,6 +124,11 @@ class Partition:
         }
 
     @property
+    def waiting_outcomes(self) -> int:
+        """The number of final slates that `finalizing` would return."""
+        return len(self._outcomes)
+
+    @property
     def overflow(self) -> dict[str, int]:
         """The number beyond each bound, by the bound."""
         return {
@@ -121,13 +137,31 @@ class Partition:
             "segments": self.segments.overflowed,
         }
 
-    def sums(self, reading_time: int | None = None) -> Sums:
-        """Return the windows at T = max(watermark, `reading_time`, every T before); flush first."""
-        if self.watermark is None:
+    def delays(self, reading_time: int | None = None) -> dict[tuple[str, ...], Ints]:
+        """Return the delays that nowcasts take, by segment; T is as for `sums`; flush first."""
+        if not self._read(reading_time):
             return {}
+        return delays_of(self.windows, self.segments.values)
+
+    def sums(self, reading_time: int | None = None, delays: DelaysBySegment | None = None) -> Sums:
+        """Return the windows at T = max(watermark, `reading_time`, every T before); flush first.
+
+        Sums of partitions add up where all took the same `delays`, those of all of them together;
+        without, they are those of this partition.
+        """
+        if not self._read(reading_time):
+            return {}
+        if delays is None:
+            delays = self.delays(reading_time)
+        return sums_of(self.windows, self.segments.values, ArrivalCurves(self.definition, delays))
+
+    def _read(self, reading_time: int | None) -> bool:
+        """Move the windows to T; False before the first event."""
+        if self.watermark is None:
+            return False
         self.update_windows()
         self.windows.read_at(max(self.watermark, reading_time or 0))
-        return sums_of(self.windows, self.segments.values)
+        return True
 
     def document(
         self, reading_time: int | None = None, users: dict[str, Any] | None = None
@@ -153,16 +187,33 @@ class Partition:
         """Finalize every slate that can be, in steps of bounded work; call it after a flush.
 
         Returns the slates finalized since the last call, in the form for `outcomes_of`: without
-        those that are older than their details.
+        those that are older than their details. None where no outcomes are kept.
         """
-        if self.watermark is not None:
-            yield from self.slates.closing(self.watermark, exactly=True)
-        slates, self.slates.finalized = self.slates.finalized, []
+        yield from self._closing(exactly=True)
         for consumer in self.finals:
-            consumer.add(slates)
+            consumer.settle()
+        slates, self._outcomes = self._outcomes, []
         return [
             slate for slate in slates if slate.details is not None and slate.details.ts != NEVER
         ]
+
+    def _closing(self, *, exactly: bool = False) -> Iterator[None]:
+        """Finalize slates, and hand them to the consumers while their segments are known."""
+        if self.watermark is None:
+            return
+        for _ in self.slates.closing(self.watermark, exactly=exactly):
+            if len(self.slates.finalized) >= HANDED_OVER:
+                self._hand_over()
+            yield
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        slates, self.slates.finalized = self.slates.finalized, []
+        if slates:
+            for consumer in self.finals:
+                consumer.add(slates)
+        if self.keep_outcomes:
+            self._outcomes += slates
 
     def outcomes_of(self, slates: Sequence[Slate]) -> list[Outcome]:
         """Return their rows; it touches no state, so another thread may do it (15 us each)."""
@@ -185,7 +236,7 @@ class Partition:
         self._booked_rows += sum(len(table.times) for table in tables)
         deltas = self.ledger.take_deltas()
         if self.watermark is not None:
-            yield from slates.closing(self.watermark)
+            yield from self._closing()
             self.windows.reading_time = max(self.watermark, self.reading_time or 0)
         self._flushed = self.watermark
         crowded = self.windows.crowded

@@ -20,6 +20,7 @@ PendingRecord = tuple[
     int,  # index of the kind
     bool,  # retract
     float,  # value
+    int | None,  # value in 10**-6, where it is a figure
     bool,  # expired
     int,  # its number, which orders feedback of the same ts
 ]
@@ -39,6 +40,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     retract: bool
     number: int
     value: float = 1.0
+    micro: int | None = None
     expired: bool = False
     slate: Slate | None = None
 
@@ -51,14 +53,20 @@ class Pending(msgspec.Struct, gc=False, eq=False):
         """Return the feedback as a checkpoint holds it."""
         return (
             *(self.user, self.item, self.request, self.ts, self.kind),
-            *(self.retract, self.value, self.expired, self.number),
+            *(self.retract, self.value, self.micro, self.expired, self.number),
+        )
+
+    def mark_in(self, slate: Slate) -> None:
+        """Count the feedback in the provisional marks of a slate."""
+        slate.provisional = marked(
+            slate.provisional, self.item, self.kind, self.ts, self.retract, self.micro
         )
 
     @classmethod
     def of(cls, record: PendingRecord) -> Pending:
         """Return the feedback as it was stored; `Attribution.wait` numbers it anew."""
-        user, item, request, ts, kind, retract, value, expired, _ = record
-        return cls(user, item, request, ts, kind, retract, NEVER, value, expired)
+        user, item, request, ts, kind, retract, value, micro, expired, _ = record
+        return cls(user, item, request, ts, kind, retract, NEVER, value, micro, expired)
 
 
 class Pendings(Timelines[str | tuple[str, str], Pending]):
@@ -98,8 +106,6 @@ class Reach:
         while pending is not None and pending.ts <= self.end:
             slate = pending.slate
             if slate is not None and slate in self.slates:
-                slate.provisional = marked(
-                    slate.provisional, pending.item, pending.kind, pending.ts, pending.retract
-                )
+                pending.mark_in(slate)
             pending = pendings.next(name, self.after(pending, slate))
             yield

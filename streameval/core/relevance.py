@@ -6,55 +6,99 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (docs/rules.m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from streameval.core.marks import LoneMark, by_key, lone, merged
+from streameval.base.limits import DELAY_BUCKETS
+from streameval.core.definition import ValueRule
+from streameval.core.delays import bucket_of
+from streameval.core.list_shapes import Hits
+from streameval.core.marks import LoneMark, by_key, lone, merged, value_of
 from streameval.core.metrics import RelevantItems
 from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 
 
-def relevance(slate: Slate, gains: Sequence[float]) -> Relevance:
-    """Judge a slate; `gains` by index of the kind. Only slates with a request are scored."""
+def relevance(
+    slate: Slate, gains: Sequence[float], rules: Sequence[ValueRule], edges: Sequence[int]
+) -> Relevance:
+    """Judge a slate; `gains` and `rules` by index of the kind, `edges` of the buckets of delays.
+
+    Only slates with a request are scored and have hits.
+    """
     marks = merged(slate.feedback, slate.provisional)
     if marks is None:
         return NO_FEEDBACK
     only = lone(marks)
     if only is not None:
-        return _single(slate, only, gains)
+        return _single(slate, only, gains, rules, edges)
     records = 0
-    best: dict[str, float] = {}
+    bits: dict[str, int] = {}
     counts = [0] * len(gains)
-    for (item, kind), (count, positive, retraction) in by_key(marks).items():
+    values = [0] * len(gains)
+    slots: list[int] = []
+    relevant_buckets: list[int] = []
+    for (item, kind), mark in by_key(marks).items():
+        count, first, positive, retraction, entries = mark
         records += count
         if positive > retraction:
             counts[kind] += 1
-            best[item] = max(best.get(item, 0.0), gains[kind])
+            bits[item] = bits.get(item, 0) | 1 << kind
+            bucket = bucket_of(edges, first - slate.time)
+            slots.append(kind * DELAY_BUCKETS + bucket)
+            if gains[kind] > 0:
+                relevant_buckets.append(bucket)
+            if entries:
+                values[kind] += value_of(rules[kind], mark)
     duplicates = records - len(marks)
-    if not best:
-        return (None, None, duplicates)
-    relevant = None if slate.request is None else _relevant_items(slate, best)
-    return (tuple(counts), relevant, duplicates)
+    if not bits:
+        return Relevance(None, None, duplicates, (), (), ())
+    hits = () if slate.request is None else _hits(slate, bits)
+    relevant = None if slate.request is None else _relevant_items(hits, gains)
+    valued = tuple((kind, micro) for kind, micro in enumerate(values) if micro)
+    if relevant_buckets and relevant is not None:
+        slots.append(len(gains) * DELAY_BUCKETS + min(relevant_buckets))
+    return Relevance(tuple(counts), relevant, duplicates, hits, valued, tuple(sorted(slots)))
 
 
-def _single(slate: Slate, mark: LoneMark, gains: Sequence[float]) -> Relevance:
+def _single(
+    slate: Slate,
+    mark: LoneMark,
+    gains: Sequence[float],
+    rules: Sequence[ValueRule],
+    edges: Sequence[int],
+) -> Relevance:
     """Judge the usual slate: feedback of one kind to one item."""
-    item, kind, records, positive, retraction = mark
+    item, kind, records, first, positive, retraction, entries = mark
     if positive <= retraction:
-        return (None, None, records - 1)
-    gain = gains[kind]
-    rank = 0 if slate.request is None or gain <= 0 else slate.rank(item)
-    judged = of_one(kind, len(gains), gain, rank, scored=slate.request is not None)
-    return judged if records == 1 else (judged[0], judged[1], records - 1)
+        return Relevance(None, None, records - 1, (), (), ())
+    rank = 0 if slate.request is None else slate.rank(item)
+    bucket = bucket_of(edges, first - slate.time)
+    judged = of_one(kind, len(gains), gains[kind], rank, bucket)
+    if entries:
+        micro = value_of(rules[kind], (records, first, positive, retraction, entries))
+        judged = with_value(judged, kind, micro)
+    return judged if records == 1 else judged._replace(duplicates=records - 1)
 
 
 @lru_cache(maxsize=10_000)
-def of_one(kind: int, kinds: int, gain: float, rank: int, *, scored: bool) -> Relevance:
-    """Return the relevance of one positive: one object for the many slates that have it."""
+def of_one(kind: int, kinds: int, gain: float, rank: int, bucket: int) -> Relevance:
+    """Return the relevance of one positive: one object for the many slates that have it.
+
+    A slate without a request has `rank` 0. `bucket` is the one of the positive's delay.
+    """
     relevant: RelevantItems | None = None
-    if scored:
-        relevant = ((rank,), (gain,)) if rank else ((), ())
-    return ((0,) * kind + (1,) + (0,) * (kinds - kind - 1), relevant, 0)
+    delays: tuple[int, ...] = (kind * DELAY_BUCKETS + bucket,)
+    if rank:
+        relevant = ((rank,), (gain,)) if gain > 0 else ((), ())
+        if gain > 0:
+            delays += (kinds * DELAY_BUCKETS + bucket,)
+    counts = (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
+    return Relevance(counts, relevant, 0, ((rank, 1 << kind),) if rank else (), (), delays)
+
+
+def with_value(judged: Relevance, kind: int, micro: int) -> Relevance:
+    """Return the relevance of one positive, with the value that it has (10**-6)."""
+    return judged._replace(values=((kind, micro),)) if micro else judged
 
 
 def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
@@ -63,19 +107,25 @@ def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
     marks = merged(slate.feedback, slate.provisional)
     if marks is None:
         return best
-    for (item, kind), (_, positive, retraction) in by_key(marks).items():
+    for (item, kind), (_, _, positive, retraction, _) in by_key(marks).items():
         if positive > retraction:
             best[item] = max(best.get(item, 0.0), gains[kind])
     return best
 
 
-def _relevant_items(slate: Slate, best: dict[str, float]) -> RelevantItems:
-    relevant = [(item, gain) for item, gain in best.items() if gain > 0]
-    if not relevant:
-        return (), ()
+def _hits(slate: Slate, bits: Mapping[str, int]) -> Hits:
+    """Return rank and kinds of the items with a positive, which `bits` has."""
     if slate.is_packed:
-        ranked = sorted((slate.rank(item), gain) for item, gain in relevant)
-    else:
-        ranks = slate.ranks()
-        ranked = sorted((ranks[item], gain) for item, gain in relevant)
-    return tuple(rank for rank, _ in ranked), tuple(gain for _, gain in ranked)
+        return tuple(sorted((slate.rank(item), kinds) for item, kinds in bits.items()))
+    ranks = slate.ranks()
+    return tuple(sorted((ranks[item], kinds) for item, kinds in bits.items()))
+
+
+def _relevant_items(hits: Hits, gains: Sequence[float]) -> RelevantItems:
+    ranked = [(rank, _largest_gain(kinds, gains)) for rank, kinds in hits]
+    relevant = [(rank, gain) for rank, gain in ranked if gain > 0]
+    return tuple(rank for rank, _ in relevant), tuple(gain for _, gain in relevant)
+
+
+def _largest_gain(kinds: int, gains: Sequence[float]) -> float:
+    return max(gain for index, gain in enumerate(gains) if kinds >> index & 1)

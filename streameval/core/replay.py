@@ -12,7 +12,7 @@ import mmap
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import add
@@ -23,8 +23,10 @@ from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.definition import Definition
 from streameval.core.events import LATE, EventDecoder, Rejection
+from streameval.core.experiments.sums import ArmSums
+from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
-from streameval.core.partition import Partition
+from streameval.core.partition import Partition, drained
 
 STDIN: Final = "-"
 # Lines read together: readers that put them into tables do so by the thousand.
@@ -36,6 +38,10 @@ _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
 Progress = Callable[[int], None]
 """A function that takes the number of bytes read from disk since the last call."""
+
+
+Judge = Callable[[Definition, Sequence[ArmSums], Mapping[str, ArmUsers]], dict[str, Any]]
+"""Judges the experiments: their sums, and their users by `Experiment.key`, become sections."""
 
 
 class RejectedLine(NamedTuple):
@@ -65,17 +71,28 @@ def replay(
     *,
     at: int | None = None,
     with_users: bool = False,
+    judged: Judge | None = None,
     on_rejected: Callable[[RejectedLine], None] = _ignore,
 ) -> dict[str, Any]:
     """Return the document of `streameval replay`, after all lines of the files.
 
-    `-` is standard input. `at` (ms) moves T on. `with_users` adds the users to the document, and
-    each costs memory. Blank lines are skipped. `on_rejected` is called for each line that cannot
-    be decoded or comes too late. Raises `InputError` for a file that cannot be read.
+    `-` is standard input. `at` (ms) moves T on, and with it the windows; experiments end at the
+    watermark. `with_users` adds the users to the document, and each costs memory. `judged` returns
+    the document's sections of the experiments. Blank lines are skipped. `on_rejected` is called for
+    each line that cannot be decoded or comes too late. Raises `InputError` for a file that cannot
+    be read.
     """
     partition = Partition(definition)
     decoder = EventDecoder.of(definition)
     users = _Users(definition) if with_users else None
+    arms = UserArms()
+
+    def flush() -> None:
+        deltas = partition.flush()
+        if users is not None:
+            users.add(deltas)
+        arms.add(partition.experiments.take_visits())
+
     for name in names:
         with _opened(name) as (stream, position, size):
             done = 0
@@ -83,12 +100,17 @@ def replay(
                 for rejected in _apply(partition, decoder, name, lines):
                     on_rejected(rejected)
                 if not count % FLUSH_EVERY:
-                    _flush(partition, users)
+                    flush()
                 progress(position() - done)
                 done = position()
             progress(size - done)
-    _flush(partition, users)
-    return partition.document(at, users.rows() if users else None)
+    flush()
+    drained(partition.finalizing())
+    arms.add(partition.experiments.take_visits())
+    document = partition.document(at, users.rows() if users else None)
+    if judged is not None:
+        document |= judged(definition, partition.experiments.arm_sums, arms.counts)
+    return document
 
 
 def lines_of(name: str) -> Iterator[list[bytes]]:
@@ -115,12 +137,6 @@ def _apply(
         RejectedLine(file, numbers[index], values[index], rejection)
         for index, rejection in rejected
     )
-
-
-def _flush(partition: Partition, users: _Users | None) -> None:
-    deltas = partition.flush()
-    if users is not None:
-        users.add(deltas)
 
 
 class _Users:

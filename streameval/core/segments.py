@@ -19,10 +19,11 @@ class Segments:
 
     `known` holds the results of `of` by the labels of an event, except `__other__` and labels
     beyond a bound: the hot path looks there first. `values` and `newest` (the newest ts) are by
-    index; `newest` is `NEVER` where the index is free.
+    index; `newest` is `NEVER` where the index is free. An event has labels of `labels` fields, the
+    dimensions first.
     """
 
-    def __init__(self, dimensions: tuple[str, ...], limit: int, span: int) -> None:
+    def __init__(self, dimensions: tuple[str, ...], limit: int, span: int, labels: int) -> None:
         self.dimensions = dimensions
         self.limit = limit
         self.span = span
@@ -31,6 +32,7 @@ class Segments:
         self.overflowed = 0
         self.leaving: list[int] = []
         self.known: dict[Labels, int] = {}
+        self._labels = labels
         self._rest = (OTHER,) * len(dimensions)
         self._index: dict[tuple[str, ...], int] = {}
         self._free: list[int] = []
@@ -68,7 +70,7 @@ class Segments:
                 self._index[values[index]] = index
 
     def _found(self, labels: Labels, ts: int) -> int:
-        values = label_values(labels, len(self.dimensions))
+        values = label_values(labels, self._labels)[: len(self.dimensions)]
         index = self._index.get(values)
         if index is None:
             if values != self._rest and self._full() and not self._retire(ts - self.span):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from streameval.base.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS
-from streameval.core.events import SlateEvent
+from streameval.base.limits import MAX_ITEMS, MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
+from streameval.base.scaled import scaled
+from streameval.core.events import ImpressionEvent, SlateEvent
+from streameval.core.list_shapes import Hits, ListShape
 from streameval.core.marks import (
     NEVER,
     LoggedFeedback,
@@ -24,12 +26,30 @@ POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 # A list is searched for an item from its beginning: beyond this length a dict is faster.
 MAX_LISTED: Final = 32
+_ONE_TO_N: Final = list(range(1, MAX_ITEMS + 1))
 # Separates the items of a list that is kept as one string: no id holds a control character.
 BETWEEN: Final = "\n"
 
-Relevance = tuple[tuple[int, ...] | None, RelevantItems | None, int]
-"""Positives by kind (None: no positive), the relevant items (None: not scored), duplicates."""
-NO_FEEDBACK: Final[Relevance] = (None, None, 0)
+ItemValues = tuple[tuple[int, int], ...]
+"""The values of a slate that are not 0: the index of the kind, and the value in 10**-6."""
+
+
+class Relevance(NamedTuple):
+    """What the feedback to a slate is worth.
+
+    `positives` by kind (None: no positive), the `relevant` items (None: not scored), `duplicates`
+    among the records, and `hits` where the slate has a request. `delays` are slots of `delays`.
+    """
+
+    positives: tuple[int, ...] | None
+    relevant: RelevantItems | None
+    duplicates: int
+    hits: Hits
+    values: ItemValues
+    delays: tuple[int, ...]
+
+
+NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), ())
 
 
 class SlateDetails(msgspec.Struct, gc=False, array_like=True):
@@ -62,6 +82,7 @@ SlateRecord = tuple[
     int,  # anchor
     dict[str, int] | str,  # items, as slates keep them
     StoredMarks | None,
+    int,  # extras
     SlateDetails | None,
 ]
 SlateIdentity = tuple[str, str, int]
@@ -74,7 +95,8 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     Its earliest event gives `time` (ms) and `segment` (index). `anchor` (ms) is the ts of the
     impression that arrived first; user, request and anchor identify the slate for ever. `booked_*`
     is the share of the slate in windows and counters: a flush adds the difference. `feedback` has
-    the marks of feedback attributed for good, `provisional` the marks of pending feedback.
+    the marks of feedback attributed for good, `provisional` the marks of pending feedback. `extras`
+    is fallback and latency, see `extras_of`.
 
     The items have two forms, which only this class knows. `items` maps an item to
     `(ts - anchor) << 10 | position` (position 0: absent), a cached small integer in the usual
@@ -96,6 +118,9 @@ class Slate(msgspec.Struct, gc=False, eq=False):
     feedback: Marks | None = None
     provisional: Marks | None = None
     booked: Relevance = NO_FEEDBACK
+    extras: int = 0
+    booked_extras: int = 0
+    booked_list: ListShape | None = None
     details: SlateDetails | None = None
 
     @property
@@ -187,6 +212,8 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         if not isinstance(items, dict):
             return self.packed_items()
         positions = items
+        if not items:
+            return items
         if min(items.values()) < 0 or max(items.values()) > POSITION_MASK:  # not shown at once
             positions = {item: packed & POSITION_MASK for item, packed in items.items()}
         distinct = set(positions.values())
@@ -199,18 +226,35 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             for item, packed in items.items()
         )
 
+    def list_ranks(self) -> tuple[int, tuple[int, ...] | None]:
+        """Return the number of items, and their ranks, rising: None where they are 1 to n."""
+        items = self._items
+        if isinstance(items, str):
+            return items.count(BETWEEN) + 1, None
+        size = len(items)
+        if [packed & POSITION_MASK for packed in items.values()] == _ONE_TO_N[:size]:
+            return size, None
+        ranks = sorted(self.ranks().values())
+        return size, None if ranks[-1] == size else tuple(ranks)
+
+    def note_extras(self, event: ImpressionEvent | SlateEvent) -> None:
+        """Note the fallback and the latency that an event of the slate gives."""
+        known, more = self.extras, extras_of(event.fallback, event.latency_ms)
+        self.extras = 2 * max(known >> 1, more >> 1) + ((known | more) & 1)
+
     def record(self) -> SlateRecord:
         """Return the slate as a checkpoint holds it."""
         return (
             *(self.user, self.request, self.time, self.segment, self.anchor, self._items),
             stored(self.feedback),
+            self.extras,
             self.details,
         )
 
     @classmethod
     def of(cls, record: SlateRecord, *, keep_details: bool) -> Slate:
         """Return a slate as it was stored, with nothing booked."""
-        user, request, time, segment, anchor, items, marks, details = record
+        user, request, time, segment, anchor, items, marks, extras, details = record
         if isinstance(items, dict):
             share = sharing()
             items = {share(item, item): packed for item, packed in items.items()}
@@ -218,27 +262,36 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             details = None  # they are complete only if kept from the first impression on
         elif details is None:
             details = SlateDetails(NEVER, NEVER, (), {}, [])
-        slate = cls(user, request, time, segment, anchor, items, details=details)
+        slate = cls(user, request, time, segment, anchor, items, extras=extras, details=details)
         slate.feedback = restored(marks)
         return slate
 
 
 def record_identity(record: SlateRecord) -> SlateIdentity:
     """Return the identity of the slate that a record holds."""
-    user, request, _, _, anchor, items, _, _ = record
+    user, request, _, _, anchor, items, *_ = record
     # Ids have no control characters: "\n" keeps a lone impression apart from every request.
     return (user, "\n" + next(iter(items)) if request is None else request, anchor)
 
 
 def whole_items(event: SlateEvent) -> dict[str, int] | str:
     """Return the items of a list that came whole, in the form in which a slate keeps them."""
-    if len(event.items) <= MAX_LISTED:
+    if 0 < len(event.items) <= MAX_LISTED:
         try:
             return BETWEEN.join(event.items)  # type: ignore[arg-type]
         except TypeError:  # not only ids
             pass
     share = sharing()
     return {share(item, item): position for item, position in event.positions.items()}
+
+
+def extras_of(fallback: bool | None, latency_ms: float | None) -> int:  # noqa: FBT001  # fields
+    """Return fallback and latency as one number: (us + 1) * 2 + fallback, 0 for an absent latency.
+
+    Most slates have neither, and a small number takes no memory.
+    """
+    latency = 0 if latency_ms is None else scaled(latency_ms, MILLI) + 1
+    return 2 * latency + bool(fallback)
 
 
 def precedes(slate: Slate, best: Slate) -> bool:

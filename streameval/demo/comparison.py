@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -11,14 +11,24 @@ from streameval.core.definition import Window
 from streameval.demo.scrape import Page
 from streameval.demo.simulator import World
 from streameval.demo.truth import truth
+from streameval.experiments.words import Scorecard
 
 FIGURES: Final = (
-    ("click rate", "positive_rate", {"feedback": "click"}),
-    ("like rate", "positive_rate", {"feedback": "like"}),
-    ("NDCG@10", "ndcg", {"k": "10"}),
+    ("click rate", "click_rate", "positive_rate", {"feedback": "click"}),
+    ("like rate", "like_rate", "positive_rate", {"feedback": "like"}),
+    ("NDCG@10", "ndcg_10", "ndcg", {"k": "10"}),
 )
-"""Each figure's heading, metric without its prefix, and labels beside the common ones; in the order
-of `Truth`."""
+"""Each figure's heading, field of `Truth`, metric without its prefix, and labels beside the common
+ones."""
+
+EXPERIMENT: Final = {
+    "positives_per_impression{feedback=click}": "clicks_per_impression",
+    "ndcg@10": "ndcg_10",
+    "latency_ms_mean": "latency_ms",
+    "empty_rate": "empty_rate",
+}
+"""The metrics of the experiment, the primary one first, and their fields of `Truth`. They weigh
+slates alike, so it does not matter how long the experiment has run."""
 
 LIMIT: Final = 4.0
 """Standard errors that a figure may lie from the truth."""
@@ -64,8 +74,8 @@ def compare(page: Page, world: World, span: Span, live_window: str) -> list[Comp
     expected = truth(world, filled) if filled else {}
     rows = []
     for variant in world.variants:
-        truths = expected.get(variant.name, (None,) * len(FIGURES))
-        for (label, name, labels), true in zip(FIGURES, truths, strict=True):
+        for label, field, name, labels in FIGURES:
+            true = getattr(expected[variant.name], field) if filled else None
             metric = f"streameval_{name}"
             common = {"variant": variant.name, **labels}
             live = common | {"window": live_window, "basis": "live"}
@@ -83,6 +93,24 @@ def within(comparisons: Sequence[Comparison]) -> bool:
     """Tell whether every figure has matured within `LIMIT` standard errors of the truth."""
     distances = [comparison.distance for comparison in comparisons]
     return all(distance is not None and abs(distance) <= LIMIT for distance in distances)
+
+
+def differences(world: World) -> dict[str, float]:
+    """Compute the true differences of the experiment's metrics, second variant − first."""
+    control, treatment = truth(world, 1).values()
+    return {
+        metric: getattr(treatment, field) - getattr(control, field)
+        for metric, field in EXPERIMENT.items()
+    }
+
+
+def bounds_hold(card: Scorecard, true: Mapping[str, float]) -> bool:
+    """Tell whether the true differences lie between all bounds that are known so far."""
+    return all(
+        row["low"] <= true[row["metric"]] <= row["high"]
+        for row in card.rows
+        if row["metric"] in true and row["low"] is not None
+    )
 
 
 def fates(page: Page) -> Counter[str]:

@@ -12,27 +12,38 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.base.terminal import UNDEFINED, format_figure
-from streameval.demo.comparison import LIMIT, Comparison, within
+from streameval.demo.comparison import LIMIT, Comparison, bounds_hold, within
+from streameval.experiments.words import Scorecard, in_units, metric_name, sentences, warnings
 
 LINE_EVERY: Final = 5
 """Seconds between two plain lines."""
 
 
 class View(NamedTuple):
-    """One moment of the demo: seconds since the start, events sent, records not yet counted."""
+    """One moment of the demo.
+
+    Seconds since the start, events sent, records not yet counted, figures beside the truth, and the
+    experiment.
+    """
 
     seconds: int
     sent: int
     lag: int
     comparisons: Sequence[Comparison]
+    card: Scorecard
 
 
 class Titles(NamedTuple):
-    """The fixed parts: the pages' address, and the windows of the live and the matured column."""
+    """The fixed parts.
+
+    The pages' address, the windows of the live and the matured column, and the true differences of
+    the experiment's metrics.
+    """
 
     address: str
     live: str
     matured: str
+    differences: Mapping[str, float]
 
 
 class Show(Protocol):
@@ -57,7 +68,19 @@ def display(console: Console, titles: Titles) -> Iterator[Show]:
 
 def _moment(view: View, titles: Titles) -> Group:
     head = Text(f"{view.seconds:4} s   {view.sent:,} events sent   lag {view.lag:,}")
-    return Group(head, comparison_table(view.comparisons, titles))
+    said = Text("\n".join(experiment_lines(view.card, titles)))
+    return Group(head, comparison_table(view.comparisons, titles), said)
+
+
+def experiment_lines(card: Scorecard, titles: Titles) -> list[str]:
+    """Say how the experiment stands, and what is true."""
+    true = "; ".join(_difference(metric, by) for metric, by in titles.differences.items())
+    return [*sentences(card), *warnings(card), f"In truth: {true}."]
+
+
+def _difference(metric: str, by: float) -> str:
+    scale, unit = in_units(metric)
+    return f"{metric_name(metric)} {f'{by * scale:+.2f} {unit}'.rstrip() if by else 'equal'}"
 
 
 def comparison_table(comparisons: Sequence[Comparison], titles: Titles) -> Table:
@@ -90,14 +113,9 @@ def _distance(row: Comparison) -> Text:
 def _print_line(console: Console, view: View) -> None:
     if view.seconds % LINE_EVERY:
         return
-    figures = "  ".join(
-        f"{row.variant} {row.label} {format_figure(row.matured)} (truth {format_figure(row.truth)})"
-        for row in view.comparisons
-        if row.matured is not None
-    )
-    figures = figures or "nothing has matured yet"
+    said = " ".join((*sentences(view.card), *warnings(view.card)))
     console.print(
-        f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}  {figures}",
+        f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}  {said}",
         highlight=False,
         soft_wrap=True,
     )
@@ -106,17 +124,21 @@ def _print_line(console: Console, view: View) -> None:
 def print_summary(
     console: Console,
     titles: Titles,
-    comparisons: Sequence[Comparison],
+    view: View,
     sent: Mapping[str, int],
     counted: Mapping[str, int],
 ) -> None:
     """Print the result, figure by figure and event by event."""
-    console.print(comparison_table(comparisons, titles))
+    console.print(comparison_table(view.comparisons, titles))
+    console.print(*experiment_lines(view.card, titles), sep="\n", markup=False, highlight=False)
     console.print(f"sent:    {_counts(sent)}", highlight=False)
     console.print(f"counted: {_counts(counted)}", highlight=False)
     console.print(f"every event accounted for: {_answer(good=dict(sent) == dict(counted))}")
-    if any(row.matured is not None for row in comparisons):
-        console.print(f"within {LIMIT:.0f} standard errors: {_answer(good=within(comparisons))}")
+    if any(row.matured is not None for row in view.comparisons):
+        good = within(view.comparisons)
+        console.print(f"within {LIMIT:.0f} standard errors: {_answer(good=good)}")
+        good = bounds_hold(view.card, titles.differences)
+        console.print(f"bounds hold the truth: {_answer(good=good)}")
     else:
         console.print("no figure has matured yet: let the demo run for half a minute")
 

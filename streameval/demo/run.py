@@ -12,6 +12,7 @@ worker's time moves on, and feedback that was never sent would seem due and miss
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import time
@@ -27,13 +28,25 @@ import msgspec
 from rich.console import Console
 
 from streameval.base.errors import StreamevalError
+from streameval.config.load import Settings, load
+from streameval.config.settings import PREFIX
 from streameval.core.definition import Window
-from streameval.demo.comparison import Comparison, Span, compare, fates, within
+from streameval.demo.comparison import (
+    EXPERIMENT,
+    Span,
+    bounds_hold,
+    compare,
+    differences,
+    fates,
+    within,
+)
 from streameval.demo.display import Show, Titles, View, display, print_summary
 from streameval.demo.scrape import Page, scrape
 from streameval.demo.simulator import Recommender, World
 from streameval.demo.stack import Worker, embedded_broker, embedded_store, free_port, worker
 from streameval.demo.truth import LIKE_GAIN
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.scorecards import ScorecardReader
 
 PARTITIONS: Final = 4
 LIVE, MATURED = Window("20s", 20_000, 1_000), Window("5m", 300_000, 5_000)
@@ -59,6 +72,9 @@ def run(options: Options) -> int:
     """Run the whole demo and return the exit code: 1 if figures or counters disagree."""
     # A terminated demo ends its processes just as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Settings of the environment beat a file, and the demo's must hold, here and in the worker.
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        del os.environ[name]
     console = Console()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="streameval-demo-")))
@@ -69,20 +85,18 @@ def run(options: Options) -> int:
         stack.enter_context(_topics(kafka, topic, keep=options.kafka is None))
         port = free_port()
         config = folder / "demo.yaml"
-        config.write_bytes(msgspec.json.encode(_settings(kafka, redis, topic, port)))
+        where = {"kafka": kafka, "redis": redis, "topic": topic, "group": topic}
+        where["listen"] = f"127.0.0.1:{port}"
+        config.write_bytes(msgspec.json.encode(where | _figures(World(), options.rate)))
         running = stack.enter_context(worker(folder, config, port))
-        return asyncio.run(_Demo(options, kafka, topic, running, console).play())
+        return asyncio.run(_Demo(options, load(config), running, console).play())
 
 
-def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object]:
-    """Return the worker's settings, with seconds in place of a service's minutes."""
-    world = World()
+def _figures(world: World, rate: int) -> dict[str, object]:
+    """Return the settings of the figures, with seconds in place of a service's minutes."""
+    control = world.variants[0].name
+    primary, *guardrails = EXPERIMENT
     return {
-        "kafka": kafka,
-        "redis": redis,
-        "topic": topic,
-        "group": topic,
-        "listen": f"127.0.0.1:{port}",
         "gains": {"like": LIKE_GAIN},
         "windows": [
             {"size": window.name, "slide": f"{window.slide}ms"} for window in (LIVE, MATURED)
@@ -90,6 +104,17 @@ def _settings(kafka: str, redis: str, topic: str, port: int) -> dict[str, object
         "attribution_window": f"{world.attribution_window}ms",
         "allowed_lateness": f"{world.allowed_lateness}ms",
         "checkpoint_interval": "5s",
+        "experiments": [
+            {
+                "name": "demo",
+                "arm": "variant",
+                "control": control,
+                "split": dict.fromkeys((variant.name for variant in world.variants), 1),
+                "planned_users": world.users_for(rate),
+                "primary": primary,
+                "guardrails": guardrails,
+            }
+        ],
         # On real servers the users of a demo do not stay.
         "user_ttl": "1h",
     }
@@ -116,12 +141,13 @@ class _Demo:
     """Steps 2 and 3: the stream, the worker's page, and the result."""
 
     def __init__(
-        self, options: Options, kafka: str, topic: str, running: Worker, console: Console
+        self, options: Options, settings: Settings, running: Worker, console: Console
     ) -> None:
-        self._seconds, self._kafka, self._topic = options.seconds, kafka, topic
+        self._seconds, self._settings = options.seconds, settings
         self._worker, self._console = running, console
         self._world = World()
-        self._titles = Titles(running.address, LIVE.name, MATURED.name)
+        self._differences = differences(self._world)
+        self._titles = Titles(running.address, LIVE.name, MATURED.name, self._differences)
         self._start = _now()
         users = self._world.users_for(options.rate)
         self._recommender = Recommender(self._world, users, self._start, options.seed)
@@ -134,7 +160,7 @@ class _Demo:
             loop.add_signal_handler(number, self._stop.set)
         feed = asyncio.create_task(self._feed())
         with display(self._console, self._titles) as show:
-            comparisons = await self._watch(feed, show)
+            view = await self._watch(feed, show)
         self._stop.set()
         # From here on another Ctrl-C ends at once.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -142,35 +168,50 @@ class _Demo:
         await feed
         counted = await self._settled()
         sent = self._recommender.sent
-        print_summary(self._console, self._titles, comparisons, sent, counted)
-        return 0 if self._good(comparisons) and sent == counted else 1
+        print_summary(self._console, self._titles, view, sent, counted)
+        return 0 if self._good(view) and sent == counted else 1
 
     async def _feed(self) -> None:
         """Send due events until it is time to stop; at the end Kafka has acknowledged all."""
         from streameval.kafka.admin import sender
 
-        async with sender(_client(self._kafka), self._topic) as send:
+        async with sender(_client(self._settings.kafka), self._settings.topic) as send:
             while not self._stop.is_set():
                 for message in self._recommender.until(_now()):
                     await send(message.key, message.value)
                 await asyncio.sleep(FEED_EVERY)
 
-    async def _watch(self, feed: asyncio.Task[None], show: Show) -> list[Comparison]:
-        """Show the page each second, and return the comparisons of the last one."""
-        comparisons: list[Comparison] = []
-        horizon = self._world.attribution_window + self._world.allowed_lateness
+    async def _watch(self, feed: asyncio.Task[None], show: Show) -> View:
+        """Show a view each second, and return the last one."""
+        settings, definition = self._settings, self._settings.definition()
+        store = RedisStateStore(
+            settings.redis_url, settings.group, settings.topic, definition.kinds
+        )
+        reader = ScorecardReader(store, definition)
+        try:
+            while True:
+                view = await self._view(reader, definition.horizon)
+                show(view)
+                if feed.done() or (self._seconds is not None and view.seconds >= self._seconds):
+                    return view
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), 1)
+                    return view
+        finally:
+            await store.close()
+
+    async def _view(self, reader: ScorecardReader, horizon: int) -> View:
+        """Read the worker's page and the scorecard."""
+        page = await self._page()
+        (card,) = await reader.read(PARTITIONS)
         span = Span(self._start, MATURED, horizon)
-        while not self._stop.is_set() and not feed.done():
-            page = await self._page()
-            seconds = (_now() - self._start) // 1000
-            comparisons = compare(page, self._world, span, LIVE.name)
-            lag = sum(page.by("streameval_lag", "partition").values())
-            show(View(seconds, self._recommender.sent.total(), int(lag), comparisons))
-            if self._seconds is not None and seconds >= self._seconds:
-                break
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 1)
-        return comparisons
+        return View(
+            seconds=(_now() - self._start) // 1000,
+            sent=self._recommender.sent.total(),
+            lag=int(sum(page.by("streameval_lag", "partition").values())),
+            comparisons=compare(page, self._world, span, LIVE.name),
+            card=card,
+        )
 
     async def _settled(self) -> Counter[str]:
         """Return the worker's counts as soon as they are complete, or its time is over."""
@@ -188,11 +229,11 @@ class _Demo:
             last = self._worker.last_line()
             raise StreamevalError(f"the demo's worker no longer answers: {last}") from error
 
-    def _good(self, comparisons: list[Comparison]) -> bool:
+    def _good(self, view: View) -> bool:
         """Tell whether the figures agree with the truth; a short run may have none yet."""
-        seconds = (_now() - self._start) // 1000
-        matured = any(comparison.matured is not None for comparison in comparisons)
-        return within(comparisons) if matured else seconds < LONG_ENOUGH
+        matured = any(comparison.matured is not None for comparison in view.comparisons)
+        agree = within(view.comparisons) if matured else view.seconds < LONG_ENOUGH
+        return agree and bounds_hold(view.card, self._differences)
 
 
 def _now() -> int:

@@ -5,7 +5,8 @@ The model, in the order in which chance decides:
 1. A user has one variant (a coin) and one habit (drawn by its share): how often they ask, and how
    readily they react.
 2. Requests are a Poisson process for each user. Each shows one slate, in positions 1, 2, …; items
-   never repeat for a user within the attribution window, so that credit is never in doubt.
+   never repeat for a user within the attribution window, so that credit is never in doubt. A share
+   of the slates is empty, and each takes a while to make: alike in all variants.
 3. Each item of a slate is clicked, independently, with probability `appetite * appeal * bias`; a
    clicked item is liked with probability `like_share`.
 4. Feedback happens an exponential delay after its slate. `late_share` of it is delivered so late
@@ -74,6 +75,9 @@ class World:
     broken_share: float = 0.005
     anonymous_share: float = 0.2
     whole_slate_share: float = 0.5
+    empty_share: float = 0.03
+    least_latency_ms: float = 40.0
+    mean_wait_ms: float = 3.0
     attribution_window: int = 10_000
     allowed_lateness: int = 2_000
 
@@ -89,7 +93,8 @@ class World:
         appetite = busy / sum(h.share * h.requests_per_minute for h in self.habits)
         appeal = sum(variant.appeal for variant in self.variants) / len(self.variants)
         clicks = appetite * appeal * sum(self.bias)
-        once = impressions + clicks * (1 + self.like_share)
+        full = impressions + clicks * (1 + self.like_share)
+        once = self.empty_share + (1 - self.empty_share) * full
         return once * (1 + self.duplicate_share + self.broken_share)
 
     def users_for(self, events_per_second: float) -> int:
@@ -155,7 +160,9 @@ class Recommender:
         user, count = self._users[number], self._requests[number]
         self._requests[number] += 1
         first = (number * 7_919 + count * len(self._world.bias)) % ITEMS
-        items = [f"i{(first + index) % ITEMS}" for index in range(len(self._world.bias))]
+        empty = self._random.random() < self._world.empty_share
+        length = 0 if empty else len(self._world.bias)
+        items = [f"i{(first + index) % ITEMS}" for index in range(length)]
         request_id = f"{user.user_id}-{count}"
         for event in self._impressions(user, request_id, items, ts):
             self._deliver(event, ts)
@@ -171,16 +178,22 @@ class Recommender:
             "user_id": user.user_id,
             "request_id": request_id,
             "variant": user.variant.name,
+            "latency_ms": self._latency_ms(),
         }
-        if self._random.random() < self._world.whole_slate_share:
+        if not items or self._random.random() < self._world.whole_slate_share:
             yield {"type": "slate", **shared, "items": items}
             return
         for position, item_id in enumerate(items, 1):
             yield {"type": "impression", **shared, "item_id": item_id, "position": position}
 
+    def _latency_ms(self) -> float:
+        wait = self._random.expovariate(1 / self._world.mean_wait_ms)
+        return self._world.least_latency_ms + wait
+
     def _react(self, user: _User, request_id: str, items: list[str], ts: int) -> None:
         world, random = self._world, self._random
-        for item_id, bias in zip(items, world.bias, strict=True):
+        # An empty slate has no position.
+        for item_id, bias in zip(items, world.bias, strict=False):
             if random.random() >= user.habit.appetite * user.variant.appeal * bias:
                 continue
             event: dict[str, object] = {

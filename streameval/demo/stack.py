@@ -6,7 +6,6 @@ ends the worker while broker and store still stand, so that the worker can flush
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -80,10 +79,8 @@ class Worker(NamedTuple):
 def worker(folder: Path, config: Path, port: int) -> Iterator[Worker]:
     """Run a worker with the settings of a file, and yield it once it is ready."""
     command = [sys.executable, "-m", "streameval", "worker", "--config", str(config)]
-    # Settings of the environment beat the file, and the demo's must hold.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
     address = f"http://{HOST}:{port}"
-    with _process("worker", command, folder, lambda: _is_ready(f"{address}/readyz"), environment):
+    with _process("worker", command, folder, lambda: _is_ready(f"{address}/readyz")):
         yield Worker(address, folder / "worker.log")
 
 
@@ -93,7 +90,6 @@ def _process(
     command: Sequence[str],
     folder: Path,
     ready: Callable[[], bool],
-    environment: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     log = folder / f"{name}.log"
     with log.open("ab") as output:
@@ -102,7 +98,6 @@ def _process(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=environment,
             start_new_session=True,
         )
     try:

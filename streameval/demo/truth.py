@@ -26,6 +26,9 @@ class Truth(NamedTuple):
     click_rate: float
     like_rate: float
     ndcg_10: float
+    clicks_per_impression: float
+    empty_rate: float
+    latency_ms: float
 
 
 def truth(world: World, duration: float) -> dict[str, Truth]:
@@ -39,12 +42,12 @@ def counted_share(world: World, delay: float) -> float:
 
 
 def _truth_of(world: World, variant: Variant, duration: float) -> Truth:
-    # A user is in the window with the probability of at least one request; given that, the user's
-    # rate has the same expectation however many requests there were.
-    seen = np.array(
-        [h.share * (1 - exp(-h.requests_per_minute * duration / 60_000)) for h in world.habits]
-    )
-    # Slates, in contrast, weigh each user by the requests.
+    full = 1 - world.empty_share
+    # A user has a rate with the probability of at least one slate that is not empty; given that,
+    # the rate has the same expectation however many there were.
+    minutes = duration / 60_000 * full
+    seen = np.array([h.share * (1 - exp(-h.requests_per_minute * minutes)) for h in world.habits])
+    # Slates and impressions, in contrast, weigh each user by the requests.
     asked = np.array([h.share * h.requests_per_minute for h in world.habits])
     chances = [_chances(world, variant, habit) for habit in world.habits]
     clicks = np.array([click.mean() for click, _ in chances]) * counted_share(
@@ -55,7 +58,11 @@ def _truth_of(world: World, variant: Variant, duration: float) -> Truth:
     return Truth(
         click_rate=float(np.average(clicks, weights=seen)),
         like_rate=float(np.average(likes, weights=seen)),
-        ndcg_10=float(np.average(ndcg, weights=asked)),
+        # An empty slate scores 0.
+        ndcg_10=full * float(np.average(ndcg, weights=asked)),
+        clicks_per_impression=float(np.average(clicks, weights=asked)),
+        empty_rate=world.empty_share,
+        latency_ms=world.least_latency_ms + world.mean_wait_ms,
     )
 
 
@@ -67,7 +74,7 @@ def _chances(world: World, variant: Variant, habit: Habit) -> tuple[Floats, Floa
 
 @cache
 def _expected_ndcg(world: World, variant: Variant, habit: Habit) -> float:
-    """Compute E[NDCG] of one slate, over all patterns of gains (none, click, like) of its items."""
+    """Compute E[NDCG] of a full slate over all patterns of gains (none, click, like) of items."""
     click, like = _chances(world, variant, habit)
     like_counts = like * counted_share(world, world.like_delay)
     # A click counts alone where its item's like did not happen or was lost.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from streameval.core.metrics.entry import Entry
+from streameval.evaluate.compared import Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,18 @@ class Note(NamedTuple):
 class Answer:
     """The figures of all and, with `by`, of each segment, in order.
 
-    `lists` holds each list's (user's, query's) scores, None where they were not asked for.
-    `entries` are the rows of the catalogue that were asked for.
+    `lists` holds each list's (user's, query's) scores, None where they were not asked for, and
+    `users` the user of each; `unseen` are those without an item. `entries` are the rows of the
+    catalogue that were asked for. `differences` compare segments, where a control was named.
     """
 
     figures: Figures
     by: Sequence[str] = ()
     segments: Mapping[Segment, Figures] = field(default_factory=dict)
     lists: Mapping[str, Mapping[str, float | None]] | None = None
+    users: Mapping[str, str] = field(default_factory=dict)
+    unseen: AbstractSet[str] = frozenset()
+    differences: Sequence[Compared] | None = None
     entries: Sequence[Entry] = ()
     notes: Sequence[Note] = ()
 
@@ -72,6 +78,8 @@ class Answer:
                 {**dict(zip(self.by, name, strict=True)), "figures": _documents(figures)}
                 for name, figures in self.segments.items()
             ]
+        if self.differences is not None:
+            answer["differences"] = [row.document() for row in self.differences]
         if self.lists is not None:
             answer["lists"] = {name: dict(self.lists[name]) for name in sorted(self.lists)}
         if self.notes:
@@ -94,6 +102,9 @@ def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:
             for segment in segments
         },
         lists=None if parts[0].lists is None else lists,
+        users={name: user for part in parts for name, user in part.users.items()},
+        unseen=frozenset().union(*(part.unseen for part in parts)),
+        differences=_differences(names, parts),
         entries=list({entry.name: entry for part in parts for entry in part.entries}.values()),
         notes=list({note.key: note for part in parts for note in part.notes}.values()),
     )
@@ -102,6 +113,14 @@ def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:
 def _ordered(names: Sequence[str], parts: Iterable[Mapping[str, Figure]]) -> Figures:
     found = {name: figure for part in parts for name, figure in part.items()}
     return {name: found[name] for name in names if name in found}
+
+
+def _differences(names: Sequence[str], parts: Sequence[Answer]) -> list[Compared] | None:
+    """Return the differences of all parts, arm after arm, each in the order of `names`."""
+    if all(part.differences is None for part in parts):
+        return None
+    found = [row for part in parts for row in part.differences or ()]
+    return sorted(found, key=lambda row: (row.arm, *row.labels.values(), names.index(row.metric)))
 
 
 def _documents(figures: Mapping[str, Figure]) -> dict[str, Any]:

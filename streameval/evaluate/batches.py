@@ -31,10 +31,11 @@ class Batch:
 
     `relevant` (n,): how many relevant items a list has; `ranks` (their sum,): 1-based and rising
     within a list, then 0 for items that the list does not have; `gains` (> 0) and `score_ranks` (as
-    `core.metrics.Lists` has them) alongside. `length` (n,): items shown. `clusters` (n,): the
-    cluster of the list's user; `segments` (n,): the index in `names` of its values of `--by`.
-    `ids`: the lists' names, where they were asked for. `tied`: how many lists have equal
-    scores, whose order a rule decided, and how many were put in order by score at all.
+    `core.metrics.Lists` has them) alongside. `length` (n,): items shown. `checksums` (n,): the
+    CRC-32 of the list's user; `segments` (n,): the index in `names` of its values of `--by`.
+    `ids` and `users`: the lists' names and their users, where they were asked for. `tied`: how many
+    lists have equal scores, whose order a rule decided, and how many were put in order by score at
+    all.
     """
 
     relevant: Ints
@@ -42,10 +43,11 @@ class Batch:
     gains: Floats
     score_ranks: Floats
     length: Ints
-    clusters: Ints
+    checksums: Ints
     segments: Ints
     names: Sequence[tuple[str, ...]]
     ids: Sequence[str] | None = None
+    users: Sequence[str] | None = None
     tied: tuple[int, int] = (0, 0)
 
     def lists(self) -> Iterator[tuple[Ints, Lists]]:

@@ -84,7 +84,17 @@ def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
         by_kind.setdefault(figure.entry.input_kind, []).append(figure)
     _check(given, asked)
     parts = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
+    if given.against is not None:
+        _require_differences(parts)
     return merged([figure.name for figure in asked], parts)
+
+
+def _require_differences(parts: Sequence[Answer]) -> None:
+    """Raise `InputError` for figures that have no sums by user."""
+    for part in parts:
+        if part.differences is None:
+            names = ", ".join(part.figures)
+            raise InputError(f"{names}: --against compares figures that are sums over users")
 
 
 def asked_for(given: Given, names: Sequence[str]) -> list[Asked]:
@@ -175,7 +185,7 @@ def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = Fal
 def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     with_scores = any(figure.by_score for figure in asked)
     chosen = list_source(given, with_ids=given.per_list, with_scores=with_scores)
-    found = evaluated(chosen.read(advance), asked, given.by, per_list=given.per_list)
+    found = evaluated(chosen.read(advance), asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes)
 
 

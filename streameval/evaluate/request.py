@@ -77,13 +77,15 @@ class Given:
     """Files and parameters. `definition` reads the configuration, which defines positives.
 
     `tables` holds files by role: `FILES` are outcome files, slates, or an index's approximate
-    results (with `EXACT`). `values` holds the parameters that were given.
+    results (with `EXACT`). `values` holds the parameters that were given. `against` is the value of
+    the first of `by` that the others are compared with.
     """
 
     definition: Callable[[], Definition]
     tables: Mapping[Table, Sequence[str]] = field(default_factory=dict)
     values: Mapping[Parameter, Any] = field(default_factory=dict)
     by: Sequence[str] = ()
+    against: str | None = None
     per_list: bool = False
 
     def __getitem__(self, table: Table) -> Sequence[str]:

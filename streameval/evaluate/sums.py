@@ -25,7 +25,11 @@ from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
 from streameval.evaluate.answer import Answer, Figure, Figures, Note, Segment, counted
+from streameval.evaluate.batches import Batch
+from streameval.evaluate.compared import Compared, pairs_of
+from streameval.evaluate.request import Given
 from streameval.stats import exact_sums
+from streameval.stats.experiments import RatioSums, Rules, Scored, compare_arms
 from streameval.stats.intervals import (
     ENOUGH_USERS,
     Arm,
@@ -41,6 +45,9 @@ DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 _NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cutoff>[0-9.]+))?")
 _RANK: Final = re.compile("[1-9][0-9]{0,6}")
 _LEVEL: Final = re.compile(r"0(\.[0-9])?|1(\.0)?")
+
+_CHECKSUMS: Final = 1 << 32
+"""So many checksums can a user have."""
 
 BY_NAME: Final = {entry.name: entry for entry in METRICS}
 """The metrics by name."""
@@ -58,19 +65,22 @@ Column: TypeAlias = tuple[Any, int]
 class Units(Protocol):
     """A batch of n units: ranked lists (`batches.Batch`) or what `units.UnitBatch` holds.
 
-    `clusters` (n,): the cluster of each unit's user; `segments` (n,): the index in `names` of its
-    values of `--by`. `ids`: the units' names, where they were asked for. `tied`: how many lists
-    have equal scores, whose order a rule decided, and how many scores put in order at all.
+    `checksums` (n,): the CRC-32 of each unit's user, whose low bits are the cluster; `segments`
+    (n,): the index in `names` of its values of `--by`. `ids` and `users`: the units' names and
+    their users, where they were asked for. `tied`: how many lists have equal scores, whose order a
+    rule decided, and how many scores put in order at all.
     """
 
     @property
-    def clusters(self) -> Ints: ...  # noqa: D102  # said above
+    def checksums(self) -> Ints: ...  # noqa: D102  # said above
     @property
     def segments(self) -> Ints: ...  # noqa: D102
     @property
     def names(self) -> Sequence[Segment]: ...  # noqa: D102
     @property
     def ids(self) -> Sequence[str] | None: ...  # noqa: D102
+    @property
+    def users(self) -> Sequence[str] | None: ...  # noqa: D102
     @property
     def tied(self) -> tuple[int, int]: ...  # noqa: D102
 
@@ -157,16 +167,21 @@ class Evaluation:
 
     `columns` are the sums they need, numbered. `segments` holds Σx in nano-units (`exact_sums`,
     (2, CLUSTERS, columns)) and Σy, int64 (CLUSTERS, columns): of lists the scores and the number of
-    lists that have one. `lists` holds each list's scores if `per_list`, and grows with the file
-    then. `tied` counts the lists with equal scores, `scored` those that were put in order by score
-    at all.
+    lists that have one. `lists` holds each list's scores and `users` its user if `per_list`, and
+    both grow with the file then; `unseen` are the lists without an item. `tied` counts the lists
+    with equal scores, `scored` those that were put in order by score at all. With a control to
+    compare with (`against`), `checksums` holds those of each segment's users.
     """
 
     asked: Sequence[Asked]
     by: Sequence[str] = ()
     per_list: bool = False
+    against: str | None = None
     segments: dict[Segment, tuple[Ints, Ints]] = field(default_factory=dict)
     lists: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
+    checksums: dict[Segment, set[int]] = field(default_factory=dict)
     tied: int = 0
     scored: int = 0
     columns: dict[Column, int] = field(init=False)
@@ -178,7 +193,7 @@ class Evaluation:
 
     def add(self, batch: Units) -> None:
         """Score a batch and add its sums."""
-        if not len(batch.clusters):
+        if not len(batch.checksums):
             return
         try:
             with np.errstate(over="raise", invalid="raise"):
@@ -188,13 +203,17 @@ class Evaluation:
             raise InputError("gains or ratings are too large to be added up") from error
         if self.per_list:
             self._add_lists(batch, x, y)
+        if self.against is not None:
+            for number, name in enumerate(batch.names):
+                known = self.checksums.setdefault(name, set())
+                known.update(batch.checksums[batch.segments == number].tolist())
         tied, scored = batch.tied
         self.tied += tied
         self.scored += scored
 
     def _add_sums(self, batch: Units, scores: Floats, counts: Ints) -> None:
         """Add up rows of the same segment and cluster, which sorting puts side by side."""
-        keys = batch.segments * CLUSTERS + batch.clusters
+        keys = batch.segments * CLUSTERS + (batch.checksums & (CLUSTERS - 1))
         order = np.argsort(keys, kind="stable")
         found = keys[order]
         starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
@@ -226,6 +245,10 @@ class Evaluation:
 
     def _add_lists(self, batch: Units, x: Floats, y: Ints) -> None:
         assert batch.ids is not None, "lists are told apart by their names"
+        assert batch.users is not None, "they come with the names"
+        self.users.update(zip(batch.ids, batch.users, strict=True))
+        if isinstance(batch, Batch):
+            self.unseen.update(batch.ids[row] for row in np.flatnonzero(batch.length == 0).tolist())
         # A figure made of means, or over pairs, has no score for a list.
         figures = [
             (asked.name, self.columns[asked.entry, asked.k]) for asked in self.asked if asked.own
@@ -262,9 +285,55 @@ class Evaluation:
             if self.by
             else {},
             lists=self.lists if self.per_list else None,
+            users=self.users,
+            unseen=self.unseen,
+            differences=None if self.against is None else self._differences(self.against),
             entries=[asked.entry for asked in self.asked],
             notes=[*notes, *self._parameters(), *self._few_users()],
         )
+
+    def _differences(self, control: str) -> list[Compared]:
+        """Compare each segment with that of the control, figure by figure."""
+        return [
+            Compared(
+                metric=asked.name,
+                arm=one[0],
+                control=control,
+                users=self._users(one),
+                scored=self._scored(asked, one, other),
+                labels=dict(zip(self.by[1:], one[1:], strict=True)),
+            )
+            for one, other in pairs_of(self.segments, self.by, control)
+            for asked in self.asked
+        ]
+
+    def _users(self, name: Segment) -> int:
+        """Count the users of a segment: as many as checksums, but for the few that share one."""
+        return linear_count(len(self.checksums[name]), _CHECKSUMS)
+
+    def _scored(self, asked: Asked, treatment: Segment, control: Segment) -> Scored:
+        """Compare a figure of two segments."""
+        arms = [self._arm(asked, name) for name in (treatment, control)]
+        one, other = arms
+        if one is None or other is None:
+            values = [self.figures(name)[asked.name].value for name in (treatment, control)]
+            return Scored(values[0], values[1])
+        return compare_arms(one, other, Rules(lower_is_better=asked.entry.lower_is_better))
+
+    def _arm(self, asked: Asked, name: Segment) -> Arm | None:
+        """Return a figure with its error; None where no formula gives one."""
+        entry = asked.entry
+        if isinstance(entry, MeanMetric):
+            return None
+        column = self.columns[entry, asked.k]
+        x, y = self.segments[name]
+        above = np.array(exact_sums.integers(x[..., column]), object)
+        arm = RatioSums(above, y[:, column], self._users(name), NANO).arm()
+        if arm is None or not (isinstance(entry, UnitMetric) and entry.root):
+            return arm
+        # The slope of the root carries the error over.
+        root = math.sqrt(arm.value)
+        return replace(arm, value=root, stderr=arm.stderr / (2 * root)) if root else None
 
     def _parameters(self) -> Iterator[Note]:
         """Return a note for each parameter that has one."""
@@ -303,14 +372,15 @@ def evaluate(
     for figure in asked:
         if figure.entry.name not in LIST_METRICS:
             raise InputError(f"{figure.name}: not a figure of ranked lists with labels")
-    return evaluated(batches, asked, by, per_list=per_list)
+    return _added(Evaluation(asked, by, per_list), batches)
 
 
-def evaluated(
-    batches: Iterable[Units], asked: Sequence[Asked], by: Sequence[str], *, per_list: bool
-) -> Evaluation:
-    """Compute the figures `asked` for from batches of their units."""
-    evaluation = Evaluation(asked, by, per_list)
+def evaluated(batches: Iterable[Units], asked: Sequence[Asked], given: Given) -> Evaluation:
+    """Compute the figures `asked` for, as `given` wants them, from batches of their units."""
+    return _added(Evaluation(asked, given.by, given.per_list, given.against), batches)
+
+
+def _added(evaluation: Evaluation, batches: Iterable[Units]) -> Evaluation:
     for batch in batches:
         evaluation.add(batch)
     return evaluation

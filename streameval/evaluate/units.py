@@ -14,7 +14,7 @@ import numpy as np
 
 from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics.entry import Data
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.cells import checksum_of
 from streameval.evaluate.answer import Segment
 from streameval.evaluate.batches import ROWS
 from streameval.evaluate.readers.outcomes import segments_of
@@ -30,10 +30,11 @@ class UnitBatch(Generic[Data]):
     """n units with the data of their metrics; `sums.Units` describes the other fields."""
 
     data: Data
-    clusters: Ints
+    checksums: Ints
     segments: Ints
     names: Sequence[Segment]
     ids: Sequence[str] | None = None
+    users: Sequence[str] | None = None
     tied: tuple[int, int] = (0, 0)
 
     def sums(self, columns: Sequence[Column]) -> tuple[Floats, Ints]:
@@ -51,8 +52,8 @@ def batch_of(
 ) -> UnitBatch[Data]:
     """Make a batch of units with their users, their values of `--by`, and their names."""
     numbers, names = segments_of(segments)
-    clusters = np.array([cluster_of(user) for user in users], np.int64)
-    return UnitBatch(data, clusters, numbers, names, ids, tied)
+    checksums = np.array([checksum_of(user) for user in users], np.int64)
+    return UnitBatch(data, checksums, numbers, names, ids, users, tied)
 
 
 def dimensions(by: Sequence[str]) -> str:

@@ -15,7 +15,9 @@ safe to stop between any two:
 
 So a span is visible only if its checkpoint counts, and a worker that lost its partition without
 noticing never publishes. After a store lost data, `beyond` finds the spans beyond the checkpoint
-that a partition is restored from, and `remove` removes them: they are written again.
+that a partition is restored from, and `remove` removes them: they are written again. `unpublished`
+finds what workers left at step 1 when they died. The clock alone condemns none of it: a commit goes
+on for as long as the store is away.
 
 Everything here blocks: call it in a thread. The world's errors are `UnreachableError`.
 """
@@ -49,7 +51,8 @@ if TYPE_CHECKING:
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
 MARKER: Final = "_streameval.json"
-# An unpublished span of a worker that died goes after so long: no commit is under way for hours.
+# An unpublished span is left alone for so long. A worker that hung meanwhile and a store that went
+# back could else make a commit count whose files are gone.
 PENDING_SECONDS: Final = 6 * 3600.0
 
 FEEDBACK: Final = pa.struct(
@@ -76,6 +79,8 @@ COLUMNS: Final = pa.schema(
         ("propensities", pa.list_(pa.float64())),
         ("gains", pa.list_(pa.float64())),
         ("feedback", pa.list_(FEEDBACK)),
+        ("fallback", pa.bool_()),
+        ("latency_ms", pa.float64()),
     ]
 )
 """The columns beside dimensions (see `core.outcome.Outcome`). `delay` and `shown` are ms."""
@@ -122,7 +127,7 @@ def table(
         flat = [value for row in rows for value in getattr(row, name)]
         values = pa.array(flat, COLUMNS.field(name).type.value_type)
         columns[name] = pa.ListArray.from_arrays(offsets, values)
-    for name in ("offset", "request", "time"):
+    for name in ("offset", "request", "time", "fallback", "latency_ms"):
         columns[name] = [getattr(row, name) for row in rows]
     for number, name in enumerate(dimensions):
         columns[name] = [row.labels[number] or None for row in rows]
@@ -321,13 +326,9 @@ class OutcomeFolder:
         """Find the visible spans that a partition restored at `offset` writes again.
 
         No slate with a time before `since` (ms) is written again, so no earlier hour is looked
-        at; None looks at all. Spans that nobody published are removed when they are old.
+        at; None looks at all.
         """
         with self._reaching():
-            for info in listed(self._files, f"{self._base}/{PENDING}"):
-                span = Span.parse(info.base_name)
-                if span is not None and span.partition == partition and self._is_old(info.path):
-                    self._remove_folder(info.path)
             found = {span.name for _, span in self._spans(partition, since) if span.end > offset}
         return sorted(found)
 
@@ -341,6 +342,17 @@ class OutcomeFolder:
                         self._files.delete_file(path)
                         removed += 1
         return removed
+
+    def unpublished(self, partition: int) -> list[str]:
+        """Find the spans that were written hours ago and are not visible."""
+        with self._reaching():
+            return [
+                span.name
+                for info in listed(self._files, f"{self._base}/{PENDING}")
+                if (span := Span.parse(info.base_name)) is not None
+                and span.partition == partition
+                and self._is_old(info.path)
+            ]
 
     def _spans(self, partition: int, since: int | None) -> Iterator[tuple[str, Span]]:
         """The visible files of a partition in the hours from `since` (ms) on."""

@@ -248,11 +248,12 @@ async def _part(
         "open_slates": 0,
     }
     user_table = _user_table(number, users.rows, name)
-    dimensions = definition.dimensions
+    dimensions = definition.labels
     if stored.header is None:
         return _Part(facts, user_table, table(number, [], dimensions), None, None)
     state = restore(definition, stored.header, stored.chunks, keep_outcomes=True, at_watermark=True)
-    sums = state.sums()
+    # Nowcasts of partitions add up only if all take the same delays: each document has its own.
+    sums = state.sums(delays={})
     rows = list(_open_slates(state))
     facts |= {"watermark": state.watermark, "open_slates": len(rows)}
     return _Part(facts, user_table, table(number, rows, dimensions, name), sums, state.document())
@@ -273,7 +274,8 @@ def _open_slates(state: Partition) -> Iterator[Outcome]:
     for user in state.slates.users.values():
         for slate in user.open_slates():
             if slate.details is None or slate.details.ts == NEVER:
-                labels = state.segments.values[slate.segment]
+                segment = state.segments.values[slate.segment]
+                labels = (*segment, *("" for _ in state.definition.arm_fields))
                 slate.details = SlateDetails(NEVER, slate.time, labels, {}, [])
             yield outcome(slate, state.ledger.gains, state.definition.kinds)
 
@@ -285,7 +287,7 @@ def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict
     """Write all files but the manifest; return rows, bytes and checksum of each."""
     users = pa.concat_tables([USERS.empty_table(), *(part.users for part in parts)])
     slates = pa.concat_tables(
-        [schema_of(definition.dimensions).empty_table(), *(part.open_slates for part in parts)]
+        [schema_of(definition.labels).empty_table(), *(part.open_slates for part in parts)]
     )
     for name, rows in (("users.parquet", users), ("open.parquet", slates)):
         pa.parquet.write_table(rows, folder / name, compression="zstd")

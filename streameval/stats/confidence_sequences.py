@@ -13,8 +13,9 @@ yet". It does not hold for heavy importance weights: `off_policy` has its own bo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,8 @@ class Comparison:
 
     `low` and `high` are None while the verdict is "not yet"; `needed` says how many users each
     variant needs by present knowledge (None: no user's part differs from another's yet). "no
-    difference" means that no difference has been found so far.
+    difference" means that no difference has been found so far. `variance` is the squared standard
+    error that the bounds were made from.
     """
 
     difference: float
@@ -49,6 +51,7 @@ class Comparison:
     high: float | None
     verdict: Verdict
     needed: int | None
+    variance: float
 
 
 def compare(
@@ -56,19 +59,70 @@ def compare(
 ) -> Comparison:
     """Compare two variants of disjoint users; the answer may be asked for at any time."""
     apart = treatment.value - control.value
-    needs = [
-        float(units_needed(skewness, treatment.units, control.units))
-        for skewness in (treatment.skewness, control.skewness)
+    pairs = ((treatment, control), (control, treatment))
+    burn_ins = [
+        burn_in(
+            (one.stderr**2, one.skewness, one.units), (other.stderr**2, other.skewness, other.units)
+        )
+        for one, other in pairs
     ]
-    needed = None if math.isinf(max(needs)) else math.ceil(max(needs))
-    if any(arm.units < need for arm, need in zip((treatment, control), needs, strict=True)):
-        return Comparison(apart, None, None, "not yet", needed)
-    variance = treatment.stderr**2 + control.stderr**2
-    reach = float(radius(variance, treatment.units + control.units, alpha, planned))
+    variance = sum(float(found.variance) for found in burn_ins)
+    waiting = _waiting(apart, variance, max(float(found.needed) for found in burn_ins))
+    if any(arm.units < found.needed for (arm, _), found in zip(pairs, burn_ins, strict=True)):
+        return waiting
+    return _bounded(waiting, treatment.units + control.units, alpha, planned)
+
+
+def watch(apart: Arm, alpha: float = ALPHA, planned: int = PLANNED_UNITS) -> Comparison:
+    """Compare two figures of the same users, `apart` being the difference and its spread."""
+    needed = float(units_needed(apart.skewness, apart.units, apart.units))
+    waiting = _waiting(apart.value, apart.stderr**2, needed)
+    return waiting if apart.units < needed else _bounded(waiting, apart.units, alpha, planned)
+
+
+def _waiting(apart: float, variance: float, needed: float) -> Comparison:
+    """Return a comparison before its burn-in."""
+    known = None if math.isinf(needed) else math.ceil(needed)
+    return Comparison(apart, None, None, "not yet", known, variance)
+
+
+def _bounded(waiting: Comparison, units: int, alpha: float, planned: int) -> Comparison:
+    """Return the comparison with its bounds, past its burn-in."""
+    apart, reach = waiting.difference, float(radius(waiting.variance, units, alpha, planned))
     verdict: Verdict = "no difference"
     if abs(apart) > reach:
         verdict = "higher" if apart > 0 else "lower"
-    return Comparison(apart, apart - reach, apart + reach, verdict, needed)
+    return replace(waiting, low=apart - reach, high=apart + reach, verdict=verdict)
+
+
+class BurnIn(NamedTuple):
+    """The squared standard error of a variant to compare with, and the users that it needs."""
+
+    variance: Floats
+    needed: Floats
+
+
+def burn_in(
+    own: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+    other: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+) -> BurnIn:
+    """Say when a variant has users enough, from (squared standard error, skewness, users) of both.
+
+    A variant in which an event is rare has seen too little to know its own spread: B shows 200
+    empty lists, the control none. Equal variants have equal spreads, so it borrows the spread per
+    user and the skewness of the other variant where that spread is the larger one. The lender has
+    to be past its own burn-in; the borrower needs as many users as the lender's skewness asks
+    for. Arrays of one shape.
+    """
+    variance, skewness, units = (np.asarray(value, np.float64) for value in own)
+    lent, other_skewness, others = (np.asarray(value, np.float64) for value in other)
+    lent = lent * others / np.maximum(units, 1)
+    needed = units_needed(skewness, units, others)
+    borrows = (needed > units) & (lent > variance)
+    return BurnIn(
+        np.where(borrows, lent, variance),
+        np.where(borrows, units_needed(other_skewness, units, others), needed),
+    )
 
 
 def units_needed(skewness: npt.ArrayLike, one: npt.ArrayLike, other: npt.ArrayLike) -> Floats:
@@ -102,6 +156,7 @@ def radius(
     return np.asarray(np.sqrt(spread * factor))
 
 
+@cache
 def mixing(alpha: float, planned: int) -> float:
     """ρ² = (−W₋₁(−α²/e) − 1) / `planned`, W₋₁ the lower branch of Lambert's function."""
     assert 0 < alpha < 1, "alpha is a probability"

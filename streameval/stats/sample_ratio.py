@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from streameval.base.errors import InputError
 ALPHA = 0.001
 # How close to the configured split the alternatives are looked for: large finds small mismatches.
 CONCENTRATION = 1_000.0
+# Users in several arms above this share of all users make the arms incomparable.
+MAX_CROSSED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,49 @@ def ratio_mismatch(
         p_value=p_value,
         alarm=p_value <= alpha,
     )
+
+
+class SplitEvidence(NamedTuple):
+    """ln E, the evidence against the split, and min(1, 1/E)."""
+
+    log_evidence: float
+    p_value: float
+
+
+def split_evidence(users_by_arm: Mapping[str, int], split: Mapping[str, float]) -> SplitEvidence:
+    """Weigh the users of each arm against the configured `split`; look as often as you like.
+
+    Users of an arm that `split` does not name are left out: that they exist is a finding of its
+    own. Raises InputError for a split without two arms of positive weight.
+    """
+    named = {arm: count for arm, count in users_by_arm.items() if arm in split}
+    found = ratio_mismatch(named, split)
+    return SplitEvidence(found.log_evidence, found.p_value)
+
+
+class CrossedUsers(NamedTuple):
+    """The share of users who were in several arms, and whether that is surely more than allowed."""
+
+    share: float | None
+    p_value: float
+    too_many: bool
+
+
+def crossed_bound(
+    crossed: int, users: int, bound: float = MAX_CROSSED, alpha: float = ALPHA
+) -> CrossedUsers:
+    """Tell whether more than a share `bound` of all users (crossed ones included) are crossed.
+
+    The test is the one of the split, with the two parts `bound` and the rest, and alarms on one
+    side only. One crossed user of the first fifty raises no alarm; look as often as you like.
+    """
+    assert 0 <= crossed <= users, "a crossed user is a user"
+    share = crossed / users if users else None
+    if share is None or share <= bound:
+        return CrossedUsers(share, 1.0, too_many=False)
+    evidence = float(log_evidence([crossed, users - crossed], [bound, 1 - bound]))
+    p_value = math.exp(-max(evidence, 0.0))
+    return CrossedUsers(share, p_value, too_many=p_value <= alpha)
 
 
 def shares(split: Mapping[str, float]) -> dict[str, float]:

@@ -7,7 +7,11 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t:p}:partition      hash    none          this file   state of the partition, see below
   streameval:{g:t:p}:user:<id>      hash    user_ttl,     this file   lifetime counters of a user: impressions,
                                             else none                 slates, first_ts, last_ts (ms) and
-                                                                      positives:<kind>; a field of 0 is absent
+                                                                      positives:<kind>; a field of 0 is absent.
+                                                                      arms:<key of an experiment>: the arms that
+                                                                      the user has been in, a JSON array
+  streameval:{g:t:p}:experiment:<key>   hash  none        this file   users of the partition in an experiment, see
+                                                                      below
   streameval:{g:t:p}:chunk:<name>   string  1 h until     the store   a chunk of a checkpoint, never changed;
                                             listed, then  writes,     <name> is new each time
                                             none          this file
@@ -25,6 +29,12 @@ moved on), commit (the random name of the last commit), cluster_id, topic_id, fi
 (JSON). With a checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by
 spaces).
 
+Fields of an experiment's hash: users:<cluster>:<arm> (users of this cluster who have been in the arm),
+only:<arm> (users who have been in this arm and in no other) and crossed (users who have been in several).
+They count what the fields arms:<key> of the users say: a user who is in an arm again changes
+nothing, and neither does the order. So they are exact however often, and in whatever batches, the log
+is read.
+
 KEYS[1] the partition's hash
 ARGV     1 start: the stored offset that the batch was read from, "" for none
          2 end: the offset to store           3 now (ms)        4 commit
@@ -35,10 +45,14 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         12 MessagePack: chunks to keep, the new ones among them   13 MessagePack: the new ones
         14 last_record, "" where the batch has none
         15 offset of the checkpoint that this one goes on from, "" for none
+        16 MessagePack: visits of arms as columns, see below; "" for none
 
 The columns of the users are parallel arrays with an entry for each user. First come ids, first_ts, and
 last_ts as strings. Then, for each counter that changes for one of the users, come its field and its
 increments.
+
+The columns of the visits are parallel arrays: keys of experiments, ids of users, arms, and the clusters
+of the users. A visit may repeat, and the users may be others than those above.
 
 Returns {"applied"}; {"missing"} if a new chunk is not there (write it again); or {"fenced", stored
 offset or "", stored commit}. The stored commit is this one if an earlier try went through. Everything is
@@ -142,7 +156,54 @@ for at = 1, #users do
   users[at], shape_of[at] = key, shape
 end
 
--- 3. From here on the script only writes.
+-- 3. The same for visits. Nearly every one is of a user who is known in this arm only, so that the text
+-- is compared before it is decoded.
+local visits = ARGV[16] == '' and {{}, {}, {}, {}} or cmsgpack.unpack(ARGV[16])
+local experiments, visitors = visits[1], visits[2]
+local arms_of, risen = {}, {}  -- by experiment: arms by user, and increments by field of its hash
+for _, experiment in ipairs(experiments) do
+  arms_of[experiment] = arms_of[experiment] or {}
+  risen[experiment] = risen[experiment] or {}
+end
+local joined = {}  -- the key, field and text of users whose arms change
+local alone = {}  -- by arm: the text of a user who has been in no other
+local function visit(experiment, user, arm, cluster)
+  local known = arms_of[experiment][user]
+  if known == nil then known = call('HGET', people .. user, 'arms:' .. experiment) end
+  local text = alone[arm]
+  if not text then
+    text = cjson.encode({arm})
+    alone[arm] = text
+  end
+  if known == text then return end
+  local arms = known and cjson.decode(known) or {}
+  for _, each in ipairs(arms) do
+    if each == arm then return end
+  end
+  local rise = risen[experiment]
+  local function count(field, by) rise[field] = (rise[field] or 0) + by end
+  count('users:' .. cluster .. ':' .. arm, 1)
+  if #arms == 0 then
+    count('only:' .. arm, 1)
+  elseif #arms == 1 then
+    count('only:' .. arms[1], -1)
+    count('crossed', 1)
+  end
+  table.insert(arms, arm)
+  text = cjson.encode(arms)
+  arms_of[experiment][user] = text
+  joined[#joined + 1] = {people .. user, 'arms:' .. experiment, text}
+end
+for number = 1, #visitors do
+  visit(experiments[number], visitors[number], visits[3][number], visits[4][number])
+end
+for experiment, rise in pairs(risen) do
+  for field, by in pairs(rise) do
+    rise[field] = format('%d', by + (call('HGET', prefix .. 'experiment:' .. experiment, field) or 0))
+  end
+end
+
+-- 4. From here on the script only writes.
 for at = 1, #users do
   local counters, write = shape_of[at].columns, shape_of[at].write
   write[1], write[3] = users[at], lasts[at]
@@ -150,9 +211,17 @@ for at = 1, #users do
   call('HSET', unpack(write))
 end
 for _, at in ipairs(earlier) do call('HSET', users[at], 'first_ts', format('%d', firsts[at])) end
+for _, write in ipairs(joined) do call('HSET', unpack(write)) end
+for experiment, rise in pairs(risen) do
+  for field, text in pairs(rise) do
+    call('HSET', prefix .. 'experiment:' .. experiment, field, text)
+  end
+end
 local ttl = tonumber(ARGV[9])
 if ttl > 0 then
   for at = 1, #users do call('PEXPIRE', users[at], ttl) end
+  -- The counters may be gone since the slate: the arms must not stay alone.
+  for _, write in ipairs(joined) do call('PEXPIRE', write[1], ttl) end
 end
 call('HSET', partition, 'offset', ARGV[2], 'commit', ARGV[4])
 if ARGV[1] ~= ARGV[2] then call('HSET', partition, 'committed_at', ARGV[3]) end

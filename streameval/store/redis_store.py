@@ -25,7 +25,9 @@ from typing import Any, Final
 import msgspec
 
 from streameval.base.errors import RefusedError, UnusableStateError
+from streameval.core.experiments.users import ArmUsers, Visit
 from streameval.core.ledger import UserDelta
+from streameval.core.windows.cells import cluster_of
 from streameval.store.lease import Lease
 from streameval.store.redis_calls import RedisCalls
 from streameval.store.stored_values import (
@@ -36,9 +38,10 @@ from streameval.store.stored_values import (
     Fenced,
     Stored,
     UserCounters,
+    parse_arm_users,
     parse_stored,
 )
-from streameval.store.user_scan import UserScan, scan_users
+from streameval.store.user_scan import UserScan, parse_user, scan_users
 
 # After so long a chunk is not asked for again: its checkpoint is read from the beginning.
 CHUNK_SECONDS: Final = 15.0
@@ -180,6 +183,7 @@ class RedisStateStore(RedisCalls):
             msgspec.msgpack.encode(list(saved.chunks)),
             "" if commit.last_record is None else str(commit.last_record),
             "" if saved.since is None else saved.since,
+            _visits(commit.visits) if commit.visits else "",
         ]
 
     def _columns(self, users: Sequence[UserDelta]) -> list[Any]:
@@ -238,6 +242,11 @@ class RedisStateStore(RedisCalls):
         header: bytes | None = await self._once(lambda: self._raw("HGET", key, "header"))
         return header
 
+    async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
+        """Read the users of an experiment (`Experiment.key`) by arm."""
+        key = self._key(partition, f"experiment:{experiment}")
+        return parse_arm_users(await self._once(lambda: self._raw("HGETALL", key)))
+
     async def _chunk(self, partition: int, name: str) -> bytes | None:
         """Read one chunk of hundreds; ask again if a reply is lost."""
         key = self._key(partition, f"chunk:{name}")
@@ -270,24 +279,27 @@ class RedisStateStore(RedisCalls):
             return rows
 
         found = await self._once(look_up)
-        rows = [
-            (partition, {name.decode(): int(value) for name, value in row.items()})
+        parsed = [
+            (partition, parse_user(list(chain.from_iterable(row.items()))))
             for partition, row in enumerate(found)
-            if row
         ]
+        rows = [(partition, row) for partition, row in parsed if row is not None]
         if not rows:
             return None
         kinds = dict.fromkeys(self._kinds)
+        arms: dict[str, set[str]] = {}
         for _, row in rows:
-            kinds |= {name[10:]: None for name in row if name.startswith("positives:")}
-        total = functools.partial(_total, [row for _, row in rows])
+            kinds |= dict.fromkeys(row.positives)
+            for experiment, names in row.arms.items():
+                arms.setdefault(experiment, set()).update(names)
         return UserCounters(
             partitions=[partition for partition, _ in rows],
-            impressions=total("impressions"),
-            slates=total("slates"),
-            positives={kind: total(f"positives:{kind}") for kind in kinds},
-            first_ts=min(row["first_ts"] for _, row in rows),
-            last_ts=max(row["last_ts"] for _, row in rows),
+            impressions=sum(row.impressions for _, row in rows),
+            slates=sum(row.slates for _, row in rows),
+            positives={kind: sum(row.positives.get(kind, 0) for _, row in rows) for kind in kinds},
+            first_ts=min(row.first_ts for _, row in rows),
+            last_ts=max(row.last_ts for _, row in rows),
+            arms={experiment: sorted(names) for experiment, names in sorted(arms.items())},
         )
 
     async def users(self, partition: int) -> UserScan:
@@ -312,10 +324,12 @@ class RedisStateStore(RedisCalls):
         return None if token is None else int(token)
 
 
+def _visits(visits: Sequence[Visit]) -> bytes:
+    """Encode visits as the columns of `commit.lua`."""
+    rows = ((visit.experiment, visit.user, visit.arm, cluster_of(visit.user)) for visit in visits)
+    return msgspec.msgpack.encode(list(zip(*rows, strict=True)))
+
+
 @functools.cache
 def _lua(name: str) -> str:
     return importlib.resources.files(__package__).joinpath(f"{name}.lua").read_text()
-
-
-def _total(rows: list[dict[str, int]], field: str) -> int:
-    return sum(row.get(field, 0) for row in rows)

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from streameval.base.limits import CLUSTERS
 from streameval.core import record_mark
+from streameval.core.experiments.users import ArmUsers, Visit
 from streameval.core.ledger import UserDelta
 from streameval.core.record_mark import RecordMark
 
@@ -35,6 +39,7 @@ class Commit:
     now: int
     checkpoint: CheckpointWrite | None = None
     last_record: RecordMark | None = None  # None where the batch has no records
+    visits: Sequence[Visit] = ()
 
 
 class Applied(NamedTuple):
@@ -70,7 +75,10 @@ class Stored(NamedTuple):
 
 
 class UserCounters(NamedTuple):
-    """Lifetime counters of one user, summed over the partitions that know the user."""
+    """Lifetime counters of one user, summed over the partitions that know the user.
+
+    `arms` names the arms that the user has been in, by experiment.
+    """
 
     partitions: list[int]
     impressions: int
@@ -78,6 +86,7 @@ class UserCounters(NamedTuple):
     positives: dict[str, int]
     first_ts: int
     last_ts: int
+    arms: dict[str, list[str]]
 
 
 class Facts(NamedTuple):
@@ -87,6 +96,21 @@ class Facts(NamedTuple):
     policy: str  # maxmemory-policy
     persistent: bool  # it has an append-only file, or has written or loaded a snapshot
     now: int  # the server's clock (ms)
+
+
+def parse_arm_users(fields: Mapping[bytes, bytes]) -> ArmUsers:
+    """Parse the hash of an experiment in one partition; `commit.lua` says what stands in it."""
+    users = ArmUsers()
+    for name, value in fields.items():
+        what, _, rest = name.decode().partition(":")
+        if what == "users":
+            cluster, _, arm = rest.partition(":")
+            users.by_arm.setdefault(arm, np.zeros(CLUSTERS, np.int64))[int(cluster)] = int(value)
+        elif what == "only":
+            users.exactly[rest] = int(value)
+        else:
+            users.crossed = int(value)
+    return users
 
 
 def parse_stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:

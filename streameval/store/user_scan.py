@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 # Users of one call: it blocks Redis for a few ms, as a commit does.
 USERS_A_CALL: Final = 1_000
 KEYS_A_CALL: Final = 5_000
@@ -21,6 +23,17 @@ local rows = {redis.call('HGET', KEYS[1], 'offset')}
 for number = 2, #ARGV do rows[number] = redis.call('HGETALL', ARGV[1] .. ARGV[number]) end
 return rows
 """
+
+
+class UserFields(NamedTuple):
+    """The hash of one user; times in ms, `arms` by experiment."""
+
+    impressions: int
+    slates: int
+    positives: dict[str, int]
+    first_ts: int
+    last_ts: int
+    arms: dict[str, list[str]]
 
 
 class UserRow(NamedTuple):
@@ -81,21 +94,33 @@ async def _names(command: Callable[..., Awaitable[Any]], prefix: str) -> list[st
 
 def _rows(names: Sequence[str], found: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
     for name, flat in zip(names, found, strict=True):
-        if not flat:
-            continue  # its time to live ended since its key was seen
-        fields = {
-            key.decode(): int(value) for key, value in zip(flat[::2], flat[1::2], strict=True)
+        row = parse_user(flat)
+        if row is not None:
+            yield UserRow(name, offset, *row[:-1])
+
+
+def parse_user(flat: Sequence[bytes]) -> UserFields | None:
+    """Parse fields and values of a user's hash; None for one without counters.
+
+    Its time to live may have ended since its key was seen. One that was made anew since may hold
+    arms alone.
+    """
+    fields = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+    if "first_ts" not in fields:
+        return None
+
+    def below(prefix: str) -> dict[str, bytes]:
+        return {
+            key.removeprefix(prefix): value
+            for key, value in fields.items()
+            if key.startswith(prefix)
         }
-        yield UserRow(
-            name,
-            offset,
-            fields.get("impressions", 0),
-            fields.get("slates", 0),
-            {
-                key.removeprefix("positives:"): count
-                for key, count in fields.items()
-                if key.startswith("positives:")
-            },
-            fields["first_ts"],
-            fields["last_ts"],
-        )
+
+    return UserFields(
+        int(fields.get("impressions", 0)),
+        int(fields.get("slates", 0)),
+        {kind: int(count) for kind, count in below("positives:").items()},
+        int(fields["first_ts"]),
+        int(fields["last_ts"]),
+        {name: msgspec.json.decode(arms, type=list[str]) for name, arms in below("arms:").items()},
+    )

@@ -14,9 +14,11 @@ Rules of the page (docs/metrics.md says them to its readers):
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -31,8 +33,18 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from streameval.base.limits import MICRO
+from streameval.core.delays import delay_edges
 from streameval.core.figures import BASES, Figures, Row, Segment
-from streameval.core.metrics import RANKING, RATES, daily_positive_rate
+from streameval.core.metrics import (
+    LIST_MEANS,
+    RANKING,
+    RATES,
+    VALUE_MEANS,
+    Rate,
+    daily_positive_rate,
+)
+from streameval.experiments.words import Scorecard
 from streameval.web.status import (
     BUCKETS,
     CheckStatus,
@@ -44,7 +56,10 @@ from streameval.web.status import (
 )
 
 _KIND: Final = ("feedback",)
-_NO_FIGURES: Final = Figures({"rates": [], "ranking": [], "maturity": []})
+_BOUNDS: Final = [*map(floatToGoString, BUCKETS), "+Inf"]
+_NO_FIGURES: Final = Figures(
+    {name: [] for name in ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")}
+)
 
 Labels = tuple[Any, ...]
 """Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""
@@ -67,6 +82,7 @@ class Exposition(Collector):
         yield from _figures(status)
         yield from _daily(status.daily)
         yield from _checks(status)
+        yield from _experiments(status.scorecards if status.leader else ())
 
 
 def registry(status: Callable[[], ServiceStatus]) -> CollectorRegistry:
@@ -219,6 +235,18 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
     ):
         counts = (([*segment, kind], count) for (segment, kind), count in list(by_kind.items()))
         yield _counter(name, text, [*dimensions, "feedback"], counts)
+    yield _latencies(counters)
+
+
+def _latencies(counters: ProcessCounters) -> Metric:
+    text = "Time that the lists of slates took to make, as their events say"
+    labels = list(counters.definition.dimensions)
+    family = HistogramMetricFamily("streameval_latency_seconds", text, labels=labels)
+    found = dict(counters.latencies)
+    for segment, total in list(counters.latency_totals.items()):
+        counts = accumulate(found.get((segment, index), 0) for index in range(len(BUCKETS) + 1))
+        family.add_metric(_clean(segment), list(zip(_BOUNDS, counts, strict=True)), total / MICRO)
+    return family
 
 
 def _work(counters: ProcessCounters) -> Iterator[Metric]:
@@ -254,18 +282,48 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
         ("checkpoints", "Checkpoints written to Redis", counters.checkpoints),
     ):
         yield _counter(name, text, [], [((), count)])
-    yield _histogram("batch", "Time from a batch's first record to its commit", counters)
-    yield _histogram("commit", "Time of a commit to Redis, tries included", counters)
-    yield _histogram("checkpoint", "Time to encode and write a checkpoint", counters)
+    for step, text, histogram in (
+        (
+            "batch_duration",
+            "Time from a batch's first record to its commit",
+            counters.batch_seconds,
+        ),
+        ("commit_duration", "Time of a commit to Redis, tries included", counters.commit_seconds),
+        (
+            "checkpoint_duration",
+            "Time to encode and write a checkpoint",
+            counters.checkpoint_seconds,
+        ),
+        (
+            "freshness",
+            "Time from a record's timestamp until the figures on this page hold it",
+            counters.freshness_seconds,
+        ),
+    ):
+        yield _histogram(step, text, histogram)
+    yield _delays(counters)
 
 
-def _histogram(step: str, text: str, counters: ProcessCounters) -> HistogramMetricFamily:
-    histogram: Histogram = getattr(counters, f"{step}_seconds")
-    bounds = [*map(floatToGoString, BUCKETS), "+Inf"]
-    family = HistogramMetricFamily(f"streameval_{step}_duration_seconds", text)
+def _histogram(step: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"streameval_{step}_seconds", text)
     family.add_metric(
-        [], list(zip(bounds, accumulate(histogram.counts), strict=True)), histogram.total
+        [], list(zip(_BOUNDS, accumulate(histogram.counts), strict=True)), histogram.total
     )
+    return family
+
+
+def _delays(counters: ProcessCounters) -> HistogramMetricFamily:
+    """Build the histogram of delays, with every fourth edge: the positives below it are exact."""
+    edges = delay_edges(counters.definition.attribution_window)
+    text = "Time from a slate to its first positive, when it is booked; the sum to a few per cent"
+    family = HistogramMetricFamily("streameval_positive_delay_seconds", text, labels=["feedback"])
+    bounds = list(map(floatToGoString, ((edge - 1) / 1000 for edge in edges[4::4])))
+    middles = [(begin + end) / 2000 for begin, end in pairwise(edges)]
+    for kind, counts in zip(counters.definition.kinds, counters.delays, strict=True):
+        below = [0, *accumulate(counts)]
+        buckets = list(zip(bounds, below[4::4], strict=False))
+        total = sum(count * middle for count, middle in zip(counts, middles, strict=False))
+        family.add_metric(_clean([kind]), [*buckets, ("+Inf", below[-1])], total)
     return family
 
 
@@ -280,14 +338,20 @@ class _Grid:
     label_sets: Sequence[Labels]
     rows: Mapping[Labels, Row]
 
-    def family(self, name: str, text: str, column: str, empty: int | None) -> Metric:
-        """Build the gauge of `column`; a place without a row gets `empty` (None: no sample)."""
+    def family(
+        self, name: str, text: str, column: str, empty: int | None, scale: float = 1.0
+    ) -> Metric:
+        """Build the gauge of `scale` times `column`.
+
+        A place without a row gets `empty` (None: no sample).
+        """
         family = _gauge(name, text, self.label_names)
         for labels in self.label_sets:
             row = self.rows.get(labels)
             value = empty if row is None else row[column]
             if value is not None:
                 window, basis, segment, *key = labels
+                value = value if scale == 1 else scale * value
                 family.add_metric(_clean([window, basis, *segment, *map(str, key)]), value)
         return family
 
@@ -304,10 +368,16 @@ def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence
     dimensions = status.definition.dimensions
     windows = [window.name for window in status.definition.windows]
     segments = sorted(_seen(status.figures or _NO_FIGURES, dimensions))
+    by_labels = {
+        (row["window"], row["basis"], _segment(row, dimensions), row.get(label, "")): row
+        for row in rows
+    }
+    # A nowcast may not be known, and is no count of nothing then.
+    nowcasts = [labels for labels in by_labels if labels[1] == "nowcast"]
     return _Grid(
         ("window", "basis", *dimensions, label),
-        list(product(windows, BASES, segments, keys)),
-        {(row["window"], row["basis"], _segment(row, dimensions), row[label]): row for row in rows},
+        [*product(windows, BASES, segments, keys), *nowcasts],
+        by_labels,
     )
 
 
@@ -316,7 +386,7 @@ def _seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
     return {_segment(row, dimensions) for row in (*figures.rates, *figures.ranking)}
 
 
-def _segment(row: Row, dimensions: Sequence[str]) -> Segment:
+def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
 
 
@@ -328,7 +398,7 @@ def _figures(status: ServiceStatus) -> Iterator[Metric]:
     yield users.family("window_impressions", "Impressions in the window", "impressions", 0)
     yield rates.family("window_positives", "Positives in the window", "positives", 0)
     for rate in RATES:
-        yield from _mean(rates, rate.name, rate.formula)
+        yield from _mean_of(rates, rate)
     ranking = _grid(status, "k", figures.ranking, status.definition.ks)
     slates = ranking.weights()
     yield slates.family("window_slates", "Slates with a request_id in the window", "slates", 0)
@@ -340,7 +410,81 @@ def _figures(status: ServiceStatus) -> Iterator[Metric]:
     )
     for metric in RANKING:
         yield from _mean(ranking, metric.name, metric.formula)
+    yield from _values(status, figures)
+    yield from _lists(status, figures)
     yield _maturity(figures.maturity, status.definition.dimensions)
+    yield from _nowcasts(status, figures)
+
+
+def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    """Build the gauges that tell how far to trust nowcasts."""
+    dimensions = status.definition.dimensions
+    for column, text, rows in (
+        (
+            "observed",
+            "Share of the positives expected of the live impressions that has come",
+            figures.nowcast,
+        ),
+        (
+            "error",
+            "Nowcast less matured, divided by matured: the last of positives_per_impression",
+            status.nowcast_errors,
+        ),
+    ):
+        name = f"nowcast_{column}_ratio"
+        family = _gauge(name, text, ["window", *dimensions, "feedback"])
+        for row in rows:
+            labels = [row["window"], *_segment(row, dimensions), row["feedback"]]
+            family.add_metric(_clean(labels), row[f"{column}_ratio"])
+        yield family
+
+
+def _values(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    kinds = [one.kind for one in status.definition.positives if one.value != "none"]
+    values = _grid(status, "feedback", figures.values, kinds)
+    yield values.family("window_value", "Sum of the values of the window, no cap", "value", 0)
+    for mean in VALUE_MEANS:
+        yield from _mean_of(values, mean)
+
+
+def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    lists = _grid(status, "", figures.lists, [""]).weights()
+    for count, text in (
+        ("empty_slates", "Slates that showed nothing in the window"),
+        ("short_slates", "Slates with fewer items than the smallest k in the window"),
+        ("fallback_slates", "Slates of the window that an event called a fallback"),
+        ("abandoned_slates", "Slates without a positive in the window"),
+        ("slates_with_latency", "Slates of the window with a latency"),
+        ("positive_items", "Items with a positive in the slates of the window"),
+    ):
+        yield lists.family(f"window_{count}", text, count, 0)
+    for mean in LIST_MEANS:
+        yield from _mean_of(lists, mean)
+    # Each segment has 21 ranks: one window and basis are enough to see the shape.
+    window = max(status.definition.windows, key=lambda one: one.size).name
+    dimensions = status.definition.dimensions
+    labels = ["window", "basis", *dimensions, "rank"]
+    impressions = _gauge("window_rank_impressions", "Impressions by rank of the slates", labels)
+    positives = _gauge(
+        "window_rank_positives", "Positives by rank of the slates", [*labels, "feedback"]
+    )
+    first = status.definition.kinds[0]
+    for row in figures.ranks:
+        if (row["window"], row["basis"]) != (window, "matured"):
+            continue
+        values = _clean([window, "matured", *_segment(row, dimensions), str(row["rank"])])
+        positives.add_metric([*values, *_clean([row["feedback"]])], row["positives"])
+        if row["feedback"] == first:
+            impressions.add_metric(values, row["impressions"])
+    yield impressions
+    yield positives
+
+
+def _mean_of(grid: _Grid, mean: Rate) -> Iterator[Metric]:
+    name = mean.series or mean.name
+    yield grid.family(name, mean.formula, mean.name, None, mean.scale)
+    text = f"Standard error of {name}, clustered by user"
+    yield grid.family(f"{name}_stderr", text, f"{mean.name}_stderr", None, mean.scale)
 
 
 def _mean(grid: _Grid, name: str, formula: str) -> Iterator[Metric]:
@@ -412,3 +556,91 @@ def _checks(status: ServiceStatus) -> Iterator[Metric]:
     if status.check_running is not None:
         running.add_metric([], status.check_running)
     yield running
+
+
+# Numbers of the words that Prometheus cannot hold; "not yet" has no sample.
+_VERDICTS: Final = {"worse": -1, "no difference shown": 0, "better": 1}
+_COMPARED: Final = ("experiment", "arm", "metric")
+_COMPARISON: Final = (
+    ("difference", "The arm's value of the metric less the control's"),
+    ("relative_difference", "The difference as a share of the control's value"),
+    ("low", "Lower bound of the difference, which holds at all looks together"),
+    ("high", "Upper bound of the difference, which holds at all looks together"),
+    (
+        "users_needed",
+        "Users of all arms still needed until the metric is decided, if it stays as it is",
+    ),
+)
+
+
+def _experiments(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    """Build the families of experiments; the leader judges those of the whole topic."""
+    compared = [(card.name, row) for card in cards for row in card.rows]
+    value = _gauge("experiment_value", "The metric in this arm, over final slates", _COMPARED)
+    values = {
+        (name, arm, row["metric"]): row[column]
+        for name, row in compared
+        for arm, column in ((row["control"], "control_value"), (row["arm"], "value"))
+    }
+    for key, number in values.items():
+        if number is not None:
+            value.add_metric(_clean(key), number)
+    yield value
+    for column, text in _COMPARISON:
+        family = _gauge(f"experiment_{column}", text, _COMPARED)
+        for name, row in compared:
+            if row[column] is not None:
+                family.add_metric(_clean([name, row["arm"], row["metric"]]), row[column])
+        yield family
+    judged = _gauge(
+        "experiment_verdict",
+        "1 better than the control, 0 no difference shown, -1 worse; no sample: too early to say",
+        (*_COMPARED, "role"),
+    )
+    for name, row in compared:
+        if row["verdict"] in _VERDICTS:
+            labels = [name, row["arm"], row["metric"], row["role"]]
+            judged.add_metric(_clean(labels), _VERDICTS[row["verdict"]])
+    yield judged
+    yield from _splits(cards)
+
+
+def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    users = _gauge(
+        "experiment_users", "Users who have been in this arm only", ("experiment", "arm")
+    )
+    for card in cards:
+        for arm, count in card.split["users"].items():
+            users.add_metric(_clean([card.name, arm]), count)
+    yield users
+    for name, text, number in _SPLIT:
+        family = _gauge(f"experiment_{name}", text, ("experiment",))
+        for card in cards:
+            present = number(card)
+            if present is not None:
+                family.add_metric(_clean([card.name]), present)
+        yield family
+
+
+_SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] = (
+    (
+        "crossed_users",
+        "Users who have been in several arms",
+        lambda card: card.split["crossed_users"],
+    ),
+    (
+        "crossed_evidence",
+        "Natural logarithm of the evidence that more than 1 % of the users crossed",
+        lambda card: math.log(1 / max(card.crossed.p_value, sys.float_info.min)),
+    ),
+    (
+        "split_evidence",
+        "Natural logarithm of the evidence against the configured split",
+        lambda card: card.split["log_evidence"],
+    ),
+    (
+        "start_timestamp_seconds",
+        "Time from which slates count for the experiment",
+        lambda card: _milliseconds(card.since),
+    ),
+)

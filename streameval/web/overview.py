@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
 from streameval.core.figures import Figures, Row, Segment
 from streameval.core.metrics import RANKING
+from streameval.experiments.words import Scorecard, metric_name, sentences, warnings
 from streameval.web.status import CheckStatus, PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
@@ -38,6 +39,7 @@ header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .25rem 1rem
 h1 { font-size: 1.4rem; margin: 0; letter-spacing: -.01em; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .6rem; }
 .dim { color: var(--dim); }
+.said { font-size: 1.1rem; margin: .2rem 0 .8rem; }
 .part { border-left: .25rem solid var(--bad); padding-left: .75rem; }
 a { color: var(--accent); }
 .state { padding: .05rem .6rem; border-radius: 1rem; border: 1px solid currentColor;
@@ -94,6 +96,7 @@ def render(status: ServiceStatus, now: float) -> str:
             f"<title>streameval: {escape(status.topic)}</title><style>{STYLE}</style>",
             f"<script>{SCRIPT}</script></head><body>",
             _head(status, now),
+            _experiments(status.scorecards),
             _totals(status),
             _windows(status),
             _partitions(status.partitions, now),
@@ -131,6 +134,44 @@ def _coverage(status: ServiceStatus) -> str:
 
 _NOTHING: Final = "&ndash;"
 _READY: Final = "<span class='state good'>ready</span>"
+
+
+def _experiments(cards: Sequence[Scorecard]) -> str:
+    """Say how each experiment stands, in words and in a table, over all partitions."""
+    return "".join(_experiment(card) for card in cards)
+
+
+def _experiment(card: Scorecard) -> str:
+    said = "".join(f"<p class=said>{escape(sentence)}</p>" for sentence in sentences(card))
+    trouble = "".join(f"<p class='part bad'>{escape(warning)}</p>" for warning in warnings(card))
+    users = ", ".join(f"{escape(arm)} {count:,}" for arm, count in card.split["users"].items())
+    named = [row for row in card.rows if row["role"] != "exploratory"]
+    more = (
+        " Exploratory figures are on the leader's /metrics." if len(named) < len(card.rows) else ""
+    )
+    return (
+        f"<h2>Experiment {escape(card.name)}</h2>{said}{trouble}"
+        + _table(("metric", "role", "arm"), _COMPARISON, (_compared(row) for row in named))
+        + f"<p class=dim>Bounds of the difference hold at all looks together. Users in one arm"
+        f" only: {users}; in several: {card.split['crossed_users']:,}.{more}</p>"
+    )
+
+
+_COMPARISON: Final = (
+    *("value", "control", "difference", "low", "high", "verdict", "users", "users needed"),
+)
+
+
+def _compared(row: Mapping[str, Any]) -> str:
+    figures = ("value", "control_value", "difference", "low", "high")
+    mark = {"better": "good", "worse": "bad"}.get(row["verdict"], "dim")
+    cells = [
+        *(_figure(row[name]) for name in figures),
+        f"<span class={mark}>{escape(row['verdict'])}</span>",
+        _number(row["users"]),
+        _number(row["users_needed"]),
+    ]
+    return _row("matured", [metric_name(row["metric"]), row["role"], row["arm"]], cells)
 
 
 def _totals(status: ServiceStatus) -> str:

@@ -18,12 +18,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from streameval.base.limits import MAX_FEEDBACK_KINDS, OTHER
+from streameval.base.limits import DELAY_BUCKETS, MAX_FEEDBACK_KINDS, MICRO, OTHER
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS
 
 if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
     from streameval.core.figures import Figures, Segment
+    from streameval.experiments.words import Scorecard
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -69,10 +70,10 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one step of `seconds`."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count steps that took `seconds` each."""
+        self.counts[bisect_left(BUCKETS, seconds)] += count
+        self.total += count * seconds
 
 
 def _labels(*known: str) -> Counts[str]:
@@ -86,7 +87,8 @@ class ProcessCounters:
 
     A segment that is in no window may leave the fields by segment when there are too many.
     `*_retracted` count corrections, such as an impression that turns out to be a duplicate, or a
-    retracted positive. The net count is counted minus retracted.
+    retracted positive. The net count is counted minus retracted. `delays` of positives by index of
+    the kind and bucket (`core.delays`).
     """
 
     definition: Definition
@@ -99,6 +101,9 @@ class ProcessCounters:
     impressions_retracted: Counts[Segment] = field(init=False)
     positives: Counts[tuple[Segment, str]] = field(init=False)
     positives_retracted: Counts[tuple[Segment, str]] = field(init=False)
+    latencies: Counts[tuple[Segment, int]] = field(init=False)
+    latency_totals: Counts[Segment] = field(init=False)
+    delays: list[list[int]] = field(init=False)
     duplicates: int = 0
     ignored: int = 0
     key_mismatches: int = 0
@@ -111,6 +116,7 @@ class ProcessCounters:
     batch_seconds: Histogram = field(default_factory=Histogram)
     commit_seconds: Histogram = field(default_factory=Histogram)
     checkpoint_seconds: Histogram = field(default_factory=Histogram)
+    freshness_seconds: Histogram = field(default_factory=Histogram)
 
     def __post_init__(self) -> None:
         """Size the counts by segment and kind, which depend on the definition."""
@@ -121,14 +127,30 @@ class ProcessCounters:
         self.impressions_retracted = Counts(segments, rest)
         self.positives = Counts(segments * len(kinds), (rest, OTHER))
         self.positives_retracted = Counts(segments * len(kinds), (rest, OTHER))
+        self.delays = [[0] * DELAY_BUCKETS for _ in kinds]
+        self.latencies = Counts(segments * (len(BUCKETS) + 1), (rest, len(BUCKETS)))
+        self.latency_totals = Counts(segments, rest)
+
+    def add_delays(self, added: Mapping[int, int]) -> None:
+        """Count delays by slot of `core.delays`; beyond those of kinds are those of slates."""
+        for slot, count in added.items():
+            group, bucket = divmod(slot, DELAY_BUCKETS)
+            if group < len(self.delays):
+                self.delays[group][bucket] += count
+
+    def add_latency(self, segment: Segment, latency: int) -> None:
+        """Count the latency (us) of a list in the bucket of its seconds."""
+        self.latencies.add((segment, bisect_left(BUCKETS, latency / MICRO)), 1)
+        self.latency_totals.add(segment, latency)
 
     def keep(self, present: set[Segment]) -> None:
         """Drop counts of segments that are in no window any more, if there are too many.
 
         A segment that comes back begins at 0 like after a restart, which `rate()` understands.
         """
-        for counts in (self.impressions, self.impressions_retracted):
+        for counts in (self.impressions, self.impressions_retracted, self.latency_totals):
             counts.keep(present.__contains__)
+        self.latencies.keep(lambda key: key[0] in present)
         for by_kind in (self.positives, self.positives_retracted):
             by_kind.keep(lambda key: key[0] in present)
 
@@ -194,7 +216,8 @@ class ServiceStatus:
 
     `partitions` are this worker's; `topic_partitions` counts all of the topic (0: not known yet).
     `figures` is None until the first tick with a partition. `reason` says in one line why the
-    service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `leader`,
+    service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `scorecards` judge
+    the experiments over all partitions of the topic, whoever owns them. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
     are run), `check_running` (for how long those under way have run; None without) and `daily` are
     filled by the application frame.
@@ -214,6 +237,8 @@ class ServiceStatus:
     partitions: list[PartitionStatus] = field(default_factory=list)
     topic_partitions: int = 0
     figures: Figures | None = None
+    nowcast_errors: Sequence[Mapping[str, Any]] = ()
+    scorecards: Sequence[Scorecard] = ()
     leader: bool = False
     fencing_token: int | None = None
     checks: Sequence[CheckStatus] = ()

@@ -25,11 +25,13 @@ from streameval.base.limits import (
     DEAD_LETTER_OVERHEAD,
     MAX_BATCH_DEAD_LETTER_BYTES,
     MAX_BATCH_EVENTS,
+    MAX_BATCH_VISITS,
     MAX_DEAD_LETTER_BYTES,
     MAX_WAITING_OUTCOMES,
 )
 from streameval.core.checkpoint import Checkpoint, pieces
 from streameval.core.events import LATE, Event, EventDecoder, TooLarge
+from streameval.core.experiments.users import Visit
 from streameval.core.ledger import SegmentChanges, UserDelta
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition
@@ -72,6 +74,7 @@ class PendingCommit:
     since: int | None = None  # the offset of the checkpoint before this one
     span: Span | None = None  # of the outcomes, where there are any
     outcomes: Callable[[], list[Outcome]] = list  # slow, so call it in another thread
+    visits: Sequence[Visit] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,10 @@ class Limits:
     users: int
     seconds: float
     checkpoint_seconds: float
+
+
+Appended = tuple[int, int]
+"""The earliest timestamp (ms) of some records, and their number."""
 
 
 @dataclass(slots=True)
@@ -117,6 +124,8 @@ class AssignedPartition:
     _unpublished: list[str] = field(default_factory=list)
     _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
+    _appended: list[Appended] = field(default_factory=list)
+    _flushed: list[Appended] = field(default_factory=list)
     _began: float | None = None
     committing_bytes: int = 0  # of rejected records, in the commit under way
     _dead_letters: list[DeadLetter] = field(default_factory=list)
@@ -232,6 +241,8 @@ class AssignedPartition:
             self.state.reject(rejection.reason)
         if self.restoring:
             return
+        if records.timestamps[0] >= 0:
+            self._appended.append((min(records.timestamps), len(records.offsets)))
         self._key_mismatches += _mismatches(keys, events)
         for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
             key, value = _head(records.keys[at]), _head(records.values[at])
@@ -246,8 +257,15 @@ class AssignedPartition:
         """Flush the state; it is held meanwhile."""
         self.held = True
         deltas = yield from self.state.flushing()
+        self._flushed += self._appended
+        self._appended = []
         self.held = False
         return deltas
+
+    def take_flushed(self) -> list[Appended]:
+        """Return the records that figures hold since the last call."""
+        flushed, self._flushed = self._flushed, []
+        return flushed
 
     def _restored(self) -> Iterator[None]:
         """End the restore: the state has reached the stored offset, and its bookings are stored."""
@@ -260,11 +278,13 @@ class AssignedPartition:
     # ------------------------------------------------------------------ commits
 
     def due(self, now: float) -> bool:
-        """Whether the batch ends here, or an empty one is due because a checkpoint is missing."""
+        """Whether the batch ends here, or an empty one is due for a checkpoint or for visits."""
+        visits = 0 if self.restoring else self.state.experiments.untaken
         if self.restoring or self._began is None:
-            return self.unsaved and now >= self.checkpoint_at
+            return visits > 0 or (self.unsaved and now >= self.checkpoint_at)
         return (
-            self._events >= self.limits.events
+            visits >= MAX_BATCH_VISITS
+            or self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users
             or self._dead_letter_bytes >= MAX_BATCH_DEAD_LETTER_BYTES
             or now - self._began >= self.limits.seconds
@@ -280,13 +300,17 @@ class AssignedPartition:
         start = self.committed
         users = yield from self._flush()
         self.held = True
-        many = len(self.state.slates.finalized) >= MAX_WAITING_OUTCOMES
+        many = self.state.waiting_outcomes >= MAX_WAITING_OUTCOMES
         # The commit of the first offset has nothing to save; the next commit has.
         empty = start is None and self._events == 0
         due = with_checkpoint or many or (now >= self.checkpoint_at and not empty)
         since = self.checkpoint_offset
         saving = (yield from self._checkpoint(now)) if due else (None, None, list)
         self.held = due
+        # Before the checkpoint is encoded, which holds what is left.
+        visits = self.state.experiments.take_visits(
+            MAX_BATCH_VISITS, for_good=start != self.next_offset
+        )
         began = self._began or now
         pending = PendingCommit(
             self.number,
@@ -300,6 +324,7 @@ class AssignedPartition:
             since=since,
             span=saving[1],
             outcomes=saving[2],
+            visits=visits,
         )
         self.committed = self.next_offset
         self._dead_letters = []
@@ -411,6 +436,10 @@ def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[st
     for (segment, index), (added, taken) in tally.changes.positives.items():
         counters.positives.add((segment, kinds[index]), added)
         counters.positives_retracted.add((segment, kinds[index]), taken)
+    for segment, latencies in tally.changes.latencies.items():
+        for latency in latencies:
+            counters.add_latency(segment, latency)
+    counters.add_delays(tally.changes.delays)
     counters.duplicates += tally.counters["duplicates"]
     counters.ignored += tally.counters["ignored"]
     counters.key_mismatches += tally.key_mismatches

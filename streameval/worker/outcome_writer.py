@@ -49,6 +49,9 @@ class Files(Protocol):
     def remove(self, partition: int, names: Sequence[str], since: int | None) -> int:
         """Remove spans that are visible."""
 
+    def unpublished(self, partition: int) -> list[str]:
+        """Find the spans that were written hours ago and are not visible."""
+
 
 def open_files(settings: Settings) -> Files | None:
     """Make the folder that the settings name, if any; nothing is touched yet."""
@@ -62,7 +65,7 @@ def open_files(settings: Settings) -> Files | None:
         settings.outcomes,
         {"group": settings.group, "topic": settings.topic},
         {"version": __version__, "definition": definition.described()},
-        definition.dimensions,
+        definition.labels,
         user=None if key is None else pseudonyms(key.get_secret_value().encode()),
     )
 
@@ -90,24 +93,22 @@ class OutcomeWriter:
             await self._run(lambda: files.write(span, pending.outcomes()))
 
     async def publish(self, pending: PendingCommit) -> None:
-        """Make the rows visible after the commit, if the pointer still names the span.
+        """Make the rows visible where the stored checkpoint names their span; else remove them.
 
-        The pointer does not where this worker slept since. Then the partition's next owner has
-        published the span, or the store lost data and the slates are written again.
+        After a commit that went through, the checkpoint does not name it where this worker slept
+        since. Then the partition's next owner has published the span, or the store lost data and
+        the slates are written again. After a refused commit it does not, and another worker writes
+        them, with one exception: the commit had gone through, its reply was lost, and another
+        commit came before it was tried again.
         """
         if self._files is None or pending.span is None:
             return
-        header = await persist(lambda: self._store.header(pending.partition))
-        if header is not None and pending.span.name in attachments_of(header):
-            await self._show(self._files, pending.partition, pending.span.name)
+        name = pending.span.name
+        if name in await self._named(pending.partition):
+            await self._show(self._files, pending.partition, name)
         else:
-            await self.discard(pending)
-
-    async def discard(self, pending: PendingCommit) -> None:
-        """Remove the rows of a refused commit: another worker writes them."""
-        if self._files is not None and pending.span is not None:
-            with contextlib.suppress(UnreachableError):  # `clean` finds it one day
-                await asyncio.to_thread(self._files.discard, pending.span.name)
+            with contextlib.suppress(UnreachableError):  # a restore finds it one day
+                await asyncio.to_thread(self._files.discard, name)
 
     async def settle(self, partition: AssignedPartition, stored: Stored) -> None:
         """Bring the files to where a partition just restored from `stored` begins."""
@@ -129,6 +130,12 @@ class OutcomeWriter:
                 removed,
                 beyond,
             )
+        await self._discard_abandoned(self._files, partition.number)
+
+    async def _named(self, number: int) -> list[str]:
+        """Return the spans that the stored checkpoint names."""
+        header = await persist(lambda: self._store.header(number))
+        return [] if header is None else attachments_of(header)
 
     async def _show(self, files: Files, number: int, name: str) -> None:
         """Make a span visible; remove it if the store has lost it meanwhile.
@@ -156,16 +163,31 @@ class OutcomeWriter:
         A visible span was committed before. So it is lost if the pointer does not reach it now.
         """
         pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
-        lost = [name for name in names if _end(name) > pointer]
+        lost = [name for name in names if _span(name).end > pointer]
         removed: int = await self._run(files.remove, number, lost, since) if lost else 0
         return removed
+
+    async def _discard_abandoned(self, files: Files, number: int) -> None:
+        """Remove old spans that nobody can publish any more.
+
+        A span that is not committed may still be, however old it is, until the pointer is beyond
+        its begin: from there on the script refuses it. A committed one is named by every checkpoint
+        until it is visible. So the checkpoint must be read after the pointer.
+        """
+        names = await self._run(files.unpublished, number)
+        if not names:
+            return
+        pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
+        named = await self._named(number)
+        for name in names:
+            if _span(name).begin < pointer and name not in named:
+                await self._run(files.discard, name)
 
     async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await persist(lambda: asyncio.to_thread(call, *arguments))
 
 
-def _end(name: str) -> int:
-    """Return the offset where a span ends."""
+def _span(name: str) -> Span:
     span = Span.parse(name)
     assert span is not None, "only spans are found"
-    return span.end
+    return span

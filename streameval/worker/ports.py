@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from streameval.core.experiments.users import ArmUsers
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.records import DeadLetter, Listener, Records
 from streameval.store.lease import Lease
@@ -85,6 +86,9 @@ class StateStore(Protocol):
 
     async def checkpoint_offset(self, partition: int) -> int | None:
         """Read the offset of the stored checkpoint alone."""
+
+    async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
+        """Read the users of an experiment (`Experiment.key`) by arm."""
 
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
         """Note that the batch at `offset` is being unpacked; count the notes that others left."""

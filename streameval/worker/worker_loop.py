@@ -36,11 +36,20 @@ from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.base.retry import answer_within
 from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
+from streameval.core.nowcast import DelaysBySegment, added
+from streameval.core.past_nowcasts import PastNowcasts
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
+from streameval.store.scorecards import ScorecardReader
 from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
-from streameval.worker.assigned_partition import AssignedPartition, Limits, PendingCommit, settle
+from streameval.worker.assigned_partition import (
+    Appended,
+    AssignedPartition,
+    Limits,
+    PendingCommit,
+    settle,
+)
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
@@ -48,6 +57,7 @@ from streameval.worker.restore import PartitionRestorer
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+    from streameval.experiments.words import Scorecard
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +79,8 @@ STRETCH_SECONDS: Final = 0.01
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0
 GROUP_COMMIT_SECONDS: Final = 5.0
+# Scorecards change with the checkpoints; reading them takes a few calls a partition.
+SCORECARD_SECONDS: Final = 5.0
 # A rebalance waits so long for the last commit of a partition that goes. After that, the fence
 # decides.
 REVOKE_SECONDS: Final = 8.0
@@ -128,6 +140,8 @@ class Ingest:
         self._reason = "starting"
         self._unfit = ""
         self._figures: Figures | None = None
+        self._past_nowcasts = PastNowcasts(self.definition)
+        self._scorecards: Sequence[Scorecard] = ()
         self._segments = ShownSegments(self.definition.max_segments)
         self._tick_at = 0.0
         self._started_at = time.time()
@@ -147,6 +161,8 @@ class Ingest:
             self._reason = "joining the group"
             self._spawn(self._probe())
             self._spawn(self._tell_group())
+            if self.definition.experiments:
+                self._spawn(self._judge())
             while not self._stopping.is_set():
                 await self._turn()
                 if self._failure is not None:
@@ -291,7 +307,7 @@ class Ingest:
             self.counters.commit_seconds.observe(time.monotonic() - began)
             if isinstance(answer, Fenced):
                 self._drop(partition, answer.offset)
-                await self.outcome_writer.discard(pending)
+                await self.outcome_writer.publish(pending)
                 return
             partition.stored = pending.end
             await self.outcome_writer.publish(pending)  # 6. publish, count
@@ -324,6 +340,7 @@ class Ingest:
             if saved is None
             else CheckpointWrite(saved.header, saved.chunks, saved.keep, pending.since),
             last_record=pending.last_record,
+            visits=pending.visits,
         )
 
     def _drop(self, partition: AssignedPartition, stored: int | None) -> None:
@@ -506,6 +523,14 @@ class Ingest:
                 await self.event_log.commit(offsets)  # 7. tell the group
                 told = offsets
 
+    async def _judge(self) -> None:
+        """Judge the experiments every few seconds; the last scorecards stay while Redis is away."""
+        reader = ScorecardReader(self.store, self.definition)
+        while True:
+            found = await answer_within(reader.read(self.event_log.partitions), PROBE_TIMEOUT)
+            self._scorecards = self._scorecards if found is None else found
+            await asyncio.sleep(SCORECARD_SECONDS)
+
     def _committed(self) -> dict[int, int]:
         return {
             number: partition.stored
@@ -522,9 +547,12 @@ class Ingest:
             return
         sums: Sums = {}
         present: set[Segment] = set()
+        fresh: list[Appended] = []
+        delays = await self._delays(began)
         for partition in list(self.partitions.values()):
             if not partition.restoring:
-                found = partition.state.sums(self._reading_time(partition, began))
+                found = partition.state.sums(self._reading_time(partition, began), delays)
+                fresh += partition.take_flushed()
                 present.update(*found.values())
                 sums = merge((sums, found), self._segments)
                 await asyncio.sleep(0)
@@ -534,7 +562,21 @@ class Ingest:
             self._segments.keep(present)
             self.counters.keep(present)
         self._figures = figures(self.definition, sums)
+        times = [each.state.reading_time or 0 for each in self.partitions.values()]
+        self._past_nowcasts.note(max(times, default=0), self._figures.rates)
+        now = time.time()
+        for earliest, count in fresh:
+            self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
+
+    async def _delays(self, now: float) -> DelaysBySegment:
+        """Return the delays of all partitions, which their nowcasts take so that sums add up."""
+        found: list[DelaysBySegment] = []
+        for partition in list(self.partitions.values()):
+            if not partition.restoring:
+                found.append(partition.state.delays(self._reading_time(partition, now)))
+                await asyncio.sleep(0)
+        return added(found)
 
     def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:
         """Return T of a partition that is caught up and idle: the watermark plus the time since."""
@@ -573,6 +615,8 @@ class Ingest:
             partitions=partitions,
             topic_partitions=self.event_log.partitions,
             figures=self._figures,
+            nowcast_errors=self._past_nowcasts.errors(),
+            scorecards=self._scorecards,
         )
 
     # ----------------------------------------------------------------------- stop
@@ -583,10 +627,10 @@ class Ingest:
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
-        await self._finish(
-            list(self.partitions.values()), max(0.5, deadline - time.monotonic() - 3)
-        )
-        left_over = any(each.uncommitted or each.under_way for each in self.partitions.values())
+        # Also those that are fenced meanwhile, and dropped: what they applied is read again.
+        going = list(self.partitions.values())
+        await self._finish(going, max(0.5, deadline - time.monotonic() - 3))
+        left_over = any(each.uncommitted or each.under_way for each in going)
         flushed = self._failure is None and not left_over
         for task in list(self._commits.values()):
             task.cancel()

@@ -6,17 +6,19 @@ their rows, `inputs` their tables and parameters. `lists` holds the shapes that 
 share, and `scorer` applies the metrics of a window to the slates of a stream.
 """
 
-from streameval.core.metrics.catalogue import METRICS, RANKING, RATES
+from streameval.core.metrics.catalogue import METRICS, RANKING
 from streameval.core.metrics.entry import UNCUT, Entry, UnitMetric
 from streameval.core.metrics.lists import Lists, MeanMetric, Metric, RelevantItems, Scores, nano
-from streameval.core.metrics.rates import Rate
+from streameval.core.metrics.rates import LIST_MEANS, RATES, VALUE_MEANS, Rate
 from streameval.core.metrics.scorer import Scorer, order_ranks
 
 __all__ = [
+    "LIST_MEANS",
     "METRICS",
     "RANKING",
     "RATES",
     "UNCUT",
+    "VALUE_MEANS",
     "Entry",
     "Lists",
     "MeanMetric",

@@ -32,7 +32,6 @@ from streameval.core.metrics import (
     retrieval,
 )
 from streameval.core.metrics.entry import Entry
-from streameval.core.metrics.rates import POSITIVE_RATE, POSITIVES_PER_IMPRESSION
 
 RANKING = (
     precision.METRIC,
@@ -43,9 +42,6 @@ RANKING = (
     hit_rate.METRIC,
 )
 """The ranking metrics of a window."""
-
-RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
-"""The rates of feedback of a window."""
 
 METRICS: tuple[Entry, ...] = (
     *RANKING,

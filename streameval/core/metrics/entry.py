@@ -47,6 +47,7 @@ class Entry:
     `convention` names the difference from other figures of the same name. `undefined` says how an
     input without a value counts. `needs` names tables beside the tables of the input kind.
     `score` takes each of `parameters` by name; `convention` may hold their values in braces.
+    `lower_is_better`: it is an error, and not a worth.
     """
 
     input_kind: InputKind
@@ -60,6 +61,7 @@ class Entry:
     parameters: tuple[Parameter, ...] = ()
     values: tuple[tuple[Parameter, Any], ...] = ()
     score: Callable[..., Any] | None = None
+    lower_is_better: bool = False
 
     def required(self) -> list[Input]:
         """List the inputs without which the metric cannot be computed."""

@@ -121,6 +121,7 @@ def _pairs(
         convention=convention,
         undefined=_NOTHING,
         cutoff="none",
+        lower_is_better=True,
         score=score,
         root=root,
         own=False,
@@ -139,6 +140,7 @@ def _users(
         convention="users count the same, however many ratings they have",
         undefined=_NOTHING,
         cutoff="none",
+        lower_is_better=True,
         score=score,
     )
 
@@ -152,6 +154,7 @@ def _items(name: str, formula: str, *, squared: bool) -> ItemMetric:
         convention="items count the same, however many ratings they have",
         undefined=_NOTHING,
         cutoff="none",
+        lower_is_better=True,
         squared=squared,
     )
 

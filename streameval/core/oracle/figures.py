@@ -2,14 +2,18 @@
 
 The oracle is written from the rules alone, and slow on purpose: no state moves with the stream, so
 nothing here can depend on the order of arrival by accident. `oracle.slates` forms the slates (rules
-1 to 11 and 14), this file the figures. The oracle shares with the engine the event types, the
-definition, the limits and the per-slate metrics, and nothing else.
+1 to 11, 14 and 26), `oracle.values` and `oracle.lists` have the figures of values and of lists
+(rules 24, 25, 27 and 28), `oracle.nowcast` has those of nowcasts (rules 30 to 33), this file the
+others. The oracle shares with the engine the event types,
+the definition, the limits and the per-slate metrics, and nothing else.
 
-The rules (A is the attribution window, L the allowed lateness, H = A + L):
+The rules, with the numbers of docs/rules.md, where 15 to 23 describe the figures below in the same
+way (A is the attribution window, L the allowed lateness, H = A + L):
 
 1.  Watermark: the largest accepted `ts`. An event with `ts < watermark - L` on arrival is late:
     counted, otherwise as if it had never been written.
-2.  A slate event is its impressions, one an item.
+2.  A slate event is its impressions, one an item. Without items it showed nothing: it opens or
+    joins a slate as an impression would (rules 3 and 4), and adds no item and no duplicate.
 3.  In `ts` order, an impression joins the current slate of its (user, request) when
     `ts <= slate time + A`, else it starts the next one. Without a request it is a slate of its
     own, (user, item, ts).
@@ -38,25 +42,55 @@ The rules (A is the attribution window, L the allowed lateness, H = A + L):
     (position or 0, ts, item), `rank = max(position or 0, previous rank + 1)`. Only slates with a
     request are scored.
 14. Above the bounds the order of arrival decides: the items of a slate after the first
-    `MAX_ITEMS`, and segments (each dimension becomes `__other__`). An impression
-    that names a new segment enters it into a table of `max_segments`. A full table first drops
-    the segments last shown more than 2 * H and the largest W + 2 * S before that impression. If
-    the table is still full, the impression is `__other__`.
+    `MAX_ITEMS`, and segments (each dimension becomes `__other__`). An impression or a slate
+    without items that names a new segment enters it into a table of `max_segments`. A full table
+    first drops the segments last shown more than 2 * H and the largest W + 2 * S before that
+    event. If the table is still full, the event is `__other__`.
+24. The entries of an impression and a kind are the attributed feedback that counts, later than the
+    latest retraction (ties: the retraction), as distinct (ts, value in integers of 10**-6, half to
+    even). Beyond `MAX_LOGGED_FEEDBACK` the largest stay. The value is that of the largest entry
+    (`last`), the sum (`sum`) or the largest value (`max`); without entries 0.
+25. The value of a window, basis and segment is the plain sum. For the means a user's sum there is
+    at most `cap`. They are over users with an impression, slates with a request, impressions and
+    positives.
+26. A slate is a fallback when one of its events says so. Its latency is the largest that one of
+    its events gives, in integer microseconds, half to even. Events that add no item count here.
+27. Lists are the slates with a request. Short: fewer items than the smallest k. Abandoned: no
+    positive of any kind. Mean rank of positives and the share of them at ranks 1 to 3 are over
+    items with a positive of any kind, whatever its gain. Mean latency is over slates with one.
+28. Impressions and positives by rank are those of lists; ranks from 21 on are one, `21+`.
+29. A window, basis and segment has rows where it has a slate. Those of `rates` and `maturity` need
+    an impression.
+30. The delay of a positive: its kind's earliest `ts` that is no retraction, less the slate's time.
+    A slate with a request has the smallest delay of its positives with a gain > 0. Up to 64 buckets
+    with the edges floor((A + 1) (1.1^i - 1) / (1.1^64 - 1)). The delays at T are those of the
+    matured panes of the longest window.
+31. F(x): the share of delays below x, even within a bucket; of slates at t the feedback below
+    T + 1 - t has come. A pane has the mean over t from its begin to its end or T + 1, in 10**-6,
+    upwards. The segment's own F from `MIN_SEGMENT_DELAYS` on, else that of all from `MIN_DELAYS`.
+32. Effective: impressions and slates of live panes times the share of their pane. Nowcasts divide
+    by these, and have the standard errors of rule 20 with them. No nowcast of means over users.
+33. None where the effective count is 0 or below `MIN_OBSERVED` of the count.
 """
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from streameval.base.limits import CLUSTERS, NANO
+from streameval.base.limits import NANO
 from streameval.core.definition import Definition, Window
 from streameval.core.events import REASONS, Event, ImpressionEvent, SlateEvent
 from streameval.core.metrics import RANKING, Scorer
+from streameval.core.oracle.lists import list_figures, rank_figures, ranks_of, with_request
+from streameval.core.oracle.means import mean, ratio
+from streameval.core.oracle.nowcast import Arrivals, nowcast_figures
 from streameval.core.oracle.slates import Segment, Slate, history
+from streameval.core.oracle.values import value_figures
+
+Rows = dict[str, list[dict[str, object]]]
+"""Rows by section of the document."""
 
 
 def oracle(
@@ -75,20 +109,17 @@ def oracle(
     slates, watermark = known.slates, known.watermark
     scorer = Scorer(definition.ks, definition.ndcg_gain)
     _score(slates, definition, scorer)
-    rates, ranking, maturity = [], [], []
-    for window in sorted(definition.windows, key=lambda window: window.name):
-        if watermark is None:
-            break
+    rows: Rows = {name: [] for name in _SECTIONS}
+    if watermark is not None:
         time = watermark if at is None else max(watermark, at)
-        live = _in_panes(slates, window, _last_live(window, time))
-        matured = _in_panes(slates, window, _last_matured(window, time, definition.horizon))
-        for basis, inside in (("live", live), ("matured", matured)):
-            for segment, members in _by_segment(inside).items():
-                head = {"window": window.name, "basis": basis}
-                head |= dict(zip(definition.dimensions, segment, strict=True))
-                rates += [head | _rates(members, kind) for kind in sorted(definition.kinds)]
-                ranking += [head | _ranking(members, k, scorer) for k in definition.ks]
-        maturity += _maturity(live, window, time, definition)
+        for window in sorted(definition.windows, key=lambda window: window.name):
+            for name, found in _windowed(slates, window, time, definition, scorer).items():
+                rows[name] += found
+            for name, found in _nowcast(slates, window, time, definition, scorer).items():
+                rows[name] += found
+        for name in ("rates", "ranking", "values"):
+            # A nowcast follows the other bases of its window.
+            rows[name].sort(key=lambda row: (row["window"], row["basis"]))
     rejections = dict.fromkeys(REASONS, 0) | dict(rejected or {})
     rejections["late"] += known.late
     return {
@@ -104,10 +135,59 @@ def oracle(
             "waiting": known.attribution.waiting,
             "ignored": known.attribution.ignored,
         },
-        "rates": rates,
-        "ranking": ranking,
-        "maturity": maturity,
+        **rows,
         "users": _users(known.accepted, slates, definition.kinds),
+    }
+
+
+_SECTIONS = ("rates", "ranking", "maturity", "values", "lists", "ranks", "nowcast")
+
+
+def _windowed(
+    slates: Sequence[Slate], window: Window, time: int, definition: Definition, scorer: Scorer
+) -> Rows:
+    """Return the rows of one window at T = `time`, by section."""
+    live = _in_panes(slates, window, _last_live(window, time))
+    matured = _in_panes(slates, window, _last_matured(window, time, definition.horizon))
+    rows: Rows = {name: [] for name in _SECTIONS}
+    rows["maturity"] = _maturity(live, window, time, definition)
+    for basis, inside in (("live", live), ("matured", matured)):
+        for segment, members in _by_segment(inside).items():
+            head = {"window": window.name, "basis": basis}
+            head |= dict(zip(definition.dimensions, segment, strict=True))
+            for name, found in _figures(members, definition, scorer).items():
+                rows[name] += [head | row for row in found]
+    return rows
+
+
+def _nowcast(
+    slates: Sequence[Slate], window: Window, time: int, definition: Definition, scorer: Scorer
+) -> Rows:
+    """Return the rows of the nowcasts of one window at T = `time`, by section."""
+    longest = max(definition.windows, key=lambda one: one.size)
+    final = _in_panes(slates, longest, _last_matured(longest, time, definition.horizon))
+    arrivals = Arrivals(definition, final, time)
+    rows: Rows = defaultdict(list)
+    live = _in_panes(slates, window, _last_live(window, time))
+    for segment, members in _by_segment(live).items():
+        head = {"window": window.name, "basis": "nowcast"}
+        head |= dict(zip(definition.dimensions, segment, strict=True))
+        found = nowcast_figures(members, window, arrivals, definition, scorer)
+        for name, of_name in found.items():
+            rows[name] += [head | row for row in of_name]
+    return rows
+
+
+def _figures(members: Sequence[Slate], definition: Definition, scorer: Scorer) -> Rows:
+    """Return the rows of the slates of one window, basis and segment, by section (rule 29)."""
+    kinds = sorted(definition.kinds)
+    positives = sorted(definition.positives, key=lambda positive: positive.kind)
+    return {
+        "rates": [_rates(members, kind) for kind in kinds] if _impressions(members) else [],
+        "ranking": [_ranking(members, k, scorer) for k in definition.ks],
+        "values": [value_figures(members, one) for one in positives if one.value != "none"],
+        "lists": [list_figures(members, definition)],
+        "ranks": rank_figures(members, kinds),
     }
 
 
@@ -178,6 +258,8 @@ def _maturity(
     last = _last_matured(window, time, definition.horizon)
     rows: list[dict[str, object]] = []
     for segment, members in _by_segment(live).items():
+        if not _impressions(members):
+            continue
         settled = [slate for slate in members if slate.time // window.slide <= last]
         row: dict[str, object] = {"window": window.name}
         row |= dict(zip(definition.dimensions, segment, strict=True))
@@ -209,17 +291,18 @@ def _rates(slates: Sequence[Slate], kind: str) -> dict[str, object]:
     counts = [
         (user_id, sum(_positives(slate, kind) for slate in own), _impressions(own))
         for user_id, own in _by_user(slates).items()
+        if _impressions(own)
     ]
     shares = [Fraction(positives, impressions) for _, positives, impressions in counts]
-    mean, mean_stderr = _mean(shares)
-    pooled, pooled_stderr = _ratio(counts, 1)
+    rate, rate_stderr = mean(shares)
+    pooled, pooled_stderr = ratio(counts, 1)
     return {
         "feedback": kind,
         "users": len(counts),
         "impressions": sum(impressions for _, _, impressions in counts),
         "positives": sum(positives for _, positives, _ in counts),
-        "positive_rate": mean,
-        "positive_rate_stderr": mean_stderr,
+        "positive_rate": rate,
+        "positive_rate_stderr": rate_stderr,
         "positives_per_impression": pooled,
         "positives_per_impression_stderr": pooled_stderr,
     }
@@ -227,7 +310,7 @@ def _rates(slates: Sequence[Slate], kind: str) -> dict[str, object]:
 
 def _ranking(slates: Sequence[Slate], k: int, scorer: Scorer) -> dict[str, object]:
     """Return the ranking metrics at one k: means over the slates that have a request."""
-    scored = [slate for slate in slates if slate.request_id is not None]
+    scored = with_request(slates)
     with_positive = [
         slate for slate in scored if any(one.positives() for one in slate.items.values())
     ]
@@ -239,66 +322,17 @@ def _ranking(slates: Sequence[Slate], k: int, scorer: Scorer) -> dict[str, objec
     for metric in RANKING:
         column = scorer.columns.index((metric.name, k))
         sums = [(slate.user_id, slate.scores[column], 1) for slate in scored]
-        row[metric.name], row[f"{metric.name}_stderr"] = _ratio(sums, NANO)
+        row[metric.name], row[f"{metric.name}_stderr"] = ratio(sums, NANO)
     return row
-
-
-def _mean(values: Sequence[Fraction]) -> tuple[float | None, float | None]:
-    """Mean and its standard error, sd (n - 1) / √n; None below one and two values."""
-    n = len(values)
-    if n == 0:
-        return None, None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return mean, None
-    squares = math.fsum((float(value) - mean) ** 2 for value in values)
-    return mean, math.sqrt(squares / (n - 1)) / math.sqrt(n)
-
-
-def _ratio(sums: Iterable[tuple[str, int, int]], unit: int) -> tuple[float | None, float | None]:
-    """Σx/Σy over (user, x in 1/unit, y), and its standard error, clustered by crc32 of the user.
-
-    With R = Σx/Σy and d = x - R·y a cluster, `se = sqrt(n/(n-1) · Σd²) / Σy`; d·Σy is an integer,
-    so all but the last division and the root is exact.
-    """
-    clusters: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for user_id, x, y in sums:
-        cluster = clusters[zlib.crc32(user_id.encode()) & (CLUSTERS - 1)]
-        cluster[0] += x
-        cluster[1] += y
-    total_x = sum(x for x, _ in clusters.values())
-    total_y = sum(y for _, y in clusters.values())
-    if total_y == 0:
-        return None, None
-    ratio = total_x / (total_y * unit)
-    n = len(clusters)
-    if n == 1:
-        return ratio, None
-    squares = sum((x * total_y - total_x * y) ** 2 for x, y in clusters.values())
-    variance = Fraction(n * squares, (n - 1) * total_y**4 * unit**2)
-    return ratio, math.sqrt(variance)
 
 
 # --- rule 13: ranks and scores -------------------------------------------------------------------
 
 
-def _ranks(slate: Slate) -> dict[str, int]:
-    """Item to rank: positions where they rise, the next free rank where they do not."""
-    ordered = sorted(
-        (item.position or 0, item.ts, item_id) for item_id, item in slate.items.items()
-    )
-    ranks: dict[str, int] = {}
-    rank = 0
-    for position, _, item_id in ordered:
-        rank = max(position, rank + 1)
-        ranks[item_id] = rank
-    return ranks
-
-
-def _relevant(slate: Slate, definition: Definition) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def relevant(slate: Slate, definition: Definition) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Ranks and gains of the relevant items, ascending by rank."""
     found: list[tuple[int, float]] = []
-    for item_id, rank in _ranks(slate).items():
+    for item_id, rank in ranks_of(slate).items():
         gains = [definition.gain(kind) for kind in slate.items[item_id].positives()]
         gain = max(gains, default=0.0)
         if gain > 0.0:
@@ -306,11 +340,11 @@ def _relevant(slate: Slate, definition: Definition) -> tuple[tuple[int, ...], tu
     return tuple(rank for rank, _ in found), tuple(gain for _, gain in found)
 
 
-def _score(slates: Iterable[Slate], definition: Definition, scorer: Scorer) -> None:
+def _score(slates: Sequence[Slate], definition: Definition, scorer: Scorer) -> None:
     """Score every slate that has a request, in one batch."""
-    with_request = [slate for slate in slates if slate.request_id is not None]
-    if not with_request:
+    lists = with_request(slates)
+    if not lists:
         return
-    scores = scorer.score([_relevant(slate, definition) for slate in with_request])
-    for slate, row in zip(with_request, scores.tolist(), strict=True):
+    scores = scorer.score([relevant(slate, definition) for slate in lists])
+    for slate, row in zip(lists, scores.tolist(), strict=True):
         slate.scores = tuple(row)

@@ -1,6 +1,7 @@
 """Slates of a finite list of events, with the feedback attributed to them: half of the oracle.
 
-Rules 1 to 11 and 14 of `oracle`, which restates them all and turns these slates into figures.
+Rules 1 to 11, 14 and 26 of `oracle.figures`, which restates them all and turns these slates into
+figures.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
-from streameval.base.limits import MAX_ITEMS
+from streameval.base.limits import MAX_ITEMS, MILLI
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 
@@ -19,15 +21,21 @@ OTHER = "__other__"
 
 
 class _Impression(NamedTuple):
-    """One item shown; `arrival` numbers the accepted impressions in order of arrival."""
+    """One item shown, or a list without items: its `item_id` is None.
+
+    `arrival` numbers them in order of arrival. `fallback` and `latency` (us) are what the event
+    says of its slate.
+    """
 
     arrival: int
     ts: int
     user_id: str
-    item_id: str
+    item_id: str | None
     request_id: str | None
     position: int | None
     segment: Segment
+    fallback: bool
+    latency: int | None
 
 
 @dataclass(slots=True)
@@ -45,7 +53,11 @@ class Item:
 
 @dataclass(slots=True)
 class Slate:
-    """A slate of `records` impressions; `scores` (nano-units) are empty without a request."""
+    """A slate of `records` impressions.
+
+    `latency` (us) is None where no event gives it. `scores` (nano-units) are empty without a
+    request.
+    """
 
     user_id: str
     request_id: str | None
@@ -54,6 +66,8 @@ class Slate:
     arrival: int
     records: int
     items: dict[str, Item]
+    fallback: bool
+    latency: int | None
     scores: tuple[int, ...] = ()
 
 
@@ -113,7 +127,10 @@ def _sift(events: Iterable[Event], allowed_lateness: int) -> tuple[list[Event], 
 
 
 def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Impression]:
-    """Return every accepted impression, also of slate events, in order of arrival."""
+    """Return every accepted impression, also of slate events, in order of arrival.
+
+    A slate event without items gives one without an item.
+    """
     found: list[_Impression] = []
     newest: dict[Segment, int] = {}  # when each segment of the table was last shown
     for event in accepted:
@@ -121,8 +138,8 @@ def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Imp
             continue
         segment = tuple(getattr(event, name) or "" for name in definition.dimensions)
         segment = _bounded(segment, event.ts, newest, definition)
-        items: Iterable[tuple[str, int | None]] = (
-            event.positions.items()
+        items: Iterable[tuple[str | None, int | None]] = (
+            event.positions.items() or [(None, None)]
             if isinstance(event, SlateEvent)
             else [(event.item_id, event.position)]
         )
@@ -136,12 +153,19 @@ def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Imp
                     event.request_id,
                     position,
                     segment,
+                    event.fallback is True,
+                    _micros(event.latency_ms),
                 )
             )
     return found
 
 
-# --- rules 3, 4, 5 and 14: slates ----------------------------------------------------------------
+def _micros(latency_ms: float | None) -> int | None:
+    """Return a latency in microseconds, half to even of the exact number (rule 26)."""
+    return None if latency_ms is None else round(Fraction(latency_ms) * MILLI)
+
+
+# --- rules 3, 4, 5, 14 and 26: slates ------------------------------------------------------------
 
 
 def _form_slates(
@@ -168,22 +192,30 @@ def _form_slates(
 def _slate(group: Sequence[_Impression]) -> Slate:
     """Merge the impressions of one slate, given in `ts` order."""
     time = group[0].ts
-    first_items = dict.fromkeys(one.item_id for one in sorted(group))  # by arrival
-    kept = set(list(first_items)[:MAX_ITEMS])
+    shown = [one.item_id for one in sorted(group) if one.item_id is not None]  # by arrival
+    kept = set(list(dict.fromkeys(shown))[:MAX_ITEMS])
     items: dict[str, Item] = {}
-    within = [one for one in group if one.item_id in kept]
-    for one in within:
-        item = items.setdefault(one.item_id, Item(one.ts, one.position))
-        item.position = _lower(item.position, one.position)
+    records = 0
+    for one in group:
+        if one.item_id is not None and one.item_id in kept:
+            records += 1
+            item = items.setdefault(one.item_id, Item(one.ts, one.position))
+            item.position = _lower(item.position, one.position)
     return Slate(
         user_id=group[0].user_id,
         request_id=group[0].request_id,
         time=time,
         segment=_segment(group),
         arrival=min(one.arrival for one in group),
-        records=len(within),
+        records=records,
         items=items,
+        fallback=any(one.fallback for one in group),
+        latency=_latency(group),
     )
+
+
+def _latency(group: Iterable[_Impression]) -> int | None:
+    return max((one.latency for one in group if one.latency is not None), default=None)
 
 
 def _segment(group: Sequence[_Impression]) -> Segment:

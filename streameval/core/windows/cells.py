@@ -11,9 +11,14 @@ from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS
 
 
+def checksum_of(user_id: str) -> int:
+    """Return the CRC-32 of a user's UTF-8 bytes."""
+    return crc32(user_id.encode())
+
+
 def cluster_of(user_id: str) -> int:
-    """Return the cluster of a user in standard errors: crc32 of the UTF-8 bytes, & 255."""
-    return crc32(user_id.encode()) & (CLUSTERS - 1)
+    """Return the cluster of a user in standard errors: the low 8 bits of the checksum."""
+    return checksum_of(user_id) & (CLUSTERS - 1)
 
 
 class Cells:

@@ -21,7 +21,8 @@ import numpy as np
 
 from streameval.base.arrays import Ints
 from streameval.core.definition import Definition, Window
-from streameval.core.windows.aggregates import AGGREGATES, Aggregate
+from streameval.core.windows.aggregate import Aggregate
+from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import Table, TimedTable, Totals, runs, summed
 
@@ -175,11 +176,6 @@ class WindowState:
             del self.panes[number]
         self.last_settled = last
         return settled
-
-    def both(self) -> list[Pane]:
-        """Return the panes that are in the live and in the matured window (for maturity)."""
-        first, last = self.live.first, self.matured.last
-        return [pane for number, pane in self.panes.items() if first <= number <= last]
 
 
 class Windows:

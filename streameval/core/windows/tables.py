@@ -132,6 +132,34 @@ class CellTotals:
         return self._sums[column][position :: self.width]
 
 
+class SegmentTotals:
+    """Sums by segment: int64 (segments * width,), `width` slots for each. It grows by doubling."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._sums = np.zeros(0, np.int64)
+
+    def fit(self, cells: int) -> None:
+        """Do nothing: the keys are segments, which keep their numbers."""
+
+    def keep(self, cells: npt.NDArray[np.intp]) -> None:
+        """Do nothing: the keys are segments, which keep their numbers."""
+
+    def add(self, table: Table, sign: int) -> None:
+        """Add rows, or retract them where `sign` is -1."""
+        beyond = int(table.keys.max(initial=-1)) + 1
+        if beyond > len(self._sums):
+            self._sums = _grown(self._sums, 2 * beyond)
+        np.add.at(self._sums, table.keys, sign * table.values[0].astype(np.int64))
+
+    def of(self, segment: int) -> Ints:
+        """Return the sums of a segment, int64 (width,)."""
+        found = np.zeros(self.width, np.int64)
+        known = self._sums[segment * self.width : (segment + 1) * self.width]
+        found[: len(known)] = known
+        return found
+
+
 def _grown(values: Ints, size: int) -> Ints:
     """Return `values` and zeros after it. Zeros that nobody writes to take no memory."""
     grown = np.zeros((size, *values.shape[1:]), np.int64)

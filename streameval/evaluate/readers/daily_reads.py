@@ -68,7 +68,7 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
             connection.execute("CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER)")
             _load_outcomes(connection, files_of(given[FILES]), advance)
         batches = _users(connection, by_day=bool(given.by), with_ids=given.per_list)
-        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+        evaluation = evaluated(batches, asked, given)
     return evaluation.answer(*notes)
 
 

@@ -70,7 +70,7 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
             items = ItemLists(lists.items, lists.ranks, vectors, popularity)
             yield batch_of(items, lists.users, lists.segments, lists.ids, lists.tied)
 
-    found = evaluated(batches(), asked, given.by, per_list=given.per_list)
+    found = evaluated(batches(), asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
 

@@ -41,7 +41,7 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
         count = _items(connection, given[ITEMS])
         _load_neighbours(connection, given[NEIGHBOURS], advance)
         batches = _users(connection, count)
-        evaluation = evaluated(batches, asked, (), per_list=given.per_list)
+        evaluation = evaluated(batches, asked, given)
     return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))
 
 

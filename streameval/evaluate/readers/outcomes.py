@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
-from streameval.base.limits import CLUSTERS
 from streameval.evaluate.batches import ROWS, Advance, Batch
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
@@ -105,9 +104,16 @@ def read_outcomes(
 
 
 def record_batches(
-    files: Sequence[str], columns: Sequence[str], advance: Advance, *, where_null: str | None = None
+    files: Sequence[str],
+    columns: Sequence[str],
+    advance: Advance,
+    *,
+    where_null: str | None = None,
+    optional: Sequence[str] = (),
 ) -> Iterator[Any]:
     """Columns of outcome files; `where_null` too in row groups where that has a null.
+
+    Columns that are `optional` are left out where a file lacks them.
 
     Raises `InputError` for a column that such files do not have.
     """
@@ -119,9 +125,10 @@ def record_batches(
                 raise InputError(
                     f"{locations.redacted(path)}: no column {name}: not an outcome file"
                 )
-        require_types(locations.redacted(path), file.schema_arrow, columns)
+        chosen = [*columns, *(name for name in optional if name in known)]
+        require_types(locations.redacted(path), file.schema_arrow, chosen)
         for group in range(file.num_row_groups):
-            wanted = [*columns]
+            wanted = [*chosen]
             if where_null is not None and where_null not in columns:
                 wanted += [where_null] if _has_null(file, group, where_null) else []
             try:
@@ -189,10 +196,11 @@ def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch
         gains=gains[where],
         score_ranks=_score_ranks(record, starts, len(gains))[where],
         length=np.diff(starts),
-        clusters=clusters_of(record.column("user")),
+        checksums=checksums_of(record.column("user")),
         segments=segments,
         names=names,
         ids=record.column("request").to_pylist() if with_ids else None,
+        users=record.column("user").to_pylist() if with_ids else None,
     )
 
 
@@ -233,14 +241,13 @@ def _window(array: Any, buffer: int, kind: type[np.generic], count: int) -> npt.
     return np.frombuffer(raw, kind, count=count, offset=array.offset * width)
 
 
-def clusters_of(users: Any) -> Ints:
-    """Return the cluster (`core.windows.cells.cluster_of`) of each user of a column of strings."""
+def checksums_of(users: Any) -> Ints:
+    """Return `core.windows.cells.checksum_of` each user of a column of strings."""
     if not len(users):
         return np.zeros(0, np.int64)
     starts = _window(users, 1, np.int32, len(users) + 1).tolist()
     raw = memoryview(users.buffers()[2] or b"")
-    checksums = [crc32(raw[start:end]) for start, end in pairwise(starts)]
-    return np.array(checksums, np.int64) & (CLUSTERS - 1)
+    return np.array([crc32(raw[start:end]) for start, end in pairwise(starts)], np.int64)
 
 
 def _segments(record: Any, by: Sequence[str]) -> tuple[Ints, list[tuple[str, ...]]]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.cells import checksum_of
 from streameval.evaluate.answer import Segment
 from streameval.evaluate.batches import ROWS, Batch
 from streameval.evaluate.readers.outcomes import segments_of
@@ -62,10 +62,11 @@ class RankedLists:
                 gains=self.gains[flat],
                 score_ranks=self.score_ranks[flat],
                 length=self.length[rows],
-                clusters=np.array([cluster_of(user) for user in self.users[rows]], np.int64),
+                checksums=np.array([checksum_of(user) for user in self.users[rows]], np.int64),
                 segments=segments,
                 names=names,
                 ids=self.ids[rows],
+                users=self.users[rows],
                 tied=(int(self.equal[rows].sum()), int(self.by_score[rows].sum())),
             )
 

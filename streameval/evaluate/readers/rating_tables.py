@@ -49,7 +49,7 @@ def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
     with connected(*files) as connection:
         notes = load_pairs(connection, given, advance)
         batches = _users(connection, given)
-        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+        evaluation = evaluated(batches, asked, given)
     return evaluation.answer(*notes)
 
 

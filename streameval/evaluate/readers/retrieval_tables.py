@@ -54,7 +54,7 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             """)  # noqa: S608  # names are quoted
             connection.execute("DROP TABLE slates")
         batches = _queries(connection, given.by)
-        found = evaluated(batches, asked, given.by, per_list=given.per_list)
+        found = evaluated(batches, asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
 
@@ -98,7 +98,7 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
         advance(size(files))
         fewest, most = _check_samples(connection, files)
         batches = _samples(connection, given.by)
-        evaluation = evaluated(batches, asked, given.by, per_list=given.per_list)
+        evaluation = evaluated(batches, asked, given)
     count = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     note = Note("negatives", [fewest, most], f"{count} sampled negatives for each positive.")
     return evaluation.answer(note)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.evaluate.answer import Answer, Figure, counted
+from streameval.evaluate.compared import Compared
 from streameval.evaluate.report.charts import list_charts, outcome_charts
 from streameval.evaluate.report.curves import curves
 from streameval.evaluate.report.markup import UNDEFINED, bounds, format_figure, numbers, table
@@ -76,7 +77,7 @@ def _page(
 user: the lists of one user are not independent. It holds for one look: figures
 that are watched until they differ will differ by chance.</p>
 {_figures(answer)}
-{_notes(answer)}{_checks(results)}
+{_differences(answer.differences)}{_notes(answer)}{_checks(results)}
 {drawn}<h2>Formulas</h2>
 {_formulas(answer)}
 </html>
@@ -90,6 +91,29 @@ def _figures(answer: Answer) -> str:
     for segment, figures in answer.segments.items():
         rows += _rows([value or UNDEFINED for value in segment], figures)
     return table(head + values, rows)
+
+
+def _differences(rows: Sequence[Compared] | None) -> str:
+    if not rows:
+        return ""
+    texts = ("arm", "control", *rows[0].labels, "figure", "verdict")
+    head = "".join(f"<th>{escape(name)}</th>" for name in texts)
+    columns = ("difference", "low", "high", "one look: low", "high", "users")
+    head += "".join(f'<th class="number">{name}</th>' for name in columns)
+    body = []
+    for row in rows:
+        scored = row.scored
+        found = (scored.difference, scored.low, scored.high, scored.once_low, scored.once_high)
+        names = (row.arm, row.control, *row.labels.values(), row.metric, scored.verdict)
+        body.append(
+            "".join(f"<td>{escape(name) or UNDEFINED}</td>" for name in names)
+            + numbers(*map(format_figure, found), f"{row.users:,}")
+        )
+    about = (
+        "<p>Low and high bound the difference at all looks together, with 95 % for each figure by"
+        " itself: of many figures one stands out by chance.</p>"
+    )
+    return f"<h2>Differences</h2>\n{about}\n{table(head, body)}\n"
 
 
 def _notes(answer: Answer) -> str:

@@ -11,9 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from streameval.core.metrics.entry import Entry
-from streameval.evaluate.answer import Answer, Figure
+from streameval.evaluate.answer import Answer, Figure, Note
+from streameval.evaluate.compared import Compared
+from streameval.evaluate.plans import Planned, Wanted
 
 UNDEFINED: Final = "-"
+# Differences that all have a sentence; of more, those that were named or are decided.
+_SENTENCES: Final = 10
 _UNCUT: Final = 100_000
 """Columns for programs: a file or a pipe has no edge."""
 
@@ -33,13 +37,11 @@ def print_answer(answer: Answer, *, with_intervals: bool) -> None:
             figures,
             with_intervals=with_intervals,
         )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _UNCUT
+    console = _console()
     console.print(table)
-    for note in answer.notes:
-        if note.text:
-            console.print(escape(note.text), soft_wrap=True)
+    _print_notes(console, answer.notes)
+    if answer.differences:
+        console.print(differences_table(answer.differences))
     if answer.lists is not None:
         console.print(_lists(answer.lists))
 
@@ -54,6 +56,119 @@ def _add(
         table.add_row(*segment, name, *cells, f"{figure.n:,}")
 
 
+def print_comparison(rows: Sequence[Compared], notes: Sequence[Note]) -> None:
+    """Print differences as a table, a sentence for each, and the notes."""
+    console = _console()
+    console.print(differences_table(rows))
+    if any(row.adjusted is not None for row in rows):
+        console.print(_adjusted_table(rows))
+    for row in rows:
+        if len(rows) <= _SENTENCES or row.role != "exploratory" or row.is_decided:
+            console.print(escape(row.sentence()), soft_wrap=True)
+    _print_notes(console, notes)
+
+
+def _adjusted_table(rows: Sequence[Compared]) -> Table:
+    """Build the table of differences that are adjusted by the users' past."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("arm", "figure"):
+        table.add_column(name, overflow="fold")
+    for name in ("adjusted by the past", "all looks", "one look", "users saved"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for row in rows:
+        if row.adjusted is None:
+            continue
+        scored, saved = row.adjusted.scored, row.adjusted.users_saved
+        table.add_row(
+            *(escape(row.arm), escape(row.metric)),
+            _format(scored.difference, sign="+"),
+            _bounds(scored.low, scored.high),
+            _bounds(scored.once_low, scored.once_high),
+            UNDEFINED if saved is None else f"{saved:.0%}",
+            scored.verdict,
+        )
+    return table
+
+
+def print_plan(rows: Sequence[Planned], wanted: Wanted, notes: Sequence[Note]) -> None:
+    """Print users needed, and the smallest differences that the present users show."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("figure", overflow="fold")
+    for name in (
+        *("value", f"{wanted.lift:.3g} of it", "users: one look", "all looks"),
+        *("users so far", "they show: one look", "all looks"),
+    ):
+        table.add_column(name, justify="right")
+    for row in rows:
+        needed, smallest = row.needed or (None, None), row.smallest or (None, None)
+        table.add_row(
+            escape(row.metric),
+            _format(row.value),
+            _format(row.effect),
+            *(UNDEFINED if users is None else f"{users:,.0f}" for users in needed),
+            f"{row.users:,}",
+            *map(_format, smallest),
+        )
+    console = _console()
+    console.print(table)
+    console.print(
+        f"Users of both arms that show a difference of {wanted.lift:.3g} of the figure with a"
+        f" chance of {wanted.power:.0%}, at {wanted.alpha:.3g} of false alarms.",
+        soft_wrap=True,
+    )
+    _print_notes(console, notes)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNCUT
+    return console
+
+
+def _print_notes(console: Console, notes: Sequence[Note]) -> None:
+    for note in notes:
+        if note.text:
+            console.print(escape(note.text), soft_wrap=True)
+
+
+def differences_table(rows: Sequence[Compared]) -> Table:
+    """Build the table of differences, with the bounds for all looks and for one look."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    labels = list(rows[0].labels)
+    for name in ("arm", "control", *labels, "figure"):
+        table.add_column(name, overflow="fold")
+    for name in ("difference", "relative", "all looks", "one look", "users", "more needed"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    arm = rows[0].arm
+    for row in rows:
+        if row.arm != arm:
+            table.add_section()
+            arm = row.arm
+        scored = row.scored
+        relative = scored.relative_difference
+        names = (row.arm, row.control, *row.labels.values(), row.metric)
+        table.add_row(
+            *(escape(name) or UNDEFINED for name in names),
+            _format(scored.difference, sign="+"),
+            UNDEFINED if relative is None else f"{relative:+.1%}",
+            _bounds(scored.low, scored.high),
+            _bounds(scored.once_low, scored.once_high),
+            f"{row.users:,}",
+            UNDEFINED if scored.users_needed is None else f"{scored.users_needed:,}",
+            scored.verdict,
+        )
+    return table
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return UNDEFINED
+    return f"{_format(low, sign='+')} to {_format(high, sign='+')}"
+
+
 def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("list", overflow="fold")
@@ -65,8 +180,8 @@ def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
     return table
 
 
-def _format(value: float | None) -> str:
-    return UNDEFINED if value is None else f"{value:.4f}"
+def _format(value: float | None, sign: str = "") -> str:
+    return UNDEFINED if value is None else f"{value:{sign}.4f}"
 
 
 def metric_rows(metrics: Iterable[Entry], inputs: Callable[[Entry], str]) -> list[dict[str, str]]:

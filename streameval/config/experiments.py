@@ -1,0 +1,141 @@
+"""Settings of experiments: arms of an event field that are compared over some time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from keyword import iskeyword
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from streameval.base.errors import ConfigError
+from streameval.base.limits import MAX_LABEL_LENGTH, MAX_TS, MIN_TS
+from streameval.config.figure_settings import Amount, Integer, Label
+from streameval.core.definition import RESERVED_NAMES, Definition
+from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
+
+# Nobody has more users; the bounds are as good at any such number.
+_MOST_USERS: Final = 10**12
+
+
+def event_field(value: str) -> str:
+    """Return the name of a text field of events; raises ValueError for one that cannot be."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
+        raise ValueError(f"{value!r} is no name of a field: letters, digits and _, a letter first")
+    if value.lower() in RESERVED_NAMES or len(value) > MAX_LABEL_LENGTH:
+        raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
+    return value
+
+
+def _moment(value: object) -> object:
+    """Read a time as YAML or JSON gives it, as ms since the epoch."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError(f"write a time with its zone, like 2026-01-31T00:00:00Z, not {value}")
+    ms = round(moment.timestamp() * 1_000)
+    if not MIN_TS <= ms < MAX_TS:
+        raise ValueError(f"write a time from 2000 to 2099, not {value}")
+    return ms
+
+
+def _named_only(given: object) -> object:
+    """Read a guardrail that is only the name of a metric."""
+    return {"metric": given} if isinstance(given, str) else given
+
+
+class GuardrailSettings(BaseModel):
+    """A metric that must not get worse by more than the margin."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: str
+    margin: Annotated[Amount, Field(ge=0)] = 0.0
+
+    _short = model_validator(mode="before")(_named_only)
+
+
+Moment = Annotated[int | None, BeforeValidator(_moment)]
+Weight = Annotated[Amount, Field(gt=0)]
+
+
+class ExperimentSettings(BaseModel):
+    """One experiment; docs/experiments.md says what each key means."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Label
+    arm: Annotated[str, AfterValidator(event_field)]
+    control: Label
+    primary: str
+    guardrails: tuple[GuardrailSettings, ...] = ()
+    split: Annotated[dict[Label, Weight], Field(min_length=2, max_length=MAX_ARMS)] | None = None
+    since: Moment = None
+    until: Moment = None
+    planned_users: Annotated[Integer, Field(ge=1, le=_MOST_USERS)] = 10_000
+    alpha: Annotated[Amount, Field(gt=0, lt=1)] = 0.05
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.split is not None and self.control not in self.split:
+            raise ValueError(
+                f"control: {self.control!r} is not in split, which has {', '.join(self.split)}"
+            )
+        if self.since is not None and self.until is not None and self.until <= self.since:
+            raise ValueError("until: write a time after since")
+        metrics = [self.primary, *(guardrail.metric for guardrail in self.guardrails)]
+        for metric in metrics:
+            if metrics.count(metric) > 1:
+                raise ValueError(f"guardrails: {metric} is named twice; name each metric once")
+        return self
+
+    def definition(self) -> Experiment:
+        """Return the part of the definition."""
+        return Experiment(
+            name=self.name,
+            arm=self.arm,
+            control=self.control,
+            primary=self.primary,
+            guardrails=tuple(Guardrail(one.metric, one.margin) for one in self.guardrails),
+            split=None if self.split is None else dict(self.split),
+            since=self.since,
+            until=self.until,
+            planned_users=self.planned_users,
+            alpha=self.alpha,
+        )
+
+
+def check_experiments(definition: Definition) -> None:
+    """Raise ValueError where experiments do not fit each other, or the figures."""
+    from streameval.core.experiments.metrics import refusal  # numpy, for those who need it
+
+    names = [experiment.name for experiment in definition.experiments]
+    labels = [name.lower() for name in definition.labels]
+    for experiment in definition.experiments:
+        if names.count(experiment.name) > 1:
+            raise ValueError(f"experiments: {experiment.name!r} stands there twice; rename one")
+        if labels.count(experiment.arm.lower()) > 1:
+            raise ValueError(
+                f"experiments: {experiment.name}: arm: another field is {experiment.arm!r} but for"
+                " capitals; write both alike"
+            )
+        for metric in (experiment.primary, *(one.metric for one in experiment.guardrails)):
+            refused = refusal(metric, definition)
+            if refused is not None:
+                raise ValueError(f"experiments: {experiment.name}: {refused}")
+
+
+def refuse_future(experiments: Iterable[Experiment], now: int) -> None:
+    """Raise ConfigError for an experiment that begins after `now` (ms)."""
+    for experiment in experiments:
+        if experiment.since is not None and experiment.since > now:
+            raise ConfigError(
+                f"experiments: {experiment.name}: since is in the future: it would count nothing;"
+                " add the experiment when it has begun, or correct the time"
+            )

@@ -1,0 +1,141 @@
+"""The metrics of experiments: each a ratio of two rows of the sums of final slates.
+
+`row_names` lists the rows that a slate adds to. A metric divides one of them by another, or by the
+users of the arm. So a new metric is a row of `metrics_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.base.arrays import Ints
+from streameval.base.limits import CLUSTERS, MICRO, MILLI, NANO
+from streameval.core.definition import Definition
+from streameval.core.metrics import RANKING
+from streameval.core.windows.values import HALF
+
+USERS: Final = "users"
+"""The denominator that is no row of the sums: the users of the arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentMetric:
+    """Σ `numerator` / (`unit` · Σ `denominator`), both names of rows (`row_names`).
+
+    A numerator of values is two rows, the high and the low half of each sum.
+    """
+
+    name: str
+    numerator: tuple[str, ...]
+    denominator: str
+    unit: int = 1
+    lower_is_better: bool = False
+
+
+def row_names(definition: Definition) -> tuple[str, ...]:
+    """Return the names of the rows of the sums, in their order.
+
+    These are the rows by cluster of `windows.aggregates`, in the same order, but the values are
+    plain sums and stand last.
+    """
+    return (
+        *("impressions", "slates"),
+        *(f"positives{{feedback={kind}}}" for kind in definition.kinds),
+        "slates_with_positive",
+        *(f"{metric.name}@{k}" for k in definition.ks for metric in RANKING),
+        *("empty", "short", "fallback", "abandoned", "hits", "hit_ranks", "top3_hits"),
+        *("latencies", "latency"),
+        *(name for kind in valued(definition) for name in _halves(kind)),
+    )
+
+
+def valued(definition: Definition) -> list[str]:
+    """Return the kinds whose values are figures."""
+    return [positive.kind for positive in definition.positives if positive.value != "none"]
+
+
+def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
+    """Return every metric that an experiment may name under a definition, by name."""
+    found = [
+        ExperimentMetric(
+            f"positives_per_impression{{feedback={kind}}}", (_positives(kind),), "impressions"
+        )
+        for kind in definition.kinds
+    ]
+    found += [
+        ExperimentMetric(f"{metric.name}@{k}", (f"{metric.name}@{k}",), "slates", NANO)
+        for k in definition.ks
+        for metric in RANKING
+    ]
+    for kind in valued(definition):
+        units = {"user": USERS, "slate": "slates", "impression": "impressions"}
+        for unit, row in (units | {"positive": _positives(kind)}).items():
+            name = f"value_per_{unit}{{feedback={kind}}}"
+            found.append(ExperimentMetric(name, _halves(kind), row, MICRO))
+    found += [
+        ExperimentMetric("empty_rate", ("empty",), "slates", lower_is_better=True),
+        ExperimentMetric("short_rate", ("short",), "slates", lower_is_better=True),
+        ExperimentMetric("fallback_rate", ("fallback",), "slates", lower_is_better=True),
+        ExperimentMetric("abandonment_rate", ("abandoned",), "slates", lower_is_better=True),
+        ExperimentMetric("mean_rank_of_positives", ("hit_ranks",), "hits", lower_is_better=True),
+        ExperimentMetric("top3_share", ("top3_hits",), "hits"),
+        ExperimentMetric("latency_ms_mean", ("latency",), "latencies", MILLI, lower_is_better=True),
+    ]
+    return {metric.name: metric for metric in found}
+
+
+def refusal(name: str, definition: Definition) -> str | None:
+    """Return why an experiment cannot have a metric of that name, and what to do; None if it can.
+
+    The line has no subject: who asked for the metric stands before it.
+    """
+    known = metrics_of(definition)
+    if name in known:
+        return None
+    metric, _, rest = name.partition("{")
+    if metric == "positive_rate":
+        kind = rest.removeprefix("feedback=").removesuffix("}") or definition.kinds[0]
+        return (
+            f"{name} needs the sums of each user, which a stream does not keep: take the ratio of"
+            f" means, positives_per_impression{{feedback={kind}}}"
+        )
+    if metric.startswith("value_per_") and not valued(definition):
+        return f"{name}: no positive has a value; write {{kind: …, value: sum}} in positives"
+    alike = [one for one in known if one.partition("{")[0].partition("@")[0] == _base(metric)]
+    return f"no metric is called {name}; write one of {', '.join(alike or known)}"
+
+
+def ratio_rows(
+    metric: ExperimentMetric, sums: Mapping[str, Ints], users: Ints
+) -> tuple[npt.NDArray[np.object_], Ints]:
+    """Return numerators and denominators by cluster, (256,) each, of `sums` by name of the row.
+
+    Numerators are Python's integers, because sums of values exceed 64 bits.
+    """
+    high, *low = (sums[name].astype(object) for name in metric.numerator)
+    numerator = (high << HALF) + low[0] if low else high
+    return numerator, users if metric.denominator == USERS else sums[metric.denominator]
+
+
+def named_rows(definition: Definition, sums: Ints | None) -> dict[str, Ints]:
+    """Return the rows of `sums`, int64 (rows, 256), by name; zeros for None."""
+    names = row_names(definition)
+    rows = np.zeros((len(names), CLUSTERS), np.int64) if sums is None else sums
+    return dict(zip(names, rows, strict=True))
+
+
+def _positives(kind: str) -> str:
+    return f"positives{{feedback={kind}}}"
+
+
+def _halves(kind: str) -> tuple[str, str]:
+    return f"value_high{{feedback={kind}}}", f"value_low{{feedback={kind}}}"
+
+
+def _base(metric: str) -> str:
+    return metric.partition("@")[0]

@@ -1,0 +1,197 @@
+"""Experiments by sort and scan: the sums and the users of each arm (rules 34 to 37).
+
+34. A slate belongs to an experiment when its time is before the watermark less H, at or after
+    `since` and before `until`, and when it has an arm. The arm is what its earliest event gives the
+    field (ties: the smaller value), and no arm where that event gives none. If the field is a
+    dimension, the arm is its value in the slate's segment (rules 4 and 14).
+35. The control and the arms of the split count as themselves. The other arms do too while there are
+    at most `MAX_ARMS` of all these, in the order of their earliest slates (ties: the smaller name).
+    The rest is `__other__`.
+36. A metric is a sum over the slates of an arm divided by another, or by the users of the arm.
+    Values are plain sums: no cap.
+37. A user of an arm has a slate there, or an impression without a request. A user who was in
+    several arms has crossed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from streameval.base.limits import CLUSTERS, MICRO, MILLI, NANO
+from streameval.core.definition import Definition
+from streameval.core.events import Event, FeedbackEvent, SlateEvent
+from streameval.core.experiments.definition import MAX_ARMS, Experiment
+from streameval.core.metrics import RANKING, Scorer
+from streameval.core.oracle.figures import relevant
+from streameval.core.oracle.lists import positive_ranks
+from streameval.core.oracle.slates import OTHER, Slate, history
+from streameval.core.oracle.values import value_of
+
+Sums = dict[str, dict[int, int]]
+"""By name of the row, then by cluster of users."""
+
+
+@dataclass
+class Arms:
+    """One experiment: the sums by arm and the users by arm."""
+
+    sums: dict[str, Sums] = field(default_factory=dict)
+    users: dict[str, set[str]] = field(default_factory=dict)
+    earliest: int | None = None
+
+    def exactly(self, arm: str) -> int:
+        """Return the number of users who were in that arm and no other."""
+        return len(self.users.get(arm, set()) - self.crossed)
+
+    @property
+    def crossed(self) -> set[str]:
+        """The users who were in several arms."""
+        found: dict[str, int] = defaultdict(int)
+        for members in self.users.values():
+            for user in members:
+                found[user] += 1
+        return {user for user, arms in found.items() if arms > 1}
+
+
+def experiment_arms(
+    definition: Definition, events: Iterable[Event], counts_from: Sequence[int | None] = ()
+) -> list[Arms]:
+    """Return the arms of each experiment, for `events` in order of arrival.
+
+    `counts_from` (ms), by experiment, leaves out the slates before it.
+    """
+    known = history(definition, events)
+    if known.watermark is None:
+        return [Arms() for _ in definition.experiments]
+    final = [slate for slate in known.slates if slate.time < known.watermark - definition.horizon]
+    starts = counts_from or [None] * len(definition.experiments)
+    found = []
+    for experiment, start in zip(definition.experiments, starts, strict=True):
+        arm_of = _arms_of(experiment, definition, known.accepted)
+        members = [
+            (slate, arm)
+            for slate in final
+            if (start is None or slate.time >= start) and _within(slate, experiment)
+            for arm in [arm_of(slate)]
+            if arm
+        ]
+        found.append(_arms(experiment, members, definition))
+    return found
+
+
+def ratio(arms: Arms, metric: str, arm: str) -> Fraction | None:
+    """Return a metric of an arm exactly; None where nothing is there to divide by."""
+    sums = {name: sum(by.values()) for name, by in arms.sums.get(arm, {}).items()}
+    above, unit, below = _terms(metric)
+    among = len(arms.users.get(arm, ())) if below == "users" else sums.get(below, 0)
+    return Fraction(sums.get(above, 0), among * unit) if among else None
+
+
+def _terms(metric: str) -> tuple[str, int, str]:
+    """Return numerator, unit and denominator of a metric."""
+    base, _, label = metric.partition("{")
+    positives = f"positives{{{label}"
+    if base == "positives_per_impression":
+        return positives, 1, "impressions"
+    if base.startswith("value_per_"):
+        unit = base.removeprefix("value_per_")
+        return f"value{{{label}", MICRO, positives if unit == "positive" else f"{unit}s"
+    if "@" in base:
+        return base, NANO, "slates"
+    return {
+        "empty_rate": ("empty", 1, "slates"),
+        "short_rate": ("short", 1, "slates"),
+        "fallback_rate": ("fallback", 1, "slates"),
+        "abandonment_rate": ("abandoned", 1, "slates"),
+        "mean_rank_of_positives": ("hit_ranks", 1, "hits"),
+        "top3_share": ("top3_hits", 1, "hits"),
+        "latency_ms_mean": ("latency", MILLI, "latencies"),
+    }[base]
+
+
+def _within(slate: Slate, experiment: Experiment) -> bool:
+    since, until = experiment.since, experiment.until
+    return (since is None or slate.time >= since) and (until is None or slate.time < until)
+
+
+def _arms_of(experiment: Experiment, definition: Definition, accepted: Iterable[Event]) -> Any:
+    """Return the function that names the arm of a slate, "" for none (rule 34)."""
+    if experiment.arm in definition.dimensions:
+        index = definition.dimensions.index(experiment.arm)
+        return lambda slate: slate.segment[index]
+    given: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for event in accepted:
+        if isinstance(event, FeedbackEvent):
+            continue
+        arm = getattr(event, experiment.arm) or ""
+        if event.request_id is not None:
+            given[event.user_id, event.request_id, event.ts].append(arm)
+        elif not isinstance(event, SlateEvent):
+            given[event.user_id, None, event.ts, event.item_id].append(arm)
+
+    def arm_of(slate: Slate) -> str:
+        if slate.request_id is not None:
+            return min(given[slate.user_id, slate.request_id, slate.time])
+        (item,) = slate.items
+        return min(given[slate.user_id, None, slate.time, item])
+
+    return arm_of
+
+
+def _arms(
+    experiment: Experiment, members: Sequence[tuple[Slate, str]], definition: Definition
+) -> Arms:
+    arms = Arms(earliest=min((slate.time for slate, _ in members), default=None))
+    told_apart = {experiment.control, *(experiment.split or ())}
+    by_time = sorted({(slate.time, arm) for slate, arm in members if arm != OTHER})
+    for _, arm in by_time:
+        if len(told_apart - {OTHER}) < MAX_ARMS:
+            told_apart.add(arm)
+    scorer = Scorer(definition.ks, definition.ndcg_gain)
+    for slate, own in members:
+        arm = own if own in told_apart else OTHER
+        arms.users.setdefault(arm, set()).add(slate.user_id)
+        sums = arms.sums.setdefault(arm, defaultdict(lambda: defaultdict(int)))
+        cluster = zlib.crc32(slate.user_id.encode()) & (CLUSTERS - 1)
+        for name, count in _worth(slate, definition, scorer).items():
+            sums[name][cluster] += count
+    return arms
+
+
+def _worth(slate: Slate, definition: Definition, scorer: Scorer) -> dict[str, int]:
+    """Return what a slate adds to the sums (rule 36)."""
+    worth = {"impressions": len(slate.items)}
+    for positive in definition.positives:
+        kind = positive.kind
+        having = [item for item in slate.items.values() if kind in item.positives()]
+        worth[f"positives{{feedback={kind}}}"] = len(having)
+        if positive.value != "none":
+            values = (value_of(item, positive) for item in slate.items.values())
+            worth[f"value{{feedback={kind}}}"] = sum(values)
+    if slate.request_id is None:
+        return worth
+    ranks = positive_ranks(slate)
+    (scores,) = scorer.score([relevant(slate, definition)]).tolist()
+    names = [f"{metric.name}@{k}" for k in definition.ks for metric in RANKING]
+    return (
+        worth
+        | dict(zip(names, scores, strict=True))
+        | {
+            "slates": 1,
+            "slates_with_positive": int(bool(ranks)),
+            "empty": int(not slate.items),
+            "short": int(len(slate.items) < definition.ks[0]),
+            "fallback": int(slate.fallback),
+            "abandoned": int(not ranks),
+            "hits": len(ranks),
+            "hit_ranks": sum(ranks),
+            "top3_hits": sum(rank <= 3 for rank in ranks),
+            "latencies": int(slate.latency is not None),
+            "latency": slate.latency or 0,
+        }
+    )

@@ -1,0 +1,202 @@
+"""Nowcasts by sort and scan (rules 30 to 33): a live figure over what has come of its feedback."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from streameval.base.limits import (
+    DELAY_BUCKETS,
+    MICRO,
+    MIN_DELAYS,
+    MIN_OBSERVED,
+    MIN_SEGMENT_DELAYS,
+    NANO,
+)
+from streameval.core.definition import Definition, Window
+from streameval.core.metrics import RANKING, Scorer
+from streameval.core.oracle.lists import with_request
+from streameval.core.oracle.means import ratio
+from streameval.core.oracle.slates import Item, Segment, Slate
+from streameval.core.oracle.values import Sums, capped, value_figures
+
+Row = dict[str, object]
+Share = Callable[[Slate], int]
+"""The share of a slate's feedback that has come, in 10**-6."""
+
+SLATES = None
+"""Stands for the delays of slates where others name a kind."""
+
+
+def delays_of(slate: Slate, definition: Definition) -> list[tuple[str | None, int]]:
+    """Return the delays of a slate's positives by kind, and its own by `SLATES` (rule 30)."""
+    found: list[tuple[str | None, int]] = []
+    relevant = []
+    for item in slate.items.values():
+        for kind in item.positives():
+            delay = _first(item, kind) - slate.time
+            found.append((kind, delay))
+            if definition.gain(kind) > 0:
+                relevant.append(delay)
+    if relevant and slate.request_id is not None:
+        found.append((SLATES, min(relevant)))
+    return found
+
+
+def _first(item: Item, kind: str) -> int:
+    return min(event.ts for event in item.feedback[kind] if not event.retract)
+
+
+class Arrivals:
+    """The delays of final slates, and T: what rules 30 and 31 need."""
+
+    def __init__(self, definition: Definition, final: Sequence[Slate], time: int) -> None:
+        self._time = time
+        self._delays: dict[tuple[Segment | None, str | None], list[int]] = defaultdict(list)
+        for slate in final:
+            for kind, delay in delays_of(slate, definition):
+                self._delays[slate.segment, kind].append(delay)
+                self._delays[None, kind].append(delay)
+        last = Fraction(11, 10) ** DELAY_BUCKETS - 1
+        edges = {
+            int((definition.attribution_window + 1) * (Fraction(11, 10) ** i - 1) / last)
+            for i in range(DELAY_BUCKETS + 1)
+        }
+        self._edges = sorted(edges)
+
+    def share(self, segment: Segment, kind: str | None, window: Window) -> Share | None:
+        """Return what tells the share of a slate of a window that has come; None: unknown."""
+        delays = self._delays[segment, kind]
+        if len(delays) < MIN_SEGMENT_DELAYS:
+            delays = self._delays[None, kind]
+        if len(delays) < MIN_DELAYS:
+            return None
+        known: dict[int, int] = {}
+
+        def of(slate: Slate) -> int:
+            pane = slate.time // window.slide
+            if pane not in known:
+                known[pane] = self._of_pane(pane * window.slide, (pane + 1) * window.slide, delays)
+            return known[pane]
+
+        return of
+
+    def _of_pane(self, begin: int, end: int, delays: Sequence[int]) -> int:
+        """Return the mean of F over the pane up to T, in 10**-6, cut off upwards (rule 31)."""
+        now = self._time + 1
+        older, younger = now - begin, max(0, now - end)
+        to_come = Fraction(0)
+        for first, last in zip(self._edges, self._edges[1:], strict=False):
+            inside = sum(first <= delay < last for delay in delays)
+            if inside:
+                area = _come(older, first, last) - _come(younger, first, last)
+                to_come += inside * (1 - area / (older - younger))
+        return MICRO - -(-MICRO * to_come // len(delays))
+
+
+def _come(x: int, first: int, last: int) -> Fraction:
+    """Return the integral, up to x, of the share of a bucket that lies below an age."""
+    within = min(max(x - first, 0), last - first)
+    return Fraction(within * within, 2 * (last - first)) + max(x - last, 0)
+
+
+def _enough(effective: int, whole: int) -> bool:
+    return effective > 0 and effective >= MIN_OBSERVED * whole
+
+
+def nowcast_figures(
+    slates: Sequence[Slate],
+    window: Window,
+    arrivals: Arrivals,
+    definition: Definition,
+    scorer: Scorer,
+) -> dict[str, list[Row]]:
+    """Return the rows of one live window and segment, by section (rules 32 and 33)."""
+    segment = slates[0].segment
+    rows: dict[str, list[Row]] = {"rates": [], "ranking": [], "values": [], "nowcast": []}
+    for positive in sorted(definition.positives, key=lambda positive: positive.kind):
+        share = arrivals.share(segment, positive.kind, window)
+        if share is None:
+            continue
+        shown = sum(len(slate.items) for slate in slates)
+        effective = sum(len(slate.items) * share(slate) for slate in slates)
+        if effective:
+            rows["nowcast"].append(
+                {"feedback": positive.kind, "observed_ratio": effective / (shown * MICRO)}
+            )
+        if not _enough(effective, shown):
+            continue
+        rows["rates"].append(_rates(slates, positive.kind, share))
+        if positive.value != "none":
+            row = value_figures(slates, positive)
+            rows["values"].append(row | _values(slates, definition, positive.kind, share))
+    share = arrivals.share(segment, SLATES, window)
+    lists = with_request(slates)
+    if share is not None and _enough(sum(map(share, lists)), len(lists)):
+        rows["ranking"] = [_ranking(lists, k, scorer, share) for k in definition.ks]
+    return rows
+
+
+def _rates(slates: Sequence[Slate], kind: str, share: Share) -> Row:
+    counts = [
+        (
+            slate.user_id,
+            sum(kind in item.positives() for item in slate.items.values()),
+            len(slate.items),
+            len(slate.items) * share(slate),
+        )
+        for slate in slates
+    ]
+    rate, stderr = ratio([(user, x * MICRO, y) for user, x, _, y in counts], 1)
+    return {
+        "feedback": kind,
+        "users": len({user for user, _, impressions, _ in counts if impressions}),
+        "impressions": sum(impressions for _, _, impressions, _ in counts),
+        "positives": sum(positives for _, positives, _, _ in counts),
+        "positive_rate": None,
+        "positive_rate_stderr": None,
+        "positives_per_impression": rate,
+        "positives_per_impression_stderr": stderr,
+    }
+
+
+def _ranking(lists: Sequence[Slate], k: int, scorer: Scorer, share: Share) -> Row:
+    row: Row = {
+        "k": k,
+        "slates": len(lists),
+        "slates_with_positive": sum(
+            any(item.positives() for item in slate.items.values()) for slate in lists
+        ),
+    }
+    for metric in RANKING:
+        column = scorer.columns.index((metric.name, k))
+        sums = [(one.user_id, one.scores[column] * MICRO, share(one)) for one in lists]
+        row[metric.name], row[f"{metric.name}_stderr"] = ratio(sums, NANO)
+    return row
+
+
+def _values(slates: Sequence[Slate], definition: Definition, kind: str, share: Share) -> Row:
+    """Return the means of values that are not those of the live window."""
+    (positive,) = [one for one in definition.positives if one.kind == kind]
+    users: dict[str, Sums] = defaultdict(Sums)
+    effective: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for slate in slates:
+        users[slate.user_id].add(slate, positive)
+        effective[slate.user_id][0] += len(slate.items) * share(slate)
+        if slate.request_id is not None:
+            effective[slate.user_id][1] += share(slate)
+    row: Row = {"value_per_user": None, "value_per_user_stderr": None}
+    whole = [sum(map(len, (one.items for one in slates))), len(with_request(slates))]
+    for index, unit in enumerate(("impression", "slate")):
+        found: tuple[float | None, float | None] = (None, None)
+        if _enough(sum(sums[index] for sums in effective.values()), whole[index]):
+            found = ratio(
+                [
+                    (user, capped(sums.value, positive.cap) * MICRO, effective[user][index])
+                    for user, sums in users.items()
+                ],
+                MICRO,
+            )
+        row[f"value_per_{unit}"], row[f"value_per_{unit}_stderr"] = found
+    return row

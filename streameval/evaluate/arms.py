@@ -1,0 +1,257 @@
+"""Arms of outcome files: the sums of an experiment, as the stream keeps them of final slates.
+
+Each row becomes a final slate and goes through `core.experiments`, so the sums are those of the
+stream over the same slates, to the bit. Memory grows with the users: some 300 bytes each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streameval.base.arrays import Ints
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS, NANO
+from streameval.core.definition import Definition
+from streameval.core.experiments.definition import Experiment
+from streameval.core.experiments.metrics import metrics_of, refusal
+from streameval.core.experiments.outcome_slates import OutcomeSlates
+from streameval.core.experiments.sums import ArmSums, ExperimentSums
+from streameval.core.experiments.users import ArmUsers, UserArms
+from streameval.core.outcome import FeedbackOutcome
+from streameval.core.segments import Segments
+from streameval.core.slate import Slate
+from streameval.core.windows.aggregates import AGGREGATES
+from streameval.core.windows.cells import cluster_of
+from streameval.evaluate.answer import Note
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.readers.outcomes import files_of, record_batches
+from streameval.experiments.scorecard import ratio_sums
+from streameval.stats.experiments import RatioSums
+
+EVERYBODY: Final = "everybody"
+"""The arm of all slates, where no column tells arms apart."""
+_HOUR: Final = re.compile(r"/dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]*$")
+_HOUR_MS: Final = 3_600_000
+_COLUMNS: Final = ("user", "request", "time", "ranks", "feedback")
+# Files of a version before have neither.
+_OPTIONAL: Final = ("fallback", "latency_ms")
+_RATE: Final = re.compile(r"positive_rate(?:\{feedback=(.*)\})?")
+
+
+@dataclass(slots=True)
+class UserRates:
+    """Impressions and positives of each user: `positive_rate` is a mean over users.
+
+    `by_arm` holds by arm and user a list: impressions, then positives by index of the kind.
+    """
+
+    kinds: int
+    by_arm: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    def add(self, arm: str, slate: Slate) -> None:
+        """Add a slate."""
+        users = self.by_arm.setdefault(arm, {})
+        counts = users.get(slate.user)
+        if counts is None:
+            counts = users[slate.user] = [0] * (1 + self.kinds)
+        counts[0] += slate.booked_impressions
+        for kind, count in enumerate(slate.booked.positives or ()):
+            counts[1 + kind] += count
+
+    def ratio(self, arm: str, kind: int) -> RatioSums:
+        """Return the sums of users' rates in nano-units, and of users with an impression."""
+        x, y = np.zeros(CLUSTERS, np.int64), np.zeros(CLUSTERS, np.int64)
+        for user, counts in self.by_arm.get(arm, {}).items():
+            if counts[0]:
+                cluster = cluster_of(user)
+                x[cluster] += round(counts[1 + kind] / counts[0] * NANO)
+                y[cluster] += 1
+        return RatioSums(x, y, int(y.sum()), NANO)
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The sums of an experiment's arms; `user_arms` has the arms of each user."""
+
+    definition: Definition
+    sums: ArmSums
+    user_arms: UserArms
+    rates: UserRates | None
+    notes: list[Note]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment."""
+        return self.sums.experiment
+
+    @property
+    def users(self) -> ArmUsers:
+        """The users of the arms."""
+        return self.user_arms.counts.get(self.experiment.key, ArmUsers())
+
+    def ratio(self, metric: str, arm: str) -> RatioSums:
+        """Return the sums of a metric in an arm."""
+        kind = rate_kind(metric, self.definition)
+        if kind is not None:
+            assert self.rates is not None, "the metrics were named before the rows were read"
+            return self.rates.ratio(arm, kind)
+        known = metrics_of(self.definition)[metric]
+        return ratio_sums(self.definition, known, self.sums, self.users, arm)
+
+    def lower_is_better(self, metric: str) -> bool:
+        """Whether a metric should fall."""
+        known = metrics_of(self.definition).get(metric)
+        return known is not None and known.lower_is_better
+
+
+def rate_kind(metric: str, definition: Definition) -> int | None:
+    """Return the index of the kind of a `positive_rate`; None for every other metric."""
+    found = _RATE.fullmatch(metric)
+    if found is None:
+        return None
+    kind = found[1] or definition.kinds[0]
+    return definition.kinds.index(kind) if kind in definition.kinds else None
+
+
+def require_metrics(names: Sequence[str], definition: Definition) -> None:
+    """Raise `InputError` for a metric that no experiment can have."""
+    for name in names:
+        if rate_kind(name, definition) is not None:
+            continue
+        refused = refusal(name, definition)
+        if refused is not None:
+            raise InputError(refused)
+
+
+def read_arms(
+    paths: Sequence[str],
+    definition: Definition,
+    experiment: Experiment,
+    advance: Advance,
+    *,
+    with_rates: bool,
+    column: str | None,
+) -> Arms:
+    """Sum up the rows of outcome files by the arm that `column` holds; None: one arm, `EVERYBODY`.
+
+    Rows without a value of the column take no part. `with_rates`: keep what `positive_rate` needs.
+    Raises `InputError`, `UnreachableError`.
+    """
+    # The arm is the only label that the slates are given.
+    narrowed = replace(definition, dimensions=(), experiments=(experiment,))
+    segments = Segments((), 1, definition.segment_span, 1)
+    consumer = ExperimentSums(narrowed, segments, [one(narrowed) for one in AGGREGATES])
+    made = OutcomeSlates(definition)
+    users, rates = UserArms(), UserRates(len(definition.kinds)) if with_rates else None
+    files = [file for file in files_of(paths) if _overlaps(file, experiment)]
+    columns = [*_COLUMNS, *([] if column is None else [column])]
+    for record in record_batches(files, columns, advance, optional=_OPTIONAL):
+        slates = list(_slates(record, column, made, experiment))
+        consumer.add(slates)
+        # Beyond the bound of arms, those that files name first have room.
+        consumer.settle()
+        users.add(consumer.take_visits())
+        if rates is not None:
+            for slate in slates:
+                rates.add(_arm(slate), slate)
+    (sums,) = consumer.arm_sums
+    return Arms(definition, sums, users, rates, list(_notes(made)))
+
+
+def _overlaps(file: str, experiment: Experiment) -> bool:
+    """Whether a file may have rows of the experiment, by the hour in its path."""
+    found = _HOUR.search(file)
+    if found is None:
+        return True
+    hour = datetime.fromisoformat(f"{found[1]}T{found[2]}:00:00").replace(tzinfo=UTC)
+    begin = round(hour.timestamp() * 1000)
+    since, until = experiment.since, experiment.until
+    return (until is None or begin < until) and (since is None or begin + _HOUR_MS > since)
+
+
+def _slates(
+    record: Any, column: str | None, made: OutcomeSlates, experiment: Experiment
+) -> Iterator[Slate]:
+    """Yield the slates of an Arrow batch that belong to the experiment and have an arm."""
+    times = record.column("time").cast(pa.int64()).to_numpy()
+    chosen = _between(times, experiment)
+    if column is not None:
+        named = pc.not_equal(pc.fill_null(record.column(column), ""), "")
+        chosen &= named.to_numpy(zero_copy_only=False)
+    if not chosen.all():
+        record, times = record.filter(pa.array(chosen)), times[chosen]
+    count = len(record)
+    names = set(record.schema.names)
+    fallbacks, latencies = (
+        record.column(name).to_pylist() if name in names else [None] * count for name in _OPTIONAL
+    )
+    arms = [EVERYBODY] * count if column is None else record.column(column).to_pylist()
+    rows = zip(
+        record.column("user").to_pylist(),
+        record.column("request").to_pylist(),
+        times.tolist(),
+        arms,
+        record.column("ranks").to_pylist(),
+        _feedback(record.column("feedback")),
+        fallbacks,
+        latencies,
+        strict=True,
+    )
+    for user, request, time, arm, ranks, feedback, fallback, latency in rows:
+        if any(not 0 <= entry.item < len(ranks) for entry in feedback):
+            raise InputError("column feedback names an item that its slate does not have")
+        yield made.of(
+            user,
+            request,
+            time,
+            (arm,),
+            ranks=ranks,
+            feedback=feedback,
+            fallback=fallback,
+            latency_ms=latency,
+        )
+
+
+def _between(times: Ints, experiment: Experiment) -> npt.NDArray[np.bool_]:
+    chosen = np.ones(len(times), np.bool_)
+    if experiment.since is not None:
+        chosen &= times >= experiment.since
+    if experiment.until is not None:
+        chosen &= times < experiment.until
+    return chosen
+
+
+def _feedback(column: Any) -> Iterator[Sequence[FeedbackOutcome]]:
+    """Yield the feedback of each row; null is none."""
+    names = FeedbackOutcome.__struct_fields__
+    columns = zip(*(column.flatten().field(name).to_pylist() for name in names), strict=True)
+    entries = (FeedbackOutcome(*values) for values in columns)
+    for count in pc.fill_null(pc.list_value_length(column), 0).to_pylist():
+        yield list(islice(entries, count)) if count else ()
+
+
+def _arm(slate: Slate) -> str:
+    assert slate.details is not None, "a row has labels"
+    (arm,) = slate.details.labels
+    return arm
+
+
+def _notes(made: OutcomeSlates) -> Iterator[Note]:
+    """Yield a note on feedback that the configuration does not know."""
+    if made.unknown:
+        kinds, entries = ", ".join(sorted(made.unknown)), sum(made.unknown.values())
+        text = (
+            f"Left out, as no positive of the configuration: {entries:,} of feedback ({kinds});"
+            " give the worker's configuration with --config."
+        )
+        yield Note("unknown_feedback", made.unknown, text)

@@ -1,0 +1,135 @@
+"""Models on the same users: each list's score of one beside its score of the other.
+
+The spread is that of each user's difference, so what makes a user easy or hard for both models
+cancels. With one list a user, the bounds of one look are those of the paired t test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streameval.base.errors import InputError
+from streameval.base.limits import NANO
+from streameval.core.metrics.inputs import Table
+from streameval.evaluate import input_kinds
+from streameval.evaluate.answer import Answer, Note, counted
+from streameval.evaluate.batches import Advance
+from streameval.evaluate.compared import Compared
+from streameval.evaluate.request import Given
+from streameval.stats.experiments import RatioSums, Rules, compare_paired
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Files of models: `given` is what all have in common, and `table` takes each one's file."""
+
+    given: Given
+    table: Table
+    files: Sequence[str]
+
+    def all_files(self) -> list[str]:
+        """List every file as often as it is read."""
+        return [name for file in self.files for name in self.of(file).all_files()]
+
+    def of(self, file: str) -> Given:
+        """Return the inputs of one model."""
+        tables = {**self.given.tables, self.table: [file]}
+        return replace(self.given, tables=tables, per_list=True)
+
+
+def compare_models(
+    models: Models, names: Sequence[str], rules: Rules, advance: Advance
+) -> tuple[list[Compared], list[Note]]:
+    """Compare each model with the first one on the lists of both, figure by figure.
+
+    `names` are figures, or else those that fit the files. Raises `InputError` for models that share
+    no list, and for a figure that has no score for a list.
+    """
+    control, *others = models.files
+    asked = input_kinds.asked_for(models.of(control), names)
+    for figure in asked:
+        if not figure.own:
+            raise InputError(
+                f"{figure.name}: has no score for a single list or user, so models cannot be"
+                " compared by it"
+            )
+    base = input_kinds.answer(models.of(control), names, advance)
+    rows, notes = [], list(_named(control, base.notes))
+    for file in others:
+        found = input_kinds.answer(models.of(file), names, advance)
+        notes += _named(file, found.notes)
+        notes += _unpaired(file, found, control, base)
+        for figure in asked:
+            sides, users = _paired(found, base, figure.name)
+            if users < 2:
+                raise InputError(
+                    f"{file} and {control} have {figure.name} of {counted(users, 'user')} in"
+                    " common: a difference with bounds needs two"
+                )
+            chosen = replace(rules, lower_is_better=figure.entry.lower_is_better)
+            rows.append(
+                Compared(
+                    metric=figure.name,
+                    arm=file,
+                    control=control,
+                    users=users,
+                    scored=compare_paired(*sides, chosen),
+                )
+            )
+    return rows, notes
+
+
+def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
+    """Yield the notes on one model's lists; the number of its users is not the models' own."""
+    for note in notes:
+        if note.key != "few_users":
+            yield Note(f"{note.key} of {file}", note.value, note.text and f"{file}: {note.text}")
+
+
+def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:
+    """Yield a note on lists of only one model. Raises `InputError` if there are no others."""
+    one, other = (set(answer.lists or ()) for answer in (found, base))
+    if not (one - found.unseen) & (other - base.unseen):
+        raise InputError(
+            f"{file} and {control} share no list: are the ids of lists (topics, users) written in"
+            " the same way in both?"
+        )
+    if alone := len(one ^ other):
+        text = f"{file}: left out, as only one of the two models has it: {counted(alone, 'list')}."
+        yield Note(f"unpaired of {file}", alone, text)
+
+
+def _paired(found: Answer, base: Answer, figure: str) -> tuple[tuple[RatioSums, RatioSums], int]:
+    """Return the sums of both models by user, over the lists with a score in both."""
+    assert found.lists is not None, "the scores of lists were asked for"
+    assert base.lists is not None, "the same"
+    numbers: dict[str, int] = {}
+    sums: tuple[list[int], list[int]] = ([], [])
+    lists: list[int] = []
+    for name, scores in base.lists.items():
+        pair = _scores(found.lists.get(name), scores, figure)
+        if pair is None:
+            continue
+        user = numbers.setdefault(base.users[name], len(numbers))
+        if user == len(lists):
+            lists.append(0)
+            for side in sums:
+                side.append(0)
+        lists[user] += 1
+        for side, score in zip(sums, pair, strict=True):
+            side[user] += round(score * NANO)
+    count, below = len(numbers), np.array(lists, np.int64)
+    one, other = (RatioSums(np.array(side, object), below, count, NANO) for side in sums)
+    return (one, other), count
+
+
+def _scores(
+    one: Mapping[str, float | None] | None, other: Mapping[str, Any], figure: str
+) -> tuple[float, float] | None:
+    """Return the scores of a list in both models; None if it has not both."""
+    above, below = None if one is None else one.get(figure), other.get(figure)
+    return None if above is None or below is None else (above, below)

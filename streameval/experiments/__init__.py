@@ -1,0 +1,1 @@
+"""Experiments judged: the `scorecard` of the sums (`core.experiments`) by the rules of `stats`."""

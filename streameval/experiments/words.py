@@ -1,0 +1,208 @@
+"""Scorecards in words: one sentence for each arm, the same on the page and in the terminal.
+
+A sentence names what is decided first, and then what is open: "B is ahead of A by 0.4 to 1.1 points
+of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): not decided yet,
+about 40,000 more users needed." Shares and scores are said in points, hundredths of the figure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from streameval.core.definition import Definition
+from streameval.core.experiments.sums import ArmSums
+from streameval.core.experiments.users import ArmUsers
+from streameval.experiments.scorecard import scorecard, split
+from streameval.stats.sample_ratio import ALPHA, CrossedUsers, crossed_bound
+
+Row = Mapping[str, Any]
+
+_NAMED: Final = ("primary", "guardrail")
+_SHORT: Final = frozenset({"ndcg", "map", "mrr"})
+# Figures that are no shares: money, time, ranks.
+_PLAIN: Final = ("value", "latency_ms_mean", "mean_rank")
+_MOST_DECIMALS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """What is known of an experiment so far.
+
+    `rows` and `split` are its rows of the sections `experiments` and `splits`. `since` is the time
+    (ms) from which slates count; None before the first. `named_arms` are those of the split.
+    """
+
+    name: str
+    since: int | None
+    rows: Sequence[Row]
+    split: Row
+    named_arms: Sequence[str]
+
+    @property
+    def is_mismatched(self) -> bool:
+        """Whether users surely do not fall into the arms as the split says."""
+        p_value = self.split["p_value"]
+        return p_value is not None and p_value <= ALPHA
+
+    @property
+    def crossed(self) -> CrossedUsers:
+        """The share of users who were in several arms, and whether they are too many."""
+        crossed = self.split["crossed_users"]
+        return crossed_bound(crossed, crossed + sum(self.split["users"].values()))
+
+
+def scorecards(
+    definition: Definition, found: Sequence[ArmSums], users: Mapping[str, ArmUsers]
+) -> list[Scorecard]:
+    """Judge each experiment; `users` are by `Experiment.key`."""
+    cards = []
+    for arms in found:
+        experiment = arms.experiment
+        counts = users.get(experiment.key, ArmUsers())
+        cards.append(
+            Scorecard(
+                experiment.name,
+                _since(arms),
+                list(scorecard(definition, arms, counts)),
+                split(experiment, counts),
+                experiment.named_arms,
+            )
+        )
+    return cards
+
+
+def _since(arms: ArmSums) -> int | None:
+    """Return the time of the first slate that can have been counted in every partition (ms)."""
+    begun = (arms.experiment.since, arms.counts_from, arms.earliest)
+    return max((time for time in begun if time is not None), default=None)
+
+
+Outcome = Literal["passed", "failed", "open"]
+
+
+def gate(card: Scorecard) -> Outcome:
+    """Judge a scorecard for a release: "failed" where it must not go out, "open" if not known yet.
+
+    It fails where the primary figure or a guardrail is worse, and where the users cannot be
+    trusted. It is open while bounds of a named figure are missing.
+    """
+    verdicts = [row["verdict"] for row in card.rows if row["role"] in _NAMED]
+    if "worse" in verdicts or card.is_mismatched or card.crossed.too_many:
+        return "failed"
+    return "open" if "not yet" in verdicts or not verdicts else "passed"
+
+
+def sentences(card: Scorecard) -> list[str]:
+    """Return a sentence for each arm that is compared with the control, in the order of the rows.
+
+    Exploratory figures are left out: they promise nothing together.
+    """
+    arms: dict[str, list[Row]] = {}
+    for row in card.rows:
+        if row["role"] in _NAMED:
+            arms.setdefault(row["arm"], []).append(row)
+    return [_sentence(each, card) for each in arms.values()]
+
+
+def warnings(card: Scorecard) -> list[str]:
+    """Return a sentence for each reason to trust no figure of the experiment."""
+    users = card.split["users"]
+    found = []
+    if card.is_mismatched:
+        total = sum(users.get(arm, 0) for arm in card.named_arms)
+        shares = ", ".join(f"{arm} {users.get(arm, 0) / total:.1%}" for arm in card.named_arms)
+        found.append(
+            f"Users do not fall into the arms as the split says ({shares}): find out why before you"
+            " trust a figure."
+        )
+    crossed = card.crossed
+    if crossed.too_many:
+        found.append(
+            f"{card.split['crossed_users']:,} users ({crossed.share:.1%}) have been in several"
+            " arms: they blur every difference."
+        )
+    strange = {arm: count for arm, count in users.items() if arm not in card.named_arms and count}
+    if strange and card.split["p_value"] is not None:
+        listed = ", ".join(f"{arm} ({count:,} users)" for arm, count in sorted(strange.items()))
+        found.append(f"The split does not name the arm {listed}.")
+    return found
+
+
+def metric_name(metric: str) -> str:
+    """Return a figure's name for people: `ndcg@10` is NDCG@10."""
+    name, _, selector = metric.partition("{")
+    stem, at, cutoff = name.partition("@")
+    words = stem.upper() if stem in _SHORT else stem.replace("_", " ")
+    kind = re.sub(r"^\w+=|}$", "", selector)
+    return f"{words}{at}{cutoff}" + (f" ({kind})" if kind else "")
+
+
+def in_units(metric: str) -> tuple[float, str]:
+    """Return how many units one of the figure is, and their name: points, or none of their own."""
+    return (1.0, "") if metric.startswith(_PLAIN) else (100.0, "points ")
+
+
+def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
+    decided = [row for row in rows if row["verdict"] in {"better", "worse"}]
+    still_open = [row for row in rows if row not in decided]
+    arm, control = rows[0]["arm"], rows[0]["control"]
+    users = sum(card.split["users"].get(name, 0) for name in (arm, control))
+    facts = [] if card.since is None else [f"since {_day(card.since)}"]
+    facts.append(f"{users:,} users")
+    about = f" ({', '.join(facts)})"
+    parts = [_decided(row) for row in decided] or [f"{arm} against {control}"]
+    parts[0] += about
+    opening, *more = [*parts, *map(_open, still_open)]
+    if not decided:
+        return f"{opening}: {'; '.join(more)}."
+    return "; ".join((opening, *more)) + "."
+
+
+def _decided(row: Row) -> str:
+    scale, unit = in_units(row["metric"])
+    near, far = sorted((abs(row["low"]) * scale, abs(row["high"]) * scale))
+    decimals = max(_decimals(far - near), _decimals(near, 1))
+    side = "ahead of" if row["verdict"] == "better" else "behind"
+    # Of a figure that should be low, the arm that has less is ahead.
+    less = (row["verdict"] == "better") != (row["difference"] > 0)
+    return (
+        f"{row['arm']} is {side} {row['control']} by {near:.{decimals}f} to {far:.{decimals}f} "
+        f"{unit}of {'lower ' if less and side == 'ahead of' else 'higher ' if less else ''}"
+        f"{metric_name(row['metric'])}"
+    )
+
+
+def _open(row: Row) -> str:
+    name, needed = metric_name(row["metric"]), row["users_needed"]
+    if needed:
+        return f"{name}: not decided yet, about {_about(needed):,} more users needed"
+    if row["verdict"] == "not yet":
+        return f"{name}: not decided yet"
+    scale, unit = in_units(row["metric"])
+    low, high = row["low"] * scale, row["high"] * scale
+    decimals = _decimals(high - low)
+    bounds = f"{low:+.{decimals}f} to {high:+.{decimals}f} {unit}".rstrip()
+    return f"{name}: no difference shown ({bounds})"
+
+
+def _decimals(number: float, steps: int = 5) -> int:
+    """Return the decimals that leave at least `steps` steps of the last digit in a number."""
+    if number <= 0:
+        return 0
+    return min(_MOST_DECIMALS, max(0, math.ceil(math.log10(steps / number))))
+
+
+def _about(users: int) -> int:
+    """Round up to two digits: the estimate is no more exact."""
+    unit: int = 10 ** max(0, len(str(users)) - 2)
+    return -(-users // unit) * unit
+
+
+def _day(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment.day} {moment:%B}"

@@ -1,0 +1,293 @@
+"""One figure of two arms, judged: bounds that hold at all looks, a verdict, users still needed.
+
+A figure is a ratio Σx/Σy. Its sums are kept by cluster of users, so its spread is the spread
+between clusters, and the slates of a user stay together. Everything here is a pure function of such
+sums: the live series, `replay` and the files give the same bits where they have the same sums.
+
+Bounds come from `confidence_sequences`, intervals of one look from `intervals`. Nothing undefined
+becomes 0: it is None.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streameval.base.arrays import Floats
+from streameval.stats.confidence_sequences import (
+    ALPHA,
+    PLANNED_UNITS,
+    Comparison,
+    compare,
+    radius,
+    watch,
+)
+from streameval.stats.intervals import Arm, Interval, difference, interval
+
+# The smallest relative difference that is worth waiting for, unless the caller names one.
+LIFT: Final = 0.01
+# A sum of squares that is smaller than this share of the figure's own is only rounding.
+_ROUNDING: Final = 1e-24
+# Nobody waits for more users than this.
+MOST: Final = 1e15
+_STEPS: Final = 48
+
+Verdict = Literal["better", "worse", "no difference shown", "not yet"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RatioSums:
+    """The sums of a figure in one arm: R = Σx / (unit·Σy).
+
+    `x` and `y` hold integers by cluster of users (or by user), shape (clusters,), as int64 or as
+    float64 that are whole numbers. `users` is the number of users of the arm. `unit` is what one
+    unit of the figure is in `x`: 10⁹ for scores in nano-units.
+    """
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    users: int
+    unit: int = 1
+
+    @property
+    def value(self) -> float | None:
+        """Return the figure, divided once from exact sums; None without a denominator."""
+        below = self.unit * _total(self.y)
+        return _total(self.x) / below if below else None
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """Tell which clusters have a denominator, shape (clusters,)."""
+        return np.asarray(self.y != 0)
+
+    def parts(self) -> Floats:
+        """Return each cluster's part in the error of the figure: (x − R·y)/Σy, shape (clusters,).
+
+        A part is 0 where the cluster has no denominator, and everywhere if no cluster has one.
+        """
+        value = self.value
+        if value is None:
+            return np.zeros(len(self.y))
+        x, y = np.asarray(self.x, np.float64) / self.unit, np.asarray(self.y, np.float64)
+        above, total = np.where(self.there, x, 0.0), float(_total(self.y))
+        found = (above - value * y) / total
+        if np.square(found).sum() <= _ROUNDING * np.square(above / total).sum():
+            return np.zeros(len(self.y))
+        return np.asarray(found)
+
+    def arm(self) -> Arm | None:
+        """Return the figure with its spread; None below two clusters with a denominator."""
+        value = self.value
+        return None if value is None else arm_of(value, self.parts()[self.there], self.users)
+
+
+def arm_of(value: float, parts: Floats, users: int) -> Arm | None:
+    """Return a figure whose error is the sum of `parts` (clusters,); None below two of them.
+
+    n/(n−1)·Σparts² is its squared standard error, by the delta method (Deng, Knoblich and Lu,
+    "Applying the delta method in metric analytics", KDD 2018). A cluster of m users is √m times
+    less skewed than a user, so that is multiplied back. For counts of rare events the burn-in
+    (20·skewness² users) is then the same as 20 events an arm.
+    """
+    count = len(parts)
+    if count < 2:
+        return None
+    squares = float(np.square(parts).sum())
+    units = max(users, count)
+    skewness = math.nan
+    if squares > 0:
+        # The parts are scaled, for the cubes of small parts are no numbers any more.
+        scaled = parts / math.sqrt(squares / count)
+        skewness = float((scaled**3).mean()) * math.sqrt(units / count)
+    stderr = math.sqrt(count / (count - 1) * squares)
+    return Arm(value, stderr, skewness, units=units, clusters=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A figure of a treatment beside the control's.
+
+    `difference` is treatment − control, `relative_difference` its share of the control's value.
+    `low` and `high` bound the difference at all looks together, `once_low` and `once_high` at one
+    look that was planned beforehand. `users_needed` are the users of both arms that are still
+    needed (see `compare_ratios`). None: undefined, or not yet known.
+    """
+
+    value: float | None
+    control_value: float | None
+    difference: float | None = None
+    relative_difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    once_low: float | None = None
+    once_high: float | None = None
+    verdict: Verdict = "not yet"
+    users_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a difference is judged, chosen before the first look.
+
+    alpha: chance of a false alarm of this figure, over all looks (see `split_alpha`).
+    planned_users: users of both arms at which the bounds are narrowest.
+    margin: a loss up to this much (in units of the figure) is accepted.
+    lower_is_better: turns the verdict, and not the difference.
+    lift: the smallest relative difference that is worth waiting for.
+    """
+
+    alpha: float = ALPHA
+    planned_users: int = PLANNED_UNITS
+    margin: float = 0.0
+    lower_is_better: bool = False
+    lift: float = LIFT
+
+    def verdict(self, low: float | None, high: float | None) -> Verdict:
+        """Judge bounds of the difference: is all between them good, or beyond the margin bad."""
+        if low is None or high is None:
+            return "not yet"
+        if self.lower_is_better:
+            low, high = -high, -low
+        if low > 0:
+            return "better"
+        return "worse" if high < -self.margin else "no difference shown"
+
+
+def compare_ratios(treatment: RatioSums, control: RatioSums, rules: Rules) -> Scored:
+    """Compare a figure of two arms whose users are disjoint; may be asked for at any time.
+
+    `users_needed` counts users of both arms together, at their present proportion: until the
+    burn-in is over, and until the bounds exclude 0 or a difference of `lift`, if the difference
+    stays as it is. It is 0 when that is reached, and None while no spread is known.
+    """
+    one, other = treatment.arm(), control.arm()
+    if one is None or other is None:
+        return Scored(treatment.value, control.value)
+    return compare_arms(one, other, rules)
+
+
+def compare_arms(one: Arm, other: Arm, rules: Rules) -> Scored:
+    """Compare a figure of two arms whose users are disjoint: `one` − `other`."""
+    return _scored(
+        compare(one, other, rules.alpha, rules.planned_users),
+        difference(one, other, 1 - rules.alpha),
+        (one, other),
+        rules,
+    )
+
+
+def compare_paired(treatment: RatioSums, control: RatioSums, rules: Rules) -> Scored:
+    """Compare two figures of the same users: two models on one log.
+
+    The clusters of both are the same users in the same order, so the spread is the spread of each
+    cluster's difference. `planned_users` and `users_needed` count these users. With a user a
+    cluster and y = 1, the bounds of one look are those of the paired t test.
+    """
+    one, other = treatment.value, control.value
+    if one is None or other is None:
+        return Scored(one, other)
+    parts = (treatment.parts() - control.parts())[treatment.there | control.there]
+    users = max(treatment.users, control.users)
+    apart = arm_of(one - other, parts, users)
+    if apart is None:
+        return Scored(one, other)
+    return _scored(
+        watch(apart, rules.alpha, rules.planned_users),
+        interval(apart, 1 - rules.alpha),
+        (replace(apart, value=one), replace(apart, value=other)),
+        rules,
+        users=apart.units,
+    )
+
+
+def _scored(
+    compared: Comparison,
+    look: Interval,
+    arms: tuple[Arm, Arm],
+    rules: Rules,
+    users: int | None = None,
+) -> Scored:
+    """Put a comparison of `arms` (treatment, control) and the interval of one look into words.
+
+    `users` are the users of the comparison; None: those of both arms.
+    """
+    one, other = arms
+    spread = any(arm.stderr for arm in arms)
+    here = one.units + other.units if users is None else users
+    return Scored(
+        value=one.value,
+        control_value=other.value,
+        difference=compared.difference,
+        relative_difference=compared.difference / abs(other.value) if other.value else None,
+        low=compared.low,
+        high=compared.high,
+        once_low=look.low if spread else None,
+        once_high=look.high if spread else None,
+        verdict=rules.verdict(compared.low, compared.high),
+        users_needed=_users_needed(compared, arms, here, rules),
+    )
+
+
+def _users_needed(
+    compared: Comparison, arms: tuple[Arm, Arm], here: int, rules: Rules
+) -> int | None:
+    """Return the users that are still needed; None where no spread, or no difference, is known."""
+    apart, lift = abs(compared.difference), rules.lift * abs(arms[1].value)
+    # Bounds of this reach leave out 0, or the lift.
+    reach = max(apart, lift - apart)
+    if compared.needed is None or not compared.variance or not reach:
+        return None
+    burn_in = max(here * compared.needed / arm.units for arm in arms)
+    narrow = users_until(reach, compared.variance * here, rules.alpha, rules.planned_users)
+    return max(0, math.ceil(max(burn_in, narrow)) - here)
+
+
+def users_until(reach: float, spread: float, alpha: float, planned_users: int) -> float:
+    """Return the users at which bounds for all looks lie `reach` from the difference.
+
+    `spread` is the squared standard error of the difference times the users of both arms, which
+    stays the same as users come. At most 10¹⁵.
+    """
+    users = float(planned_users)
+    # The radius falls with a power of the users between 1/2 and 1, so a step at least halves the
+    # distance to the solution (of the logarithms).
+    for _ in range(_STEPS):
+        users = min(
+            users * float(radius(spread / users, users, alpha, planned_users)) / reach, MOST
+        )
+    return users
+
+
+class Alphas(NamedTuple):
+    """The chance of a false alarm that each figure of an experiment may use up."""
+
+    primary: float
+    guardrail: float
+    exploratory: float
+
+
+def split_alpha(
+    alpha: float, guardrails: int, treatments: int = 1, primary_share: float = 0.5
+) -> Alphas:
+    """Share `alpha` among the named figures, so that any of them alarms falsely with it at most.
+
+    The primary figure gets `primary_share`, the guardrails the rest in equal parts; without
+    guardrails the primary figure gets all. Several treatments divide each part. The sum is alpha
+    whatever depends on what (Bonferroni), and bounds that hold at all looks keep that promise at
+    all looks. An exploratory figure gets alpha by itself: several of them together promise nothing.
+    """
+    assert guardrails >= 0, "a number of figures"
+    assert treatments >= 1, "something is compared"
+    each = alpha / treatments
+    if not guardrails:
+        return Alphas(each, 0.0, alpha)
+    return Alphas(each * primary_share, each * (1 - primary_share) / guardrails, alpha)
+
+
+def _total(values: npt.NDArray[Any]) -> int:
+    """Add whole numbers exactly: an int64 would wrap, and a float64 would round."""
+    return sum(map(int, values.tolist()))

@@ -1,0 +1,65 @@
+"""Scorecards of the whole topic, from what the partitions have stored.
+
+The sums of a partition are in the header of its checkpoint, and change with it only. The users of
+the arms are beside its state. All are integers of disjoint users, so they add up to what one
+partition would hold. No worker is needed to read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from streameval.core.checkpoint import arm_sums_of
+from streameval.core.definition import Definition
+from streameval.core.experiments.sums import ArmSums
+from streameval.core.experiments.users import ArmUsers
+from streameval.experiments.words import Scorecard, scorecards
+
+
+class ExperimentStore(Protocol):
+    """What the store has of experiments."""
+
+    async def checkpoint_offset(self, partition: int) -> int | None:
+        """Read the offset of the stored checkpoint alone."""
+
+    async def header(self, partition: int) -> bytes | None:
+        """Read the header of the stored checkpoint alone."""
+
+    async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
+        """Read the users of an experiment by arm."""
+
+
+class ScorecardReader:
+    """Reads the scorecards of the experiments of a definition, again and again."""
+
+    def __init__(self, store: ExperimentStore, definition: Definition) -> None:
+        self._store = store
+        self._definition = definition
+        self._sums: dict[int, tuple[int | None, list[ArmSums]]] = {}
+
+    async def read(self, partitions: int) -> list[Scorecard]:
+        """Add up `partitions` partitions, and judge each experiment.
+
+        Raises `UnreachableError`, and `UnusableStateError` for state of another definition.
+        """
+        experiments = self._definition.experiments
+        found = {experiment.key: ArmSums(experiment) for experiment in experiments}
+        users = {experiment.key: ArmUsers() for experiment in experiments}
+        for number in range(partitions):
+            for part in await self._sums_of(number):
+                found[part.experiment.key].merge(part)
+            for key, counts in users.items():
+                counts.add(await self._store.arm_users(number, key))
+        # Some hundred comparisons: the caller's loop goes on meanwhile.
+        return await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
+
+    async def _sums_of(self, number: int) -> list[ArmSums]:
+        """Return the sums of a partition; its header is read where there is a new checkpoint."""
+        offset = await self._store.checkpoint_offset(number)
+        known = self._sums.get(number)
+        if known is None or known[0] != offset:
+            header = await self._store.header(number)
+            sums = [] if header is None else arm_sums_of(header, self._definition)
+            known = self._sums[number] = offset, sums
+        return known[1]

@@ -1,0 +1,185 @@
+"""Experiments survive kills: the same scorecard as a replay's, to the bit. Real Kafka, real Redis.
+
+Workers are killed, the leader among them, and Redis is killed and started again, while users flow
+into the arms and some of them cross. `STREAMEVAL_CHAOS_SEED` replays one.
+"""
+
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
+import pytest
+import servers
+import service
+from scene import SETTINGS
+from traffic import traffic
+
+from streameval.core.events import EventDecoder
+from streameval.core.experiments.sums import ArmSums
+from streameval.core.experiments.users import ArmUsers, UserArms
+from streameval.core.partition import Partition, drained
+from streameval.experiments.scorecard import sections
+
+PARTITIONS = 3
+EVENTS = 20_000
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+CLICKS = "positives_per_impression{feedback=click}"
+EXPERIMENTS = [
+    {
+        "name": "ranker",
+        "arm": "variant",
+        "control": "A",
+        "split": {"A": 1, "B": 1},
+        "primary": CLICKS,
+        "guardrails": ["ndcg@10", {"metric": "empty_rate", "margin": 0.01}],
+    },
+    {"name": "until", "arm": "variant", "control": "B", "primary": "ndcg@5"},
+]
+
+
+def replayed(definition, log):
+    """The sections of the experiments by the core alone, each partition read in one go."""
+    sums = [ArmSums(experiment) for experiment in definition.experiments]
+    users = {experiment.key: ArmUsers() for experiment in definition.experiments}
+    decoder = EventDecoder.of(definition)
+    for records in log.values():
+        partition, arms = Partition(definition), UserArms()
+        _, timestamps, _, values = zip(*records, strict=True)
+        events, _ = decoder.decode_batch(list(values), list(timestamps))
+        partition.apply(events)
+        partition.flush()
+        drained(partition.finalizing())
+        arms.add(partition.experiments.take_visits())
+        for total, part in zip(sums, partition.experiments.arm_sums, strict=True):
+            total.merge(part)
+        for key, counts in arms.counts.items():
+            users[key].add(counts)
+    return sections(definition, sums, users)
+
+
+def printed(worker, name, *options):
+    """What `streameval experiment NAME` prints with `options`, and its exit code."""
+    command = [sys.executable, "-m", "streameval", "experiment", name, "--config", worker.config]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+    done = subprocess.run(
+        [*command, *options], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in {0, 1, 4}, done.stderr
+    return done.stdout, done.returncode
+
+
+def scorecard(worker, name):
+    """The rows of an experiment, as programs read them."""
+    document = json.loads(printed(worker, name, "--json")[0])
+    return {section: document[section] for section in ("experiments", "splits")}
+
+
+def test_the_scorecard_survives_kills_of_workers_leader_and_redis():
+    seed = int(os.environ.get("STREAMEVAL_CHAOS_SEED") or secrets.randbelow(1_000_000))
+    print(f"replay: STREAMEVAL_CHAOS_SEED={seed}")
+    rng = random.Random(seed)
+    plan = [kill_a_worker] * 3 + [kill_the_leader] * 2 + [kill_redis] * 2
+    rng.shuffle(plan)
+    gaps = [rng.uniform(1.0, 4.0) for _ in plan]
+    settings = SETTINGS | {"experiments": EXPERIMENTS}
+    topic = "experiments"
+    with (
+        servers.kafka() as kafka,
+        servers.redis(aof="always") as redis,
+        ThreadPoolExecutor() as pool,
+    ):
+        service.create_topic(kafka.port, topic, PARTITIONS)
+        records = list(traffic(seed, EVENTS, tail=0.05, step=2_000))
+        workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
+        with workers[0], workers[1]:
+            sending = pool.submit(service.produce, kafka.port, topic, records, seconds=sum(gaps))
+            for fault, gap in zip(plan, gaps, strict=True):
+                sleep(gap)
+                fault(workers, redis, rng)
+            assert sending.result() == len(records)
+            log, ends = service.read_log(kafka.port, topic, PARTITIONS)
+            service.wait_until_read(redis.url, topic, ends)
+            wanted = replayed(workers[0].definition, log)
+            compare(workers, wanted)
+
+
+def compare(workers, wanted):
+    """The terminal, the pages of both workers and the series of the leader say what is `wanted`."""
+    for name in ("ranker", "until"):
+        of_name = {
+            "experiments": [row for row in wanted["experiments"] if row["name"] == name],
+            "splits": [row for row in wanted["splits"] if row["experiment"] == name],
+        }
+        assert any(row["low"] is not None for row in of_name["experiments"]), "there are bounds"
+        service.wait_for(
+            lambda name=name, of_name=of_name: scorecard(workers[0], name) == of_name,
+            60,
+            f"{name}: {scorecard(workers[0], name)} is {of_name}",
+        )
+    (said, _), (_, code) = printed(workers[0], "ranker"), printed(workers[0], "ranker", "--gate")
+    sentence = said.splitlines()[0]
+    assert "have been in several arms" in said
+    assert code == 1, "crossed users fail the gate"
+    rows = {(row["name"], row["arm"], row["metric"]): row for row in wanted["experiments"]}
+    service.wait_for(lambda: shown(workers, "low") == of(rows, "low"), 30, "the leader's series")
+    for column in ("difference", "high", "relative_difference", "users_needed"):
+        assert shown(workers, column) == of(rows, column)
+    for worker in workers:
+        if worker.running:
+            service.wait_for(
+                lambda worker=worker: sentence in worker.page("/"), 30, f"the page says {sentence}"
+            )
+
+
+def of(rows, column):
+    return {key: row[column] for key, row in rows.items() if row[column] is not None}
+
+
+def shown(workers, column):
+    """The samples of a figure, of all workers together: only the leader has them."""
+    return {
+        tuple(dict(labels)[name] for name in ("experiment", "arm", "metric")): value
+        for worker in workers
+        if worker.running
+        for (name, labels), value in worker.metrics().items()
+        if name == f"streameval_experiment_{column}"
+    }
+
+
+def kill_a_worker(workers, _redis, rng):
+    victim = rng.choice([worker for worker in workers if worker.running] or workers)
+    restart(victim)
+    for worker in workers:
+        if not worker.running:
+            worker.start()
+
+
+def kill_the_leader(workers, _redis, rng):
+    leaders = [worker for worker in workers if leads(worker)]
+    restart(rng.choice(leaders or workers))
+
+
+def restart(worker):
+    if worker.running:
+        worker.kill()
+    worker.start()
+
+
+def leads(worker):
+    try:
+        found = worker.metrics()
+    except OSError:  # it has just been started
+        return False
+    return found.get(("streameval_leader", frozenset())) == 1
+
+
+def kill_redis(_workers, redis, rng):
+    redis.kill()
+    sleep(rng.uniform(0, 2))
+    redis.start()

@@ -1,0 +1,223 @@
+"""Nowcasts: delays, the share that has come, and a fall that only nowcasts show in time.
+
+`python tests/test_nowcast.py` prints the table of docs/uncertainty.md.
+"""
+
+import itertools
+import math
+import random
+import statistics
+from functools import cache
+
+import pytest
+from default_events import SlateEvent
+
+from streameval.base.limits import DELAY_BUCKETS, MICRO
+from streameval.core.definition import Definition, Positive, Window
+from streameval.core.delays import ArrivalCurve, bucket_of, delay_edges
+from streameval.core.events import FeedbackEvent
+from streameval.core.partition import Partition
+from streameval.core.past_nowcasts import PastNowcasts
+
+MINUTE = 60_000
+BASE = 1_700_000_000_000 // (60 * MINUTE) * (60 * MINUTE)
+
+FALL = 120 * MINUTE
+BEFORE, AFTER = 0.10, 0.08
+MEAN_DELAY = 2 * MINUTE
+DEFINITION = Definition(
+    positives=(Positive("click"),),
+    windows=(Window("5m", 5 * MINUTE, 5_000), Window("3h", 180 * MINUTE, MINUTE)),
+)
+
+# --- delays and curves ---------------------------------------------------------------------------
+
+
+def test_buckets_cover_every_delay_and_grow_by_a_tenth():
+    edges = delay_edges(30 * MINUTE)
+    assert (edges[0], edges[-1], len(edges)) == (0, 30 * MINUTE + 1, DELAY_BUCKETS + 1)
+    widths = [end - begin for begin, end in itertools.pairwise(edges)]
+    assert all(
+        wide / narrow == pytest.approx(1.1, abs=0.01) for narrow, wide in itertools.pairwise(widths)
+    )
+    assert (bucket_of(edges, 0), bucket_of(edges, 30 * MINUTE)) == (0, DELAY_BUCKETS - 1)
+    assert bucket_of(edges, edges[7]) == bucket_of(edges, edges[7] - 1) + 1 == 7
+
+
+@pytest.mark.parametrize("window", [0, 1, 5, 60, 1_000])
+def test_a_short_attribution_window_has_fewer_buckets(window):
+    edges = delay_edges(window)
+    assert (edges[0], edges[-1]) == (0, window + 1)
+    assert sorted(set(edges)) == list(edges)
+
+
+def test_the_share_still_to_come_is_the_mean_over_a_pane():
+    """Edges 0, 10, 30; one delay below 10 and three from 10 on: F is 0, 1/4, 1 at the edges."""
+    curve = ArrivalCurve((0, 10, 30), [1, 3])
+    assert curve.missing([50, 30]) == [0]
+    assert curve.missing([10, 0]) == [MICRO - MICRO // 8]  # the mean of a ramp from 0 to 1/4
+    assert curve.missing([30, 10, 0]) == [MICRO * 3 // 8, MICRO * 7 // 8]
+    # Up to 10 a mean of 1/8, from 10 to 20 a ramp from 1/4 to 5/8: in all 9/32.
+    assert curve.missing([20, 0]) == [MICRO * 23 // 32]
+
+
+# --- delays of a stream ---------------------------------------------------------------------------
+
+
+def slate(ts, request, variant="A"):
+    return SlateEvent(BASE + ts, "u", request, ("x", "y"), None, None, variant)
+
+
+def click(ts, request, item="x", *, retract=False):
+    return FeedbackEvent(BASE + ts, "u", item, "click", request, retract=retract)
+
+
+def test_a_delay_is_from_the_slate_to_the_first_feedback():
+    """A click at 7 s, again at 9 s: one delay of 7 s, of the item and of the slate. A click on the
+    other item adds one of its own, and a retraction takes it away."""
+    partition = Partition(DEFINITION)
+    edges = delay_edges(DEFINITION.attribution_window)
+    first, second = bucket_of(edges, 7_000), bucket_of(edges, 20_000)
+    whole = {first: 1, DELAY_BUCKETS + first: 1}
+    partition.apply([slate(0, "r"), click(9_000, "r"), click(7_000, "r")])
+    partition.flush()
+    assert partition.changes.delays == whole
+    partition.apply([click(20_000, "r", "y")])
+    partition.flush()
+    assert partition.changes.delays == {second: 1}
+    partition.apply([click(30_000, "r", "y", retract=True)])
+    partition.flush()
+    assert partition.changes.delays == {}
+    final = partition.delays(BASE + 24 * 60 * MINUTE // 12)
+    assert dict.fromkeys(final["A",].nonzero()[0].tolist(), 1) == whole
+    assert final["A",].sum() == 2
+
+
+def test_without_delays_there_is_no_nowcast():
+    partition = Partition(DEFINITION)
+    partition.apply([slate(0, "r"), click(1_000, "r")])
+    partition.flush()
+    document = partition.document(BASE + 60 * MINUTE)
+    rows = [row for part in ("rates", "ranking", "values", "nowcast") for row in document[part]]
+    assert {row["basis"] for row in rows} == {"live", "matured"}
+
+
+# --- errors of the past ---------------------------------------------------------------------------
+
+
+def test_the_error_is_of_the_nowcast_whose_panes_have_matured():
+    """A nowcast of 0.10 at minute 0, and of 0.12 later. Its pane of 5 s matures H + 5 s after."""
+    past = PastNowcasts(DEFINITION)
+    at = BASE // 55_000 * 55_000  # one pane in 11 is kept
+
+    def rates(basis, rate):
+        head = {"window": "5m", "variant": "A", "feedback": "click"}
+        return [head | {"basis": basis, "positives_per_impression": rate}]
+
+    past.note(at, rates("nowcast", 0.10))
+    for second in range(5, 31 * 60 + 5, 5):
+        past.note(at + second * 1_000, rates("nowcast", 0.12) + rates("matured", 0.08))
+        assert past.errors() == []
+    past.note(at + (31 * 60 + 5) * 1_000, rates("matured", 0.08))
+    (row,) = past.errors()
+    assert row == {"window": "5m", "variant": "A", "feedback": "click"} | {
+        "error_ratio": pytest.approx(0.25)
+    }
+
+
+# --- a fall ---------------------------------------------------------------------------------------
+
+
+def stream(seed, per_second=16, until=FALL + 40 * MINUTE):
+    """Slates of 5 items in variants A and B; the click rate of B falls at `FALL`.
+
+    Clicks come after 2 minutes in the mean (exponential), the last after half an hour.
+    """
+    rng = random.Random(seed)
+    events = []
+    for number in range(until * per_second // 1_000):
+        ts = number * 1_000 // per_second
+        variant, user = "AB"[number % 2], f"u{rng.randrange(20_000)}{'AB'[number % 2]}"
+        rate = AFTER if variant == "B" and ts >= FALL else BEFORE
+        events.append(SlateEvent(BASE + ts, user, f"r{number}", ITEMS, None, None, variant))
+        for item in ITEMS:
+            delay = rng.expovariate(1 / MEAN_DELAY)
+            if rng.random() < rate and delay <= DEFINITION.attribution_window:
+                at = BASE + ts + round(delay)
+                events.append(FeedbackEvent(at, user, item, "click", f"r{number}"))
+    return sorted((event for event in events if event.ts < BASE + until), key=lambda e: e.ts)
+
+
+ITEMS = ("a", "b", "c", "d", "e")
+
+
+@cache
+def readings(seed, minutes):
+    """The rows of B in the short window, by minutes after the fall and basis."""
+    partition, found = Partition(DEFINITION), {}
+    waiting = sorted(minutes)
+    batch = []
+    for event in stream(seed):
+        while waiting and event.ts >= BASE + FALL + waiting[0] * MINUTE:
+            partition.apply(batch)
+            partition.flush()
+            batch = []
+            rows = partition.document()["rates"]
+            found[waiting.pop(0)] = {
+                row["basis"]: row for row in rows if (row["window"], row["variant"]) == ("5m", "B")
+            }
+        batch.append(event)
+    return found
+
+
+def rate(row):
+    return row["positives_per_impression"], row["positives_per_impression_stderr"]
+
+
+MOMENTS = (-1, 5, 10, 15, 20, 25, 30, 39)
+
+
+def test_a_nowcast_shows_a_fall_within_its_window():
+    found = readings(1, MOMENTS)
+    for minute, truth in ((-1, BEFORE), (5, AFTER), (20, AFTER), (39, AFTER)):
+        live, _ = rate(found[minute]["live"])
+        value, stderr = rate(found[minute]["nowcast"])
+        assert live < 0.75 * truth, "much of the feedback is under way"
+        assert abs(value - truth) < 3 * stderr
+    for minute in (5, 20, 30):
+        value, stderr = rate(found[minute]["matured"])
+        assert abs(value - BEFORE) < 3 * stderr, "slates of the time before the fall"
+    value, stderr = rate(found[39]["matured"])
+    assert abs(value - AFTER) < 3 * stderr
+
+
+def test_its_standard_error_is_that_of_the_clicks_that_have_come():
+    found = readings(1, MOMENTS)
+    ratios = [
+        rate(found[minute]["nowcast"])[1] / rate(found[minute]["matured"])[1]
+        for minute in MOMENTS
+        if minute != 39
+    ]
+    come = found[-1]["live"]["positives"] / found[-1]["matured"]["positives"]
+    # After the fall the clicks are fewer, which moves the factor by a tenth.
+    assert statistics.median(ratios) == pytest.approx(1 / math.sqrt(come), rel=0.15)
+
+
+def measured(seeds):
+    """Print what the bases say, in the mean over simulated falls."""
+    runs = [readings(seed, MOMENTS) for seed in range(seeds)]
+    for minute in MOMENTS:
+        truth = BEFORE if minute < 0 else AFTER
+        print(f"| {minute} |", end="")
+        for basis in ("live", "nowcast", "matured"):
+            values = [rate(run[minute][basis])[0] for run in runs]
+            mean = statistics.fmean(values)
+            print(f" {mean:.4f} ({mean / truth - 1:+.1%}) |", end="")
+        spread = statistics.stdev(rate(run[minute]["nowcast"])[0] for run in runs)
+        stated = statistics.fmean(rate(run[minute]["nowcast"])[1] for run in runs)
+        whole = statistics.fmean(rate(run[minute]["matured"])[1] for run in runs)
+        print(f" {spread:.5f} | {stated:.5f} | {stated / whole:.2f} |")
+
+
+if __name__ == "__main__":
+    measured(20)
