@@ -120,7 +120,7 @@ def test_help_loads_neither_servers_clients_nor_numpy():
 def test_evaluate_does_not_wait_for_pandas_where_that_is_installed():
     """pyarrow imports it with its datasets: most of a second, for tables that nobody makes."""
     pytest.importorskip("pandas")
-    code = "import sys, streameval.evaluate.input_kinds; print('pandas' in sys.modules)"
+    code = "import sys, streameval.evaluation.input_kinds; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 

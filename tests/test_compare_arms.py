@@ -25,8 +25,8 @@ from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.core.partition import Partition, drained
-from streameval.evaluate.arm_comparison import all_metrics, compare_arms
-from streameval.evaluate.arms import Arms, read_arms
+from streameval.evaluation.arm_comparison import all_metrics, compare_arms
+from streameval.evaluation.arms import Arms, read_arms
 from streameval.experiments.scorecard import scorecard
 from streameval.files.outcome_files import table
 from streameval.stats.experiments import RatioSums, Rules, compare_ratios

@@ -21,9 +21,9 @@ from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
 from streameval.core.windows.aggregate import ratio_stderr
 from streameval.core.windows.cells import cluster_of
-from streameval.evaluate.readers.outcomes import files_of, read_outcomes
-from streameval.evaluate.sources import source
-from streameval.evaluate.sums import DEFAULT, evaluate
+from streameval.evaluation.readers.outcomes import files_of, read_outcomes
+from streameval.evaluation.sources import source
+from streameval.evaluation.sums import DEFAULT, evaluate
 from streameval.files.outcome_files import table
 
 

@@ -15,7 +15,7 @@ from default_events import DIMENSIONS
 from evaluating import invoke, refused, run
 
 from streameval.core.outcome import Outcome
-from streameval.evaluate.report.curves import curves
+from streameval.evaluation.report.curves import curves
 from streameval.files import tables
 from streameval.files.outcome_files import table
 from streameval.files.table_scans import TableFile, table_file

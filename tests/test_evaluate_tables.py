@@ -28,10 +28,10 @@ from streameval.cli import evaluate as evaluating_command
 from streameval.core.metrics import METRICS, Lists, Scores
 from streameval.core.metrics.inputs import Number
 from streameval.core.outcome import Outcome
-from streameval.evaluate import item_means, units
-from streameval.evaluate.input_kinds import INPUT_KINDS
-from streameval.evaluate.readers import ranked_tables
-from streameval.evaluate.sums import BY_NAME
+from streameval.evaluation import item_means, units
+from streameval.evaluation.input_kinds import INPUT_KINDS
+from streameval.evaluation.readers import ranked_tables
+from streameval.evaluation.sums import BY_NAME
 from streameval.files.outcome_files import table
 from streameval.stats.intervals import student
 
@@ -722,7 +722,7 @@ def test_a_metrics_own_parameter_needs_nothing_but_its_row(
         return lists.hits(round(k * top_share)).astype(float)
 
     row = replace(BY_NAME["hit_rate"], name="top_hits", parameters=(share,), score=score)
-    monkeypatch.setattr("streameval.evaluate.input_kinds.METRICS", (*METRICS, row))
+    monkeypatch.setattr("streameval.evaluation.input_kinds.METRICS", (*METRICS, row))
     monkeypatch.setitem(BY_NAME, "top_hits", row)
     evaluating_command._command.cache_clear()
     try:

@@ -14,8 +14,8 @@ from evaluating import refused, run
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, NANO
-from streameval.evaluate import spark as on_spark
-from streameval.evaluate.sums import Asked, Evaluation
+from streameval.evaluation import spark as on_spark
+from streameval.evaluation.sums import Asked, Evaluation
 from streameval.stats import exact_sums
 
 USERS = [user for user in map("u{}".format, range(5000)) if zlib.crc32(user.encode()) & 255 == 7]

@@ -10,8 +10,8 @@ from pyarrow import parquet as pq
 from test_evaluate_tables import written
 
 from streameval.core.windows.cells import cluster_of
-from streameval.evaluate.readers import ranked_tables
-from streameval.evaluate.readers.ranked_tables import Tables, read_tables
+from streameval.evaluation.readers import ranked_tables
+from streameval.evaluation.readers.ranked_tables import Tables, read_tables
 
 
 def random_rows(chance, ids, *, ranks, scores, by):

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli.app import app
 from streameval.core.outcome import Outcome
-from streameval.evaluate.report.curves import curves
-from streameval.evaluate.report.plots import chart
+from streameval.evaluation.report.curves import curves
+from streameval.evaluation.report.plots import chart
 from streameval.files.outcome_files import table
 
 START = 1_700_000_000_000

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli.app import app
 from streameval.core.outcome import Span
-from streameval.evaluate import spark as on_spark
-from streameval.evaluate.sums import DEFAULT, Figure
+from streameval.evaluation import spark as on_spark
+from streameval.evaluation.sums import DEFAULT, Figure
 
 FIGURES = [*DEFAULT, "ndcg@3", "map", "f1_mean@5", "auc"]
 
@@ -124,7 +124,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-import streameval.evaluate.spark
+import streameval.evaluation.spark
 from streameval.cli.app import main
 main()
 """

@@ -8,8 +8,8 @@ import pytest
 import pytrec_eval
 
 from streameval.core.metrics.curve import LEVELS, interpolated
-from streameval.evaluate.readers.ranked_tables import Tables, read_tables
-from streameval.evaluate.sums import evaluate
+from streameval.evaluation.readers.ranked_tables import Tables, read_tables
+from streameval.evaluation.sums import evaluate
 
 TREC = Path(__file__).parents[2] / "shared" / "data" / "trec_eval"
 CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)

@@ -15,10 +15,10 @@ from streameval.cli.common import Config, Json, instant, print_json, settings_of
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
     from streameval.core.experiments.definition import Experiment
-    from streameval.evaluate.answer import Note
-    from streameval.evaluate.arms import Arms
-    from streameval.evaluate.compared import Compared
-    from streameval.evaluate.paired import Models
+    from streameval.evaluation.answer import Note
+    from streameval.evaluation.arms import Arms
+    from streameval.evaluation.compared import Compared
+    from streameval.evaluation.paired import Models
 
 EPILOG: Final = (
     "Examples: streameval compare outcomes/ --by variant --against A --primary ndcg@10"
@@ -187,9 +187,9 @@ def plan(  # noqa: PLR0917  # typer passes them by name
     For one look that is planned beforehand, and for looking at all times; and the smallest
     difference that as many users as there are now would show.
     """
-    from streameval.evaluate.plans import Wanted, few_users
-    from streameval.evaluate.plans import plan as planned
-    from streameval.evaluate.report.terminal import print_plan
+    from streameval.evaluation.plans import Wanted, few_users
+    from streameval.evaluation.plans import plan as planned
+    from streameval.evaluation.report.terminal import print_plan
 
     _require_alpha(alpha)
     for option, value in (("--power", power), ("--share", share)):
@@ -228,7 +228,7 @@ def _print_rows(rows: Sequence[Compared], notes: Sequence[Note], *, as_json: boo
     if as_json:
         _print({"experiments": [row.document() for row in rows]}, notes)
         return
-    from streameval.evaluate.report.terminal import print_comparison
+    from streameval.evaluation.report.terminal import print_comparison
 
     print_comparison(rows, notes)
 
@@ -279,8 +279,8 @@ def _require_metrics(
     definition: Definition, experiment: Experiment, names: Sequence[str]
 ) -> list[str]:
     """Return the metrics beside those that the experiment names. Raises `InputError`."""
-    from streameval.evaluate.arm_comparison import all_metrics, named_metrics
-    from streameval.evaluate.arms import require_metrics
+    from streameval.evaluation.arm_comparison import all_metrics, named_metrics
+    from streameval.evaluation.arms import require_metrics
 
     named = named_metrics(experiment)
     require_metrics([*named, *names], definition)
@@ -296,7 +296,7 @@ def _read(
     column: str | None,
 ) -> Arms:
     from streameval.base.terminal import progress_bar
-    from streameval.evaluate.arms import rate_kind, read_arms
+    from streameval.evaluation.arms import rate_kind, read_arms
     from streameval.files.locations import require_name, size
 
     if not files:
@@ -323,7 +323,7 @@ def _compare_arms(
     *,
     as_json: bool,
 ) -> None:
-    from streameval.evaluate.arm_comparison import compare_arms, named_metrics, read_past
+    from streameval.evaluation.arm_comparison import compare_arms, named_metrics, read_past
 
     metrics = _require_metrics(definition, experiment, names)
     wanted = [*named_metrics(experiment), *metrics]
@@ -341,7 +341,7 @@ def _compare_models(
     models: Models, names: Sequence[str], alpha: float, planned_users: int, *, as_json: bool
 ) -> None:
     from streameval.base.terminal import progress_bar
-    from streameval.evaluate.paired import compare_models
+    from streameval.evaluation.paired import compare_models
     from streameval.files.locations import size
     from streameval.stats.experiments import Rules
 
@@ -353,8 +353,8 @@ def _compare_models(
 
 def _models(config: Path | None, files: Sequence[str], given: dict[str, Sequence[str]]) -> Models:
     """Sort the files into those of each model and those of all. Raises `InputError`."""
-    from streameval.evaluate.paired import Models
-    from streameval.evaluate.request import (
+    from streameval.evaluation.paired import Models
+    from streameval.evaluation.request import (
         FILES,
         LABELS,
         PREDICTIONS,

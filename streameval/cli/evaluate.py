@@ -17,8 +17,8 @@ from streameval.cli.common import Config, Json, print_json, settings_of
 
 if TYPE_CHECKING:
     from streameval.core.metrics.inputs import Input
-    from streameval.evaluate.answer import Answer
-    from streameval.evaluate.request import Given
+    from streameval.evaluation.answer import Answer
+    from streameval.evaluation.request import Given
 
 EPILOG: Final = (
     "Examples: streameval evaluate outcomes/ --metrics ndcg@10,map --by variant --ci"
@@ -93,7 +93,7 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
         return
     _require_companions(by, against, report, checks)
     from streameval.base.terminal import progress_bar
-    from streameval.evaluate import input_kinds
+    from streameval.evaluation import input_kinds
     from streameval.files.locations import size
 
     given = _given(config, files or (), inputs)
@@ -110,7 +110,7 @@ def _print(answer: Answer, *, as_json: bool, with_intervals: bool) -> None:
     if as_json:
         print_json(answer.document())
         return
-    from streameval.evaluate.report.terminal import print_answer
+    from streameval.evaluation.report.terminal import print_answer
 
     print_answer(answer, with_intervals=with_intervals)
 
@@ -128,8 +128,8 @@ def _require_companions(
 def _report(
     path: Path, answer: Answer, given: Given, names: Sequence[str], checks: Path | None
 ) -> None:
-    from streameval.evaluate import input_kinds
-    from streameval.evaluate.report.page import write_report
+    from streameval.evaluation import input_kinds
+    from streameval.evaluation.report.page import write_report
 
     asked = input_kinds.asked_for(given, names)
     ranked = any(figure.entry.input_kind == "lists" for figure in asked)
@@ -140,7 +140,7 @@ def _report(
 @cache
 def _command() -> TyperCommand:
     """Build the command from `_evaluate` and the inputs that metrics and input kinds declare."""
-    from streameval.evaluate.input_kinds import declared
+    from streameval.evaluation.input_kinds import declared
 
     signature = inspect.signature(_evaluate, eval_str=True)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -187,8 +187,8 @@ def _given(
 ) -> Given:
     """Check the inputs and sort them into tables and parameters. Raises `InputError`."""
     from streameval.core.metrics.inputs import Table
-    from streameval.evaluate.input_kinds import declared
-    from streameval.evaluate.request import FILES, Given
+    from streameval.evaluation.input_kinds import declared
+    from streameval.evaluation.request import FILES, Given
     from streameval.files.locations import require_name
 
     tables, values = {FILES: files}, {}
@@ -219,8 +219,8 @@ def _names(text: str) -> list[str]:
 
 def _list_metrics(*, as_json: bool) -> None:
     from streameval.core.metrics import METRICS
-    from streameval.evaluate.input_kinds import inputs_of
-    from streameval.evaluate.report.terminal import metric_rows, print_metrics
+    from streameval.evaluation.input_kinds import inputs_of
+    from streameval.evaluation.report.terminal import metric_rows, print_metrics
 
     rows = metric_rows(METRICS, inputs_of)
     if as_json:

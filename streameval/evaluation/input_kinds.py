@@ -23,16 +23,16 @@ from streameval.core.metrics.inputs import (
     Input,
     Table,
 )
-from streameval.evaluate.answer import Answer, merged
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.item_means import item_figures
-from streameval.evaluate.readers.daily_reads import read_figures
-from streameval.evaluate.readers.list_contents import coverage_figures, item_list_figures
-from streameval.evaluate.readers.neighbour_tables import neighbour_figures
-from streameval.evaluate.readers.ranked_tables import tie_notes
-from streameval.evaluate.readers.rating_tables import rating_figures
-from streameval.evaluate.readers.retrieval_tables import index_figures, sampled_figures
-from streameval.evaluate.request import (
+from streameval.evaluation.answer import Answer, merged
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.item_means import item_figures
+from streameval.evaluation.readers.daily_reads import read_figures
+from streameval.evaluation.readers.list_contents import coverage_figures, item_list_figures
+from streameval.evaluation.readers.neighbour_tables import neighbour_figures
+from streameval.evaluation.readers.ranked_tables import tie_notes
+from streameval.evaluation.readers.rating_tables import rating_figures
+from streameval.evaluation.readers.retrieval_tables import index_figures, sampled_figures
+from streameval.evaluation.request import (
     COMPLETE,
     EVENTS,
     EXACT,
@@ -47,8 +47,8 @@ from streameval.evaluate.request import (
     TIES,
     Given,
 )
-from streameval.evaluate.sources import Source, source
-from streameval.evaluate.sums import DEFAULT, Asked, evaluated
+from streameval.evaluation.sources import Source, source
+from streameval.evaluation.sums import DEFAULT, Asked, evaluated
 from streameval.files.locations import redacted
 from streameval.files.tables import require_disk
 

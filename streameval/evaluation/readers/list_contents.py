@@ -14,18 +14,18 @@ from typing import Any, Final
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import ItemLists, Vector, coverage, unit_vector
 from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
-from streameval.evaluate.answer import Answer, Figure, Note, Segment, counted
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.readers.outcomes import (
+from streameval.evaluation.answer import Answer, Figure, Note, Segment, counted
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.outcomes import (
     check_dimensions,
     files_of,
     is_outcome_file,
     record_batches,
 )
-from streameval.evaluate.readers.ranked_tables import load_slates, ordered, tie_notes
-from streameval.evaluate.request import FILES, TIES, Given
-from streameval.evaluate.sums import Asked, check_segments, evaluated
-from streameval.evaluate.units import UnitBatch, batch_of, dimensions, grouped
+from streameval.evaluation.readers.ranked_tables import load_slates, ordered, tie_notes
+from streameval.evaluation.request import FILES, TIES, Given
+from streameval.evaluation.sums import Asked, check_segments, evaluated
+from streameval.evaluation.units import UnitBatch, batch_of, dimensions, grouped
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from streameval.base.errors import InputError
-from streameval.evaluate.answer import Note
-from streameval.evaluate.batches import Advance, Batch
-from streameval.evaluate.readers.ranked_lists import ranked_lists
+from streameval.evaluation.answer import Note
+from streameval.evaluation.batches import Advance, Batch
+from streameval.evaluation.readers.ranked_lists import ranked_lists
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     GAIN_NAMES,

@@ -15,10 +15,10 @@ import numpy as np
 from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics.entry import Data
 from streameval.core.windows.cells import checksum_of
-from streameval.evaluate.answer import Segment
-from streameval.evaluate.batches import ROWS
-from streameval.evaluate.readers.outcomes import segments_of
-from streameval.evaluate.sums import Column
+from streameval.evaluation.answer import Segment
+from streameval.evaluation.batches import ROWS
+from streameval.evaluation.readers.outcomes import segments_of
+from streameval.evaluation.sums import Column
 from streameval.files.table_scans import quoted
 
 BY: Final = "by "

@@ -17,9 +17,9 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.windows.cells import cluster_of
-from streameval.evaluate.answer import Note, counted
-from streameval.evaluate.arms import Arms
-from streameval.evaluate.compared import Compared, require_arms
+from streameval.evaluation.answer import Note, counted
+from streameval.evaluation.arms import Arms
+from streameval.evaluation.compared import Compared, require_arms
 from streameval.experiments.scorecard import role_of, treatments_of
 from streameval.files.snapshots import manifest_of
 from streameval.stats.experiments import RatioSums, Rules, compare_ratios, split_alpha

@@ -32,9 +32,9 @@ from streameval.core.segments import Segments
 from streameval.core.slate import Slate
 from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.cells import cluster_of
-from streameval.evaluate.answer import Note
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.readers.outcomes import files_of, record_batches
+from streameval.evaluation.answer import Note
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.experiments.scorecard import ratio_sums
 from streameval.stats.experiments import RatioSums
 

@@ -7,12 +7,12 @@ from html import escape
 from typing import Final
 
 from streameval.core.metrics import curve
-from streameval.evaluate.answer import Figure
-from streameval.evaluate.report.curves import Curve, Curves
-from streameval.evaluate.report.markup import bounds, format_figure, numbers, table
-from streameval.evaluate.report.plots import chart
-from streameval.evaluate.sources import Source
-from streameval.evaluate.sums import evaluate
+from streameval.evaluation.answer import Figure
+from streameval.evaluation.report.curves import Curve, Curves
+from streameval.evaluation.report.markup import bounds, format_figure, numbers, table
+from streameval.evaluation.report.plots import chart
+from streameval.evaluation.sources import Source
+from streameval.evaluation.sums import evaluate
 
 CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 """The cutoffs of the precision-recall curve."""

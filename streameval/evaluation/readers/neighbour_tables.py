@@ -10,13 +10,13 @@ import numpy as np
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.core.metrics.inputs import ITEMS, TRAIN
-from streameval.evaluate.answer import Answer, Note, counted
-from streameval.evaluate.batches import ROWS, Advance
-from streameval.evaluate.readers.list_contents import load_interactions, load_items
-from streameval.evaluate.readers.outcomes import files_of
-from streameval.evaluate.request import NEIGHBOURS, RATINGS, Given
-from streameval.evaluate.sums import Asked, evaluated
-from streameval.evaluate.units import UnitBatch, batch_of
+from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.list_contents import load_interactions, load_items
+from streameval.evaluation.readers.outcomes import files_of
+from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
+from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files.tables import (
     USER_NAMES,
     columns_of,

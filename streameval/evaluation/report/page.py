@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.base.errors import InputError
-from streameval.evaluate.answer import Answer, Figure, counted
-from streameval.evaluate.compared import Compared
-from streameval.evaluate.report.charts import list_charts, outcome_charts
-from streameval.evaluate.report.curves import curves
-from streameval.evaluate.report.markup import UNDEFINED, bounds, format_figure, numbers, table
-from streameval.evaluate.sources import Source
+from streameval.evaluation.answer import Answer, Figure, counted
+from streameval.evaluation.compared import Compared
+from streameval.evaluation.report.charts import list_charts, outcome_charts
+from streameval.evaluation.report.curves import curves
+from streameval.evaluation.report.markup import UNDEFINED, bounds, format_figure, numbers, table
+from streameval.evaluation.sources import Source
 from streameval.files import locations
 
 _VERDICTS: Final = {
@@ -60,7 +60,7 @@ def _names(files: Sequence[str]) -> str:
 def _page(
     answer: Answer, about: str, charts: Sequence[str], results: Sequence[Mapping[str, Any]]
 ) -> str:
-    style = (resources("streameval.evaluate.report") / "page.css").read_text(encoding="utf-8")
+    style = (resources("streameval.evaluation.report") / "page.css").read_text(encoding="utf-8")
     drawn = f'<h2>Charts</h2>\n<div class="charts">\n{"".join(charts)}</div>\n' if charts else ""
     return f"""<!doctype html>
 <html lang="en">

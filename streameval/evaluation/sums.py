@@ -24,10 +24,10 @@ from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
-from streameval.evaluate.answer import Answer, Figure, Figures, Note, Segment, counted
-from streameval.evaluate.batches import Batch
-from streameval.evaluate.compared import Compared, pairs_of
-from streameval.evaluate.request import Given
+from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, counted
+from streameval.evaluation.batches import Batch
+from streameval.evaluation.compared import Compared, pairs_of
+from streameval.evaluation.request import Given
 from streameval.stats import exact_sums
 from streameval.stats.experiments import RatioSums, Rules, Scored, compare_arms
 from streameval.stats.intervals import (

@@ -19,12 +19,12 @@ from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, FeedbackEvent, ImpressionEvent
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.replay import STDIN, lines_of
-from streameval.evaluate.answer import Answer, Note, counted
-from streameval.evaluate.batches import ROWS, Advance
-from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, record_batches
-from streameval.evaluate.request import EVENTS, FILES, Given
-from streameval.evaluate.sums import Asked, evaluated
-from streameval.evaluate.units import UnitBatch, batch_of
+from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, record_batches
+from streameval.evaluation.request import EVENTS, FILES, Given
+from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files import locations
 from streameval.files.tables import connected, size
 

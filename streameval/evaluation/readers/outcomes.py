@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
-from streameval.evaluate.batches import ROWS, Advance, Batch
+from streameval.evaluation.batches import ROWS, Advance, Batch
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
 from streameval.files.outcome_files import PENDING, dimensions_in

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.windows.cells import checksum_of
-from streameval.evaluate.answer import Segment
-from streameval.evaluate.batches import ROWS, Batch
-from streameval.evaluate.readers.outcomes import segments_of
+from streameval.evaluation.answer import Segment
+from streameval.evaluation.batches import ROWS, Batch
+from streameval.evaluation.readers.outcomes import segments_of
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 

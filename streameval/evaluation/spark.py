@@ -1,6 +1,6 @@
 """`evaluate` on Spark, for outcome files that outgrow one machine: the same figures, bit for bit.
 
-    from streameval.evaluate import spark as on_spark
+    from streameval.evaluation import spark as on_spark
 
     rows = session.read.parquet("s3a://bucket/outcomes")
     evaluation = on_spark.evaluate(rows, ["ndcg@10", "map@10"], by=["variant"])
@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.evaluate.batches import ROWS
-from streameval.evaluate.readers.outcomes import batch_of
-from streameval.evaluate.sums import DEFAULT, LIST_METRICS, Asked, Evaluation
+from streameval.evaluation.batches import ROWS
+from streameval.evaluation.readers.outcomes import batch_of
+from streameval.evaluation.sums import DEFAULT, LIST_METRICS, Asked, Evaluation
 from streameval.files.outcome_columns import require_rows
 
 _TYPES: Final = {

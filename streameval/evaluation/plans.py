@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streameval.evaluate.answer import Note, counted
-from streameval.evaluate.arms import EVERYBODY, Arms
+from streameval.evaluation.answer import Note, counted
+from streameval.evaluation.arms import EVERYBODY, Arms
 from streameval.stats.confidence_sequences import FLOOR
 from streameval.stats.experiments import RatioSums
 from streameval.stats.plan import Plan, smallest_effect, spread_of, users_for

@@ -15,11 +15,11 @@ import numpy as np
 from streameval.base.errors import InputError
 from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
-from streameval.evaluate import input_kinds
-from streameval.evaluate.answer import Answer, Note, counted
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.compared import Compared
-from streameval.evaluate.request import Given
+from streameval.evaluation import input_kinds
+from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.compared import Compared
+from streameval.evaluation.request import Given
 from streameval.stats.experiments import RatioSums, Rules, compare_paired
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from streameval.base.errors import InputError
-from streameval.evaluate.report.curves import Curve
+from streameval.evaluation.report.curves import Curve
 
 INK: Final = "#010101"
 GRID: Final = "#020202"

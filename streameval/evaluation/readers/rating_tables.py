@@ -14,12 +14,12 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.evaluate.answer import Answer, Note, counted
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.readers.outcomes import files_of
-from streameval.evaluate.request import PREDICTIONS, RATINGS, Given
-from streameval.evaluate.sums import Asked, evaluated
-from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions, grouped
+from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.outcomes import files_of
+from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
+from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, grouped
 from streameval.files.table_scans import TableFile
 from streameval.files.tables import (
     ITEM_NAMES,

@@ -16,12 +16,12 @@ import numpy as np
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics.lists import Scores, nano
 from streameval.core.metrics.rating_errors import ItemMetric
-from streameval.evaluate.answer import Answer, Figure, Figures, Segment
-from streameval.evaluate.batches import Advance
-from streameval.evaluate.readers.rating_tables import load_pairs
-from streameval.evaluate.request import PREDICTIONS, RATINGS, Given
-from streameval.evaluate.sums import Asked, bounded, check_segments
-from streameval.evaluate.units import dimensions, grouped
+from streameval.evaluation.answer import Answer, Figure, Figures, Segment
+from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.rating_tables import load_pairs
+from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
+from streameval.evaluation.sums import Asked, bounded, check_segments
+from streameval.evaluation.units import dimensions, grouped
 from streameval.files.tables import connected
 from streameval.stats.bootstrap import REPLICATES, user_hashes, weights
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from streameval.core.metrics.entry import Entry
-from streameval.evaluate.compared import Compared
+from streameval.evaluation.compared import Compared
 
 
 @dataclass(frozen=True, slots=True)

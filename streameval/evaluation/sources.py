@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from streameval.base.errors import InputError
-from streameval.evaluate.answer import Note
-from streameval.evaluate.batches import Advance, Batch
-from streameval.evaluate.readers.outcomes import files_of, is_outcome_file, read_outcomes
-from streameval.evaluate.readers.ranked_tables import Tables, Ties, read_tables
+from streameval.evaluation.answer import Note
+from streameval.evaluation.batches import Advance, Batch
+from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, read_outcomes
+from streameval.evaluation.readers.ranked_tables import Tables, Ties, read_tables
 from streameval.files.locations import is_uri, redacted
 from streameval.files.tables import require_disk
 

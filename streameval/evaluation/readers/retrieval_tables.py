@@ -9,18 +9,18 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.retrieval import Results, SampledRanks
-from streameval.evaluate.answer import Answer, Note
-from streameval.evaluate.batches import ROWS, Advance
-from streameval.evaluate.readers.outcomes import files_of
-from streameval.evaluate.readers.ranked_tables import (
+from streameval.evaluation.answer import Answer, Note
+from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.outcomes import files_of
+from streameval.evaluation.readers.ranked_tables import (
     check_one_segment,
     load_slates,
     ordered,
     tie_notes,
 )
-from streameval.evaluate.request import EXACT, FILES, SAMPLED, TIES, Given
-from streameval.evaluate.sums import Asked, evaluated
-from streameval.evaluate.units import BY, UnitBatch, batch_of, dimensions
+from streameval.evaluation.request import EXACT, FILES, SAMPLED, TIES, Given
+from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     LIST_NAMES,

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from streameval.core.metrics.entry import Entry
-from streameval.evaluate.answer import Answer, Figure, Note
-from streameval.evaluate.compared import Compared
-from streameval.evaluate.plans import Planned, Wanted
+from streameval.evaluation.answer import Answer, Figure, Note
+from streameval.evaluation.compared import Compared
+from streameval.evaluation.plans import Planned, Wanted
 
 UNDEFINED: Final = "-"
 # Differences that all have a sentence; of more, those that were named or are decided.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streameval.evaluate.answer import Figure
+from streameval.evaluation.answer import Figure
 
 UNDEFINED: Final = "-"
 
