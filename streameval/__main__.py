@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    # Past every `except` and `finally` of what is being imported.
+    # Past every `except` and `finally` in the modules being imported.
     os.write(2, b"streameval: stopped before anything was read\n")
     os._exit(0)
 

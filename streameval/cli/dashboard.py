@@ -24,7 +24,7 @@ def dashboard(dimensions: Sequence[str]) -> str:
 
 
 def quality(dimensions: Sequence[str]) -> str:
-    """Return the JSON of the dashboard that compares the stream with what it usually is."""
+    """Return the JSON of the dashboard that compares the stream with its usual state."""
     return document(
         "quality",
         "What producers send and how good the lists are, live and matured, beside what is usual.",
@@ -131,7 +131,7 @@ def _quality(dimensions: Sequence[str]) -> Iterator[Panel]:
 
 
 def _against_usual(segment: str) -> Iterator[Panel]:
-    """Build the panels of what the alerts by comparison compare."""
+    """Build the panels of the figures that the alerts by comparison compare."""
     yield row("Against what is usual (the median of the last day; 1: as usual)")
     yield Panel(
         "Slates and feedback",

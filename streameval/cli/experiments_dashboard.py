@@ -11,7 +11,7 @@ from streameval.cli.grafana import Panel, document, row, variable
 
 
 def experiments() -> str:
-    """Return the JSON of the dashboard of how experiments stand, and of what to trust in them."""
+    """Return the JSON of the dashboard of experiments: how they stand, and how far to trust it."""
     chosen = 'streameval_experiment_{}{{job="$job", experiment="$experiment"}}'
     metric = variable("metric", f"label_values({chosen.format('difference')}, metric)")
     everything = {"text": "All", "value": "$__all"}

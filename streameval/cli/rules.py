@@ -136,7 +136,7 @@ def _mean(name: str, weight: str, by: str, label: str = "") -> Iterator[str]:
 
 
 def _usual(dimensions: tuple[str, ...], live: str) -> Iterator[str]:
-    """Write what the stream is now, what it usually is, and the first as a share of the second."""
+    """Write the stream as it is now, as it usually is, and the first as a share of the second."""
     requests = "job:streameval_requests:rate10m"
     yield "      # Slates and single impressions, without feedback."
     yield _record(requests, _per_second('events_total{event!="feedback"}'))

@@ -21,8 +21,8 @@ ValueRule = Literal["none", "last", "sum", "max"]
 class Positive:
     """A kind of feedback that counts as success, from `threshold` on where one is set.
 
-    `value` says whether its values are figures too. `cap` bounds what one user adds to the means
-    of values.
+    `value` says whether its values are figures too. `cap` bounds the amount that one user adds
+    to the means of values.
     """
 
     kind: str

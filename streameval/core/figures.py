@@ -98,7 +98,7 @@ Sums = dict[tuple[int, str], dict[Segment, SegmentSums]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Sorted rows by section: that of each aggregate, and `maturity`."""
+    """Sorted rows by section: the section of each aggregate, and `maturity`."""
 
     sections: dict[str, list[Row]]
 

@@ -49,7 +49,7 @@ class SegmentChanges(NamedTuple):
     """Bookings of one flush: impressions by segment, positives by segment and index of the kind.
 
     `latencies` (us) by segment are those of lists that were booked with a latency. `delays` are
-    those added, by slot of `core.delays`.
+    the delays added, by slot of `core.delays`.
     """
 
     impressions: dict[tuple[str, ...], Added]

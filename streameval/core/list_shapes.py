@@ -1,4 +1,4 @@
-"""Shapes of lists: what a list is worth in the figures of `lists` and `ranks`.
+"""Shapes of lists: the worth of a list in the figures of `lists` and `ranks`.
 
 Lists repeat: most have the ranks 1 to n and no positive. So each shape is one object that knows its
 worth, and a change of a list is booked as two of them.

@@ -1,9 +1,9 @@
-"""Nowcasts: live sums divided by what part of the feedback has come by now (rules 30 to 33).
+"""Nowcasts: live sums divided by the part of the feedback that has come by now (rules 30 to 33).
 
 Of impressions of some age only a share F of their positives has come yet. `ArrivalCurves` has F
 from the delays of final slates, by kind and segment. Effective impressions are the impressions of
-each live pane times F at its age. Positives divided by effective impressions is what the rate will
-be. Effective counts are integers of 10**-6, so they add over partitions that took the same delays.
+each live pane times F at its age. Positives divided by effective impressions estimate the rate to
+come. Effective counts are integers of 10**-6: they add over partitions that took the same delays.
 
 The rows of effective counts: impressions by index of the kind, then slates with a request by index
 of the kind, then such slates by the curve of first relevant items. A row without a curve is 0.
@@ -76,7 +76,7 @@ class ArrivalCurves:
 
 
 class YoungPanes:
-    """The live panes that can still change at T, with what they count by (segment, cluster).
+    """The live panes that can still change at T, with the amounts they count by (segment, cluster).
 
     `moments` has the ages x of their borders (ms), falling: a slate shown at t has x = T + 1 - t,
     and its feedback up to T has delays below x. `counts`, int64 (2, panes, keys that are there),

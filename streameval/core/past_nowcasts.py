@@ -1,4 +1,4 @@
-"""Nowcasts of the past, held against what they matured to: how far a nowcast may be trusted."""
+"""Nowcasts of the past, held against the matured figures: how far a nowcast may be trusted."""
 
 from __future__ import annotations
 

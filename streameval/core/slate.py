@@ -35,7 +35,7 @@ ItemValues = tuple[tuple[int, int], ...]
 
 
 class Relevance(NamedTuple):
-    """What the feedback to a slate is worth.
+    """The worth of the feedback to a slate.
 
     `positives` by kind (None: no positive), the `relevant` items (None: not scored), `duplicates`
     among the records, and `hits` where the slate has a request. `delays` are slots of `delays`.

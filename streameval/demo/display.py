@@ -73,7 +73,7 @@ def _moment(view: View, titles: Titles) -> Group:
 
 
 def experiment_lines(card: Scorecard, titles: Titles) -> list[str]:
-    """Say how the experiment stands, and what is true."""
+    """Say how the experiment stands, and the truth beside it."""
     true = "; ".join(_difference(metric, by) for metric, by in titles.differences.items())
     return [*sentences(card), *warnings(card), f"In truth: {true}."]
 

@@ -1,7 +1,7 @@
 """Arms of outcome files: the sums of an experiment, as the stream keeps them of final slates.
 
-Each row becomes a final slate and goes through `core.experiments`, so the sums are those of the
-stream over the same slates, to the bit. Memory grows with the users: some 300 bytes each.
+Each row becomes a final slate and goes through `core.experiments`, so the sums equal the stream's
+over the same slates, to the bit. Memory grows with the users: some 300 bytes each.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Compared:
         return row
 
     def sentence(self) -> str:
-        """Say in words what the bounds for all looks say."""
+        """Put the bounds for all looks into words."""
         of = "".join(f" of {name} {value!r}" for name, value in self.labels.items())
         scored, subject = self.scored, f"{self.metric}{of}"
         low, high = scored.low, scored.high

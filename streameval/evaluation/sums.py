@@ -293,7 +293,7 @@ class Evaluation:
         )
 
     def _differences(self, control: str) -> list[Compared]:
-        """Compare each segment with that of the control, figure by figure."""
+        """Compare each segment with the control's, figure by figure."""
         return [
             Compared(
                 metric=asked.name,

@@ -1,8 +1,8 @@
 """Scorecards in words: one sentence for each arm, the same on the page and in the terminal.
 
-A sentence names what is decided first, and then what is open: "B is ahead of A by 0.4 to 1.1 points
-of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): not decided yet,
-about 40,000 more users needed." Shares and scores are said in points, hundredths of the figure.
+A sentence names the decided metrics first, and then the open ones: "B is ahead of A by 0.4 to 1.1
+points of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): not decided
+yet, about 40,000 more users needed." Points are hundredths of a share or score.
 """
 
 from __future__ import annotations

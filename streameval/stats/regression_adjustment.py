@@ -1,4 +1,4 @@
-"""CUPED: less noise from what users did before the experiment.
+"""CUPED: less noise, by the users' past before the experiment.
 
 A user who clicked much before clicks much in the experiment, whatever the arm. That part of a
 figure's spread can be taken out, for the past of users is the same in all arms but for chance. The
@@ -30,7 +30,7 @@ from streameval.stats.intervals import Arm
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """An adjusted comparison beside what the adjustment did.
+    """An adjusted comparison beside the effect of the adjustment.
 
     `theta` is the regression coefficient, `users_saved` the share of users that the adjustment
     saves: 1 − adjusted variance ÷ plain variance. Both are None where nothing could be adjusted:

@@ -1,8 +1,8 @@
-"""Scorecards of the whole topic, from what the partitions have stored.
+"""Scorecards of the whole topic, from the stored state of the partitions.
 
 The sums of a partition are in the header of its checkpoint, and change with it only. The users of
-the arms are beside its state. All are integers of disjoint users, so they add up to what one
-partition would hold. No worker is needed to read them.
+the arms are beside its state. All are integers of disjoint users, so they add up to the sums that
+one partition would hold. No worker is needed to read them.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ProcessCounters:
         self.latency_totals = Counts(segments, rest)
 
     def add_delays(self, added: Mapping[int, int]) -> None:
-        """Count delays by slot of `core.delays`; beyond those of kinds are those of slates."""
+        """Count delays by slot of `core.delays`; the slots of slates follow those of the kinds."""
         for slot, count in added.items():
             group, bucket = divmod(slot, DELAY_BUCKETS)
             if group < len(self.delays):
@@ -217,7 +217,7 @@ class ServiceStatus:
     `partitions` are this worker's; `topic_partitions` counts all of the topic (0: not known yet).
     `figures` is None until the first tick with a partition. `reason` says in one line why the
     service is not `ready`, `kafka_trouble` what Kafka lacks, such as the topic. `scorecards` judge
-    the experiments over all partitions of the topic, whoever owns them. `leader`,
+    the experiments over all partitions of the topic, its own or not. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
     are run), `check_running` (for how long those under way have run; None without) and `daily` are
     filled by the application frame.

@@ -307,7 +307,7 @@ class AssignedPartition:
         since = self.checkpoint_offset
         saving = (yield from self._checkpoint(now)) if due else (None, None, list)
         self.held = due
-        # Before the checkpoint is encoded, which holds what is left.
+        # Before the checkpoint is encoded, which holds the rest.
         visits = self.state.experiments.take_visits(
             MAX_BATCH_VISITS, for_good=start != self.next_offset
         )

@@ -348,7 +348,7 @@ class Ingest:
         self.counters.fences += 1
         log.warning(
             "partition %d: fenced at offset %s, Redis is at %s: another worker (or a second"
-            " deployment named %s) went on, or Redis lost data; reading again from what is stored",
+            " deployment named %s) went on, or Redis lost data; reading again from there",
             partition.number,
             partition.committed,
             stored,
@@ -404,7 +404,7 @@ class Ingest:
         self._reason = ""
 
     async def revoked(self, partitions: Sequence[int]) -> None:
-        """Commit what was applied, then let go; keep the state in case the partition comes back."""
+        """Commit all applied, then let go; keep the state in case the partition comes back."""
         for number in partitions:
             self._assigned.discard(number)
             restoring = self._restores.pop(number, None)
@@ -627,7 +627,7 @@ class Ingest:
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
-        # Also those that are fenced meanwhile, and dropped: what they applied is read again.
+        # Also those that are fenced meanwhile, and dropped: their applied records are read again.
         going = list(self.partitions.values())
         await self._finish(going, max(0.5, deadline - time.monotonic() - 3))
         left_over = any(each.uncommitted or each.under_way for each in going)

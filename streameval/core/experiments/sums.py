@@ -42,7 +42,7 @@ _MOST_WORTHS: Final = 4_096
 MOST_VISITS: Final = 100_000
 
 Worth = tuple[int, bool, Any, Any, int]
-"""What the sums of a slate depend on, beside its values and its latency."""
+"""The inputs of a slate's sums, beside its values and its latency."""
 
 
 class ArmSums:
@@ -185,8 +185,8 @@ class ExperimentSums:
         """Return up to `most` visits (None: all), those that are surely known already left out.
 
         Store them at once. With `for_good` they are forgotten. Otherwise the next call for good
-        returns them again, and checkpoints hold them until then: a store that loses what it
-        stored last is found out only where a later commit has moved the offset on.
+        returns them again, and checkpoints hold them until then: a store that loses its
+        last writes is found out only where a later commit has moved the offset on.
         """
         begin = 0 if for_good else self._lent
         visits = list(islice(self.visits, begin, None if most is None else begin + most))
@@ -370,7 +370,7 @@ def _totals(aggregate: Aggregate, rows: Any, cells: Cells) -> Any:
 
 
 def _book(slate: Slate, cell: int, rows: Rows) -> None:
-    """Book what a slate is worth, without values and latency."""
+    """Book the worth of a slate, without values and latency."""
     positives, relevant, *_ = slate.booked
     is_slate = 0 if slate.request is None else 1
     rows.counts.add(slate.time, cell, slate.booked_impressions, is_slate)

@@ -19,7 +19,7 @@ def score(lists: Lists, k: int) -> Scores:
 METRIC = Metric(
     name="ndcg",
     formula="Mean over slates of the sum of gain / log2(rank + 1) at rank <= k, "
-    "divided by that of the ideal order",
+    "divided by the same sum of the ideal order",
     source="trec_eval ndcg_cut",
     convention="linear gains, logarithm to base 2, ideal over all relevant items cut at k",
     undefined=NO_RELEVANT,

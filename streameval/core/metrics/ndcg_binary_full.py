@@ -26,7 +26,7 @@ def score(lists: Lists, k: int) -> Scores:
 METRIC = Metric(
     name="ndcg_binary_full",
     formula="Mean over lists of the sum of 1 / log2(rank + 1) over relevant items at rank <= k, "
-    "divided by that of k relevant items",
+    "divided by the same sum of k relevant items",
     source="RecTools NDCG, its default",
     convention="binary gains, ideal over k",
     undefined=NO_RELEVANT,

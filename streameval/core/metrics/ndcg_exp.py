@@ -15,7 +15,7 @@ def score(lists: Lists, k: int) -> Scores:
 METRIC = Metric(
     name="ndcg_exp",
     formula="Mean over lists of the sum of (2^gain - 1) / log2(rank + 1) at rank <= k, divided "
-    "by that of the ideal order",
+    "by the same sum of the ideal order",
     source="Burges et al. 2005; ranx ndcg_burges, gdeval",
     convention="exponential gains, ideal over all relevant items cut at k",
     undefined=NO_RELEVANT,

@@ -52,7 +52,7 @@ def _ndcg(sampled: SampledRanks, k: int) -> UnitSums:
 
 
 _SAMPLED = (
-    "one positive among sampled negatives, ties against it: not comparable with that of lists"
+    "one positive among sampled negatives, ties against it: not comparable with the figure of lists"
 )
 
 METRICS: tuple[Entry, ...] = (

@@ -164,7 +164,7 @@ def _arms(
 
 
 def _worth(slate: Slate, definition: Definition, scorer: Scorer) -> dict[str, int]:
-    """Return what a slate adds to the sums (rule 36)."""
+    """Return the terms that a slate adds to the sums (rule 36)."""
     worth = {"impressions": len(slate.items)}
     for positive in definition.positives:
         kind = positive.kind

@@ -1,4 +1,4 @@
-"""Nowcasts by sort and scan (rules 30 to 33): a live figure over what has come of its feedback."""
+"""Nowcasts by sort and scan (rules 30 to 33): live figures over the feedback come so far."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _entries(item: Item, kind: str) -> list[Entry]:
 
 
 def value_of(item: Item, positive: Positive) -> int:
-    """Return what the kind's entries of one impression come to, in integers of 10**-6."""
+    """Return the total of the kind's entries of one impression, in integers of 10**-6."""
     values = [value for _, value in _entries(item, positive.kind)[-MAX_LOGGED_FEEDBACK:]]
     if not values:
         return 0

@@ -1,4 +1,4 @@
-"""The interface of aggregates, and what they share: rows, views of sums, standard errors."""
+"""The interface of aggregates, and their common parts: rows, views of sums, standard errors."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class ClusterAggregate(ClusteredAggregate):
         return self.columns
 
     def cluster_sums(self, totals: SparseTotals, active: Active) -> Ints:
-        """Return the sums by (segment, cluster): whoever has a row was shown something."""
+        """Return the sums by (segment, cluster): a user with a row was shown something."""
         return totals.of(active.there).T
 
 

@@ -1,4 +1,4 @@
-"""Delays of positives by segment: what a nowcast knows of when feedback comes."""
+"""Delays of positives by segment: all that a nowcast knows of when feedback comes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DelayRows(Rows):
 class Delays(SegmentAggregate):
     """Counts of delays by kind and bucket, and of slates by the delay of their first relevant item.
 
-    Those of the matured basis are of final slates, and nowcasts are made of them.
+    The matured basis counts final slates, and nowcasts are made of it.
     """
 
     name = "delays"
@@ -63,7 +63,7 @@ class Delays(SegmentAggregate):
         return self.counted(times[index], keys, signs)
 
     def figures(self, segment: SegmentView) -> Iterable[FigureRow]:  # noqa: ARG002
-        """Yield nothing: what has come in so far is known of a nowcast only."""
+        """Yield nothing: only a nowcast knows which share has come in so far."""
         return ()
 
     def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:
