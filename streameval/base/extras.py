@@ -1,4 +1,7 @@
-"""Optional packages: DuckDB, which only `evaluate`, `check` and scheduled checks need."""
+"""Optional packages: what `pip install streameval` leaves out, and the extra that brings it.
+
+`worker` and `replay` need none of them, but for the files that a worker writes.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,30 @@ from typing import Final
 
 from streameval.base.errors import InputError
 
-INSTALL: Final = "pip install 'streameval[evaluate]'"
+EXTRAS: Final = {"pyarrow": "evaluate", "duckdb": "evaluate", "matplotlib": "report"}
+"""The extra that brings each optional package to those who look at files."""
+FILES: Final = "files"
+"""The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
+_NAMES: Final = {"duckdb": "DuckDB"}
 
 
-def has_duckdb() -> bool:
-    """Tell whether DuckDB is installed, without importing it."""
-    return find_spec("duckdb") is not None
+def installed(package: str) -> bool:
+    """Tell whether an optional package is installed, without importing it."""
+    return find_spec(package) is not None
 
 
-def require_duckdb(user: str) -> None:
-    """Raise `InputError` where DuckDB is missing; `user` is the part that needs it."""
-    if not has_duckdb():
-        raise InputError(f"{user} needs DuckDB, which is not installed: {INSTALL}")
+def install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'streameval[{extra}]'"
+
+
+def needed(user: str, package: str, extra: str = "") -> str:
+    """Say in one line that `user` needs a package, and how to install it."""
+    cure = install(extra or EXTRAS[package])
+    return f"{user} needs {_NAMES.get(package, package)}, which is not installed: {cure}"
+
+
+def require(user: str, package: str, extra: str = "") -> None:
+    """Raise `InputError` where a package is missing; `user` is the part that needs it."""
+    if not installed(package):
+        raise InputError(needed(user, package, extra))

@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from streameval import __version__
+from streameval.base import extras
 from streameval.base.errors import InputError, StreamevalError
 from streameval.cli import check
 from streameval.cli.common import (
@@ -74,6 +75,10 @@ def _run() -> int:
     except typer.TyperException as error:
         said = f"{_usage_message(error)} (streameval --help shows how)"
         return _failed(said, InputError.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in extras.EXTRAS:
+            raise
+        return _failed(extras.needed("this command", error.name), InputError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
@@ -147,6 +152,9 @@ def worker(
     """Run the service: Kafka in, counters in Redis, figures on /metrics."""
     settings = settings_of(config)
     refuse_future(settings)
+    for key in ("outcomes", "snapshots"):
+        if getattr(settings, key) is not None:
+            extras.require(f"{key}: writing files", "pyarrow", extras.FILES)
     from streameval.worker.app import run_worker
 
     raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
@@ -218,6 +226,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     Reads Redis while workers go on, and changes nothing there. Prints the new folder.
     """
     settings = settings_of(config)
+    extras.require("streameval snapshot", "pyarrow", extras.FILES)
     from streameval.files.snapshots import manifest_of, take
 
     folder = asyncio.run(take(settings))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from streameval.base.errors import ConfigError, InputError
-from streameval.base.extras import require_duckdb
+from streameval.base.extras import require
 from streameval.cli.common import Config, Json, instant, print_json, settings_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def command(  # noqa: PLR0917  # typer passes them by name
 
     Each check reports its finding and the cure; docs/checks.md explains them.
     """
-    require_duckdb("streameval check")
+    require("streameval check", "duckdb")
     from streameval.checks.specification import json_schema
 
     if schema:

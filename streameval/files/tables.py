@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from streameval.base.errors import InputError
-from streameval.base.extras import require_duckdb
+from streameval.base.extras import require
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.files import locations
 from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
@@ -56,7 +56,7 @@ class Column(NamedTuple):
 @contextmanager
 def connected(*files: str) -> Iterator[Any]:
     """Open a DuckDB for the length of a block; its errors become `InputError` of `files`."""
-    require_duckdb("reading tables")
+    require("reading tables", "duckdb")
     import duckdb
 
     # Not a TemporaryDirectory: an iteration that an error ends stays in a cycle with it, and the

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
-from streameval.base.extras import INSTALL, has_duckdb
+from streameval.base.extras import EXTRAS, install, installed
 from streameval.config import logs
 from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
@@ -55,11 +55,11 @@ class SnapshotSchedule:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
-        if settings.snapshots is not None and self._follows() and not has_duckdb():
+        if settings.snapshots is not None and self._follows() and not installed("duckdb"):
             log.warning(
                 "scheduled checks and the daily positive rate need DuckDB, which is not installed,"
                 " and do not run: %s",
-                INSTALL,
+                install(EXTRAS["duckdb"]),
             )
         self._process: Process | None = None
         # The process after a snapshot: since when it runs, and whether the newest waits for one.
@@ -100,7 +100,8 @@ class SnapshotSchedule:
             log.warning("the snapshot failed (exit code %s)", code)
             self._not_before = self._later()
         self._process = None
-        self._is_waiting = self._is_waiting or (code == 0 and self._follows() and has_duckdb())
+        answerable = self._follows() and installed("duckdb")
+        self._is_waiting = self._is_waiting or (code == 0 and answerable)
 
     def _follows(self) -> bool:
         return self._settings.outcomes is not None or self._settings.checks is not None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from streameval.base.errors import InputError
+from streameval.base.extras import require
 from streameval.evaluation.report.curves import Curve
 
 INK: Final = "#010101"
@@ -74,13 +74,9 @@ def chart(
 
 
 def _matplotlib() -> Any:
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise InputError(
-            "--report draws with matplotlib, which is not installed: pip install"
-            " 'streameval[report]'"
-        ) from error
+    require("--report", "matplotlib")
+    import matplotlib as mpl
+
     return mpl
 
 
