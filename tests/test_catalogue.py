@@ -11,11 +11,21 @@ import pytrec_eval
 from evaluating import CONVENTIONS, GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import ndcg_score, roc_auc_score
+from sklearn.metrics import fbeta_score, ndcg_score, roc_auc_score
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_RANK
-from streameval.core.metrics import METRICS, UNCUT, Lists, MeanMetric, Metric, curve, nano
+from streameval.core.metrics import (
+    METRICS,
+    UNCUT,
+    Lists,
+    MeanMetric,
+    Metric,
+    curve,
+    f_beta_user,
+    nano,
+    rank_biased_precision,
+)
 from streameval.core.metrics.curve import LEVELS, interpolated
 from streameval.core.metrics.f1_mean import harmonic_mean
 from streameval.core.metrics.half_life import HALF_LIFE, METRIC, NEUTRAL
@@ -31,13 +41,15 @@ KS = (1, 3, 5, 10)
 
 def lists_of(*cases):
     """Lists from (ranked items by place, gains by item, scores by place or None)."""
-    rows, lengths, places = [], [], []
+    rows, lengths, places, above = [], [], [], []
     for ranked, gains, scores in cases:
         relevant = {item: gain for item, gain in gains.items() if gain > 0}
         found = [(rank, item) for rank, item in enumerate(ranked, 1) if item in relevant]
         missing = [gain for item, gain in relevant.items() if item not in ranked]
         rows.append((tuple(r for r, _ in found), (*(relevant[i] for _, i in found), *missing)))
         lengths.append(len(ranked))
+        judged = [gains.get(item) == 0 for item in ranked]
+        above.append([sum(judged[:rank]) for rank, _ in found])
         known = [-float(rank) for rank in range(len(ranked))] if scores is None else scores
         places.append(
             [
@@ -47,10 +59,23 @@ def lists_of(*cases):
             ]
         )
     lists = Lists.of(rows)
-    padded = np.zeros(lists.ranks.shape)
-    for number, row in enumerate(places):
-        padded[number, : len(row)] = row
-    return Lists(lists.ranks, lists.gains, lists.relevant, np.array(lengths), padded)
+    return Lists(
+        lists.ranks,
+        lists.gains,
+        lists.relevant,
+        np.array(lengths),
+        padded(places, lists.ranks.shape, float),
+        np.array([sum(gain == 0 for gain in gains.values()) for _, gains, _ in cases]),
+        padded(above, lists.ranks.shape, int),
+        np.zeros(lists.ranks.shape, int),
+    )
+
+
+def padded(rows, shape, kind):
+    found = np.zeros(shape, kind)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = row
+    return found
 
 
 def score(name, ranked, gains, k=UNCUT, scores=None):
@@ -78,6 +103,8 @@ CASES_OF_A = {
     "recall": 2 / 3,
     "recall_capped": 2 / 3,  # min(R, k) = 3
     "f1_user": 2 * 2 / (5 + 3),  # 2 · 0.4 · 0.6667 / 1.0667 = 0.5
+    "f_beta_user": 5 * 2 / (4 * 3 + 5),  # beta 2: 5 · 0.4 · 0.6667 / (4 · 0.4 + 0.6667)
+    "mar": (1 / 3 + 2 / 3) / 3,
     "map": (1 / 2 + 2 / 3) / 3,
     "map_capped": (1 / 2 + 2 / 3) / 3,
     "map_over_k": (1 / 2 + 2 / 3) / 5,
@@ -86,6 +113,10 @@ CASES_OF_A = {
     "mrr": 1 / 2,
     "hit_rate": 1,
     "r_precision": 2 / 3,  # R = 3: both hits are within rank 3
+    "rbp": 0.2 * (0.8 + 0.8**2),
+    "bpref": 2 / 3,  # nobody called an item irrelevant
+    # At rank 2 nothing judged is above: 1/2. At rank 3 one of two items above is judged.
+    "inf_ap": (1 / 2 + 1 / 3 + 2 / 3 * 1 / 2 * (1 + 1e-5) / (1 + 2e-5)) / 3,
     "ndcg": DCG / (3 + 2 * L3 + 1 * 0.5),
     "ndcg_exp": (7 * L3 + 1 * 0.5) / (7 + 3 * L3 + 0.5),
     "ndcg_binary": (L3 + 0.5) / (1 + L3 + 0.5),
@@ -156,6 +187,15 @@ def test_half_life_halves_the_worth_at_its_rank():
 def test_half_life_refuses_parameters_without_a_meaning(half_life, neutral):
     with pytest.raises(InputError, match=r"give a number (above 1|not below 0)"):
         utility(half_life, neutral)
+
+
+def test_bpref_by_hand():
+    """Irrelevant at ranks 1, 3 and out of the list; relevant at 2, 4 and 5 (not labelled), R = 2.
+
+    Of at most 2 irrelevant items 1 stands above the first and 2 above the second: 1/2 and 0.
+    """
+    gains = {"x": 0, "a": 1, "y": 0, "b": 1, "z": 0}
+    assert score("bpref", list("xaybc"), gains) == pytest.approx((1 / 2 + 0) / 2)
 
 
 def test_auc_is_undefined_where_a_class_is_missing():
@@ -239,6 +279,7 @@ def test_trec_eval_gives_the_same_scores(batch):
         "success": "hit_rate",
     }
     whole = {"map": "map", "recip_rank": "mrr", "ndcg": "ndcg", "Rprec": "r_precision"}
+    whole |= {"bpref": "bpref", "infAP": "inf_ap"}
     names = {f"{name}.{','.join(map(str, KS))}" for name in theirs} | set(whole)
     found = pytrec_eval.RelevanceEvaluator(qrels, names | {"iprec_at_recall"}).evaluate(run)
     lists = lists_of(*batch)
@@ -291,7 +332,35 @@ def test_scikit_learn_gives_the_same_auc_and_ndcg(case):
             assert score(name, ranked, shown, k) == pytest.approx(theirs, abs=1e-9), name
 
 
+@given(cases(), st.sampled_from([0.5, 2.0]))
+def test_scikit_learn_gives_the_same_f_beta(case, beta):
+    """Of the items that are shown or relevant; a list shorter than k is filled up with others."""
+    ranked, gains, _ = case
+    filled = [*ranked, *(f"filler{n}" for n in range(10 - len(ranked)))]
+    known = [*filled, *(gains.keys() - set(filled))]
+    theirs = fbeta_score(
+        [gains.get(item, 0) > 0 for item in known],
+        [item in filled[:10] for item in known],
+        beta=beta,
+        zero_division=0.0,
+    )
+    mine = f_beta_user.METRIC.with_values({f_beta_user.BETA: beta})
+    assert mine.score(lists_of(case), 10)[0] == pytest.approx(theirs, abs=1e-12)
+
+
 # --- Other tools, asked before
+
+# ir_measures 0.4.3 with cwl-eval 1.0.12: RBP(rel=1, p=...) of relevant items at these ranks.
+RANKS_RBP = [1, 3, 4, 9]
+RBP_OF_CWL = {0.5: 0.689453125, 0.8: 0.4639544319999999, 0.95: 0.17116477156445326}
+
+
+def test_rank_biased_precision_is_cwls():
+    lists = Lists.of([(tuple(RANKS_RBP), (1.0,) * len(RANKS_RBP))])
+    for persistence, value in RBP_OF_CWL.items():
+        metric = rank_biased_precision.METRIC
+        mine = metric.with_values({rank_biased_precision.PERSISTENCE: persistence})
+        assert mine.score(lists, UNCUT)[0] == pytest.approx(value, abs=1e-9)
 
 
 def test_200_lists_have_the_values_of_six_tools_in_every_convention():

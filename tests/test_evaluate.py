@@ -100,7 +100,8 @@ def test_neither_files_nor_row_groups_nor_order_change_a_bit(
     shuffled = random.Random(1).sample(outcomes, len(outcomes))
     write(tmp_path / "parts/dt=1/one.parquet", shuffled[:313], 50)
     write(tmp_path / "parts/dt=2/two.parquet", shuffled[313:], 7)
-    arguments = ["--by", "variant,surface", "--metrics", "ndcg@3,map,precision@40"]
+    names = "ndcg@3,map,precision@40,mar@5,f_beta_user@3,rbp,bpref,inf_ap"
+    arguments = ["--by", "variant,surface", "--metrics", names]
     assert run(whole, *arguments) == run(str(tmp_path / "parts"), *arguments)
 
 

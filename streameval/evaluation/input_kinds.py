@@ -23,7 +23,7 @@ from streameval.core.metrics.inputs import (
     Input,
     Table,
 )
-from streameval.evaluation.answer import Answer, merged
+from streameval.evaluation.answer import Answer, Note, merged
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.readers.daily_reads import read_figures
@@ -42,6 +42,7 @@ from streameval.evaluation.request import (
     PREDICTIONS,
     QRELS,
     RATINGS,
+    RELEVANT,
     RUN,
     SAMPLED,
     TIES,
@@ -154,6 +155,8 @@ def _check(given: Given, asked: Sequence[Asked]) -> None:
             if one not in present:
                 raise InputError(f"{figure.name}: needs {one.described}")
         used |= {*kind.read_of(given), *entry.needs, *entry.parameters}
+        if not figure.graded:
+            used.add(RELEVANT)
     for one in present:
         if one not in used:
             raise InputError(f"{_written(given, one)}: no figure that was asked for uses it")
@@ -167,8 +170,8 @@ def _written(given: Given, one: Input) -> str:
     return f"--no-{one.name}" if one == COMPLETE else one.option
 
 
-def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = False) -> Source:
-    """Return the reader of ranked lists with labels. Raises `InputError`."""
+def list_source(given: Given, asked: Sequence[Asked] = (), *, with_ids: bool = False) -> Source:
+    """Return the reader of ranked lists with the labels for `asked`. Raises `InputError`."""
     return source(
         given[FILES],
         labels=given[LABELS],
@@ -178,15 +181,18 @@ def list_source(given: Given, *, with_ids: bool = False, with_scores: bool = Fal
         ties=given.value(TIES),
         complete=given.value(COMPLETE),
         with_ids=with_ids,
-        with_scores=with_scores,
+        with_scores=any(figure.by_score for figure in asked),
+        with_judged=any(figure.by_judged for figure in asked),
+        level=given.value(RELEVANT),
     )
 
 
 def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    with_scores = any(figure.by_score for figure in asked)
-    chosen = list_source(given, with_ids=given.per_list, with_scores=with_scores)
+    chosen = list_source(given, asked, with_ids=given.per_list)
     found = evaluated(chosen.read(advance), asked, given)
-    return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes)
+    level = given.value(RELEVANT)
+    notes = [] if level is None else [Note(RELEVANT.name, level, RELEVANT.note.format(level))]
+    return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes, *notes)
 
 
 def _lists_present(given: Given) -> bool:
@@ -205,7 +211,7 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
     "lists": Computation(
         inputs="outcome files, slates with --labels, or --run and --qrels",
         heading=LISTS,
-        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE),
+        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE, RELEVANT),
         reads=_read_of_lists,
         present=_lists_present,
         default=DEFAULT,

@@ -15,6 +15,7 @@ from streameval.core.metrics.inputs import (
     Choice,
     Flag,
     Input,
+    Number,
     Parameter,
     Table,
 )
@@ -69,6 +70,12 @@ COMPLETE: Final = Flag(
     name="complete",
     meaning="lists that only the labels or qrels know count 0, or are left out",
     default=True,
+)
+RELEVANT: Final = Number(
+    name="relevant",
+    meaning="the gain from which on an item of a list is relevant (trec_eval's -l)",
+    above=0.0,
+    note="Relevant: a gain of at least {:g}.",
 )
 
 

@@ -40,25 +40,32 @@ def source(
     complete: bool = True,
     with_ids: bool = False,
     with_scores: bool = False,
+    with_judged: bool = False,
+    level: float | None = None,
 ) -> Source:
     """Choose the reader for the given files. Raises `InputError` if none takes them.
 
     The default of `ties` is `trec` for a run and `input` for tables. `with_ids` and `with_scores`
-    add the columns of outcome files that `--per-list` and `auc` need.
+    add the columns of outcome files that `--per-list` and `auc` need. `level` and `with_judged` are
+    those of `batches.Batch`.
     """
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")
     if run is not None and qrels is not None:
         if paths or labels:
             raise InputError("give files, or --run and --qrels, not both")
-        return _of_tables(Tables([run], [qrels], "trec", by, ties or "trec", complete))
+        ties = ties or "trec"
+        tables = Tables([run], [qrels], "trec", by, ties, complete, level, with_judged)
+        return _of_tables(tables)
     if not paths:
         raise InputError(
             "no files: give outcome files, slates with --labels, or --run and --qrels"
             " (docs/evaluate.md has what other figures take)"
         )
     if labels:
-        return _of_tables(Tables(paths, labels, "tables", by, ties or "input", complete))
+        ties = ties or "input"
+        tables = Tables(paths, labels, "tables", by, ties, complete, level, with_judged)
+        return _of_tables(tables)
     files = files_of(paths)
     # To open a small file from afar costs as much as to read it: one of them is looked at.
     for file in [file for file in files if not is_uri(file)] or files[:1]:
@@ -69,7 +76,15 @@ def source(
             )
 
     def read(advance: Advance) -> Iterator[Batch]:
-        return read_outcomes(files, by, advance, with_ids=with_ids, with_scores=with_scores)
+        return read_outcomes(
+            files,
+            by,
+            advance,
+            with_ids=with_ids,
+            with_scores=with_scores,
+            with_judged=with_judged,
+            level=level,
+        )
 
     return Source(files, read, outcomes=True)
 

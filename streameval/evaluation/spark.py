@@ -91,12 +91,13 @@ def _scan(
 ) -> Iterator[pa.RecordBatch]:
     """Scan one partition on a worker. Errors are returned: Spark would try an exception again."""
     evaluation = Evaluation([Asked.parse(name) for name in metrics], by)
+    with_judged = any(asked.by_judged for asked in evaluation.asked)
     try:
         for record in records:
             for start in range(0, len(record), ROWS):
                 rows_here = _narrow(record.slice(start, ROWS))
                 require_rows("the DataFrame", rows_here)
-                evaluation.add(batch_of(rows_here, by))
+                evaluation.add(batch_of(rows_here, by, with_judged=with_judged))
     except InputError as error:
         rows: list[dict[str, Any]] = [{"refusal": str(error)}]
     else:

@@ -121,6 +121,16 @@ class Asked:
         return isinstance(self.entry, Metric) and self.entry.by_score
 
     @property
+    def by_judged(self) -> bool:
+        """Whether items that labels call irrelevant differ for it from those without a label."""
+        return isinstance(self.entry, Metric) and self.entry.by_judged
+
+    @property
+    def graded(self) -> bool:
+        """Whether a threshold of relevance does not change it."""
+        return all(not isinstance(one, Metric) or one.graded for one, _ in self.columns())
+
+    @property
     def own(self) -> bool:
         """Whether a unit has its own score, and not only a part in the figure."""
         return isinstance(self.entry, Metric) or (

@@ -19,5 +19,6 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,
+    graded=True,
     share=False,
 )

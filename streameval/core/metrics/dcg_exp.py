@@ -20,5 +20,6 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,
+    graded=True,
     share=False,
 )

@@ -61,5 +61,6 @@ METRIC = Metric(
     cutoff="optional",
     parameters=(HALF_LIFE, NEUTRAL),
     score=score,
+    graded=True,
     share=False,
 )

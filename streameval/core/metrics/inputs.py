@@ -83,14 +83,17 @@ class Parameter(_Option):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number(Parameter):
-    """A finite number, larger than `above` and not smaller than `least`."""
+    """A finite number, larger than `above`, not smaller than `least`, and smaller than `below`."""
 
     above: float = -math.inf
     least: float = -math.inf
+    below: float = math.inf
 
     @property
     def detail(self) -> str:
-        """The bound, if there is one."""
+        """The bounds, if there are any."""
+        if self.below < math.inf:
+            return f"above {self.above:g} and below {self.below:g}"
         if self.above > -math.inf:
             return f"above {self.above:g}"
         return f"not below {self.least:g}" if self.least > -math.inf else ""
@@ -100,7 +103,7 @@ class Number(Parameter):
         number = float(value)
         if not math.isfinite(number):
             raise InputError(f"{self.option} {value}: give a finite number")
-        if not (number > self.above and number >= self.least):
+        if not (self.above < number < self.below and number >= self.least):
             raise InputError(f"{self.option} {value}: give a number {self.detail}")
         return number
 

@@ -36,9 +36,13 @@ class Lists:
     the same order, those not in the list last; padding is 0. `relevant` (n,): R, how many relevant
     items a list has.
 
-    Only `auc` needs the other two, and both need all items of a list. `length` (n,): the number of
+    Only `auc` needs the next two, and both need all items of a list. `length` (n,): the number of
     items in a list. `score_ranks` (n, m): the rank of each relevant item by score, from 1; ties
     share the mean of their ranks. They are NaN where an item of the list has no score.
+
+    Only metrics of incomplete labels need the last three. `irrelevant` (n,): the items that labels
+    call irrelevant. `irrelevant_above` and `unjudged_above` (n, m): how many of these, and how many
+    that were pooled and never judged, stand above each relevant item.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -46,6 +50,9 @@ class Lists:
     relevant: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64] | None = None
     score_ranks: npt.NDArray[np.float64] | None = None
+    irrelevant: npt.NDArray[np.int64] | None = None
+    irrelevant_above: npt.NDArray[np.int64] | None = None
+    unjudged_above: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, rows: Sequence[RelevantItems]) -> Lists:
@@ -75,12 +82,15 @@ class Metric(Entry):
 
     The figure is the mean of the scores that are defined. A list without relevant items scores 0
     unless `undefined` says otherwise. `share`: scores lie in [0, 1]. `by_score`: it goes by the
-    logged scores and not by the ranks.
+    logged scores and not by the ranks. `graded`: gains count, so a threshold of relevance does not.
+    `by_judged`: items that labels call irrelevant differ from those without a label.
     """
 
     input_kind: InputKind = "lists"
     share: bool = True
     by_score: bool = False
+    graded: bool = False
+    by_judged: bool = False
 
     score: Callable[Concatenate[Lists, int, ...], Scores]
 

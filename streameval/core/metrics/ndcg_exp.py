@@ -21,4 +21,5 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,
+    graded=True,
 )

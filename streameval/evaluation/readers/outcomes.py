@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
-from streameval.evaluation.batches import ROWS, Advance, Batch
+from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
 from streameval.files import locations
 from streameval.files.outcome_columns import require_rows, require_types
 from streameval.files.outcome_files import PENDING, dimensions_in
@@ -88,11 +88,13 @@ def read_outcomes(
     *,
     with_ids: bool = False,
     with_scores: bool = False,
+    with_judged: bool = False,
+    level: float | None = None,
 ) -> Iterator[Batch]:
     """Yield the slates of outcome files, without impressions that have no request.
 
-    A list's name is its request. `auc` needs `with_scores`. Raises `InputError` for a dimension
-    that such files do not have.
+    A list's name is its request. `auc` needs `with_scores`, and metrics of incomplete labels need
+    `with_judged`. Raises `InputError` for a dimension that such files do not have.
     """
     check_dimensions(by, files)
     columns = ["user", "ranks", "gains", *by, *(["scores"] if with_scores else [])]
@@ -100,7 +102,7 @@ def read_outcomes(
         columns.append("request")
     # Strings that are all different are dear to read: only where something is null.
     for record in record_batches(files, columns, advance, where_null="request"):
-        yield batch_of(record, by, with_ids=with_ids)
+        yield batch_of(record, by, with_ids=with_ids, with_judged=with_judged, level=level)
 
 
 def record_batches(
@@ -176,18 +178,25 @@ def _has_null(file: Any, group: int, column: str) -> bool:
     return statistics is None or not statistics.has_null_count or statistics.null_count > 0
 
 
-def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch:
+def batch_of(
+    record: Any,
+    by: Sequence[str],
+    *,
+    with_ids: bool = False,
+    with_judged: bool = False,
+    level: float | None = None,
+) -> Batch:
     """Return the slates of an Arrow batch of outcome files, except those with a null `request`.
 
-    Without the column `scores` the ranks by score are unknown.
+    Without the column `scores` the ranks by score are unknown. An item whose gain is below `level`
+    is not relevant.
     """
     if "request" in record.schema.names and record.column("request").null_count:
         record = record.filter(record.column("request").is_valid())
     starts, gains = _flat(record.column("gains"), np.float64)
     _, ranks = _flat(record.column("ranks"), np.int16)
     positive = gains > 0
-    before = np.concatenate(([0], np.cumsum(positive)))
-    relevant = before[starts[1:]] - before[starts[:-1]]
+    relevant = counts_of(positive, starts)
     where = np.flatnonzero(positive)
     segments, names = _segments(record, by)
     return Batch(
@@ -201,6 +210,8 @@ def batch_of(record: Any, by: Sequence[str], *, with_ids: bool = False) -> Batch
         names=names,
         ids=record.column("request").to_pylist() if with_ids else None,
         users=record.column("user").to_pylist() if with_ids else None,
+        level=level,
+        judged=judged_of(gains, starts, where, level) if with_judged else None,
     )
 
 

@@ -19,7 +19,7 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.windows.cells import checksum_of
 from streameval.evaluation.answer import Segment
-from streameval.evaluation.batches import ROWS, Batch
+from streameval.evaluation.batches import ROWS, Batch, Judged, irrelevant_by, judged_of
 from streameval.evaluation.readers.outcomes import segments_of
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -48,6 +48,8 @@ class RankedLists:
     by_score: Flags
     labelled: bool
     met: bool
+    level: float | None = None
+    judged: Judged | None = None
 
     def batches(self) -> Iterator[Batch]:
         """Cut the lists into batches of `ROWS`."""
@@ -68,18 +70,32 @@ class RankedLists:
                 ids=self.ids[rows],
                 users=self.users[rows],
                 tied=(int(self.equal[rows].sum()), int(self.by_score[rows].sum())),
+                level=self.level,
+                judged=self.judged
+                and Judged(
+                    self.judged.irrelevant[rows],
+                    self.judged.irrelevant_above[flat],
+                    self.judged.unjudged_above[flat],
+                ),
             )
 
 
 def ranked_lists(
-    slates: Any, labels: Any, by: Sequence[str], *, last_first: bool, complete: bool
+    slates: Any,
+    labels: Any,
+    by: Sequence[str],
+    *,
+    last_first: bool,
+    complete: bool,
+    level: float | None = None,
+    with_judged: bool = False,
 ) -> RankedLists:
     """Join tables of pyarrow: `slates` (list, item, user, rank, score, compared, line, `by …`).
 
     Its rows are ordered by `rank`, then by `compared` from the highest (the score, rounded for
     ties). At equal ones, with `last_first`, the item that sorts last comes first, and then `line`
     decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are lists
-    without items; else they are left out.
+    without items; else they are left out. `level` and `with_judged` are those of `batches.Batch`.
     """
     rows = slates.num_rows
     lists, names = _numbered(slates["list"], labels["list"])
@@ -127,7 +143,38 @@ def ranked_lists(
         by_score=_any(own, by_score, whole),
         labelled=bool((of_list < count).any()),
         met=bool(found.any()),
+        level=level,
+        judged=_judged_above(
+            of_list, gains, np.where(found, row, -1), positive, length=length, level=level
+        )
+        if with_judged
+        else None,
     )
+
+
+def _judged_above(
+    of_list: Ints,
+    gains: Floats,
+    row: Ints,
+    positive: Ints,
+    *,
+    length: Ints,
+    level: float | None,
+) -> Judged:
+    """Return the labels of irrelevant items of lists of `length`, and those above `positive`.
+
+    Labels are given by their list, gain and row; the row is -1 where the list lacks the item.
+    """
+    found = row >= 0
+    by_row = np.full(length.sum(), np.nan)
+    by_row[row[found]] = gains[found]
+    starts = np.concatenate(([0], np.cumsum(length)))
+    there = found[positive]
+    known = judged_of(by_row, starts, row[positive][there], level)
+    above, unjudged = np.zeros((2, len(positive)), np.int64)
+    above[there], unjudged[there] = known.irrelevant_above, known.unjudged_above
+    of_irrelevant = of_list[irrelevant_by(gains, level)]
+    return Judged(np.bincount(of_irrelevant, minlength=len(length)), above, unjudged)
 
 
 def _numbered(first: Any, second: Any) -> tuple[Ints, Any]:

@@ -67,7 +67,8 @@ class Tables:
 
     `complete`: lists that only the labels know count as empty, 0 in every mean; else they are left
     out. Lists of a TREC run without qrels are left out, since their relevant items are unknown.
-    Slates without labels have no relevant items.
+    Slates without labels have no relevant items. `level` and `with_judged` are those of
+    `batches.Batch`.
     """
 
     slates: Sequence[str]
@@ -76,6 +77,8 @@ class Tables:
     by: Sequence[str] = ()
     ties: Ties = "input"
     complete: bool = True
+    level: float | None = None
+    with_judged: bool = False
 
 
 _UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in both files?"
@@ -115,6 +118,8 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
                 tables.by,
                 last_first=tables.ties == "trec",
                 complete=tables.complete,
+                level=tables.level,
+                with_judged=tables.with_judged,
             )
             # Frees the rows before the next portion comes.
             del slates, labels
