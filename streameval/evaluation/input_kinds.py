@@ -26,6 +26,7 @@ from streameval.core.metrics.inputs import (
 from streameval.evaluation.answer import Answer, Note, merged
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
+from streameval.evaluation.pooled import pooled_figures
 from streameval.evaluation.readers.daily_reads import read_figures
 from streameval.evaluation.readers.list_contents import coverage_figures, item_list_figures
 from streameval.evaluation.readers.neighbour_tables import neighbour_figures
@@ -240,6 +241,13 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         takes=(RATINGS, PREDICTIONS),
         present=lambda given: bool(given[RATINGS]),
         answer=item_figures,
+    ),
+    "rated_pairs": Computation(
+        inputs=_PREDICTED,
+        heading=RATED,
+        takes=(RATINGS, PREDICTIONS),
+        present=lambda given: bool(given[RATINGS]),
+        answer=pooled_figures,
     ),
     "items": Computation(
         inputs=_ITEM_LISTS,

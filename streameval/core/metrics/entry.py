@@ -24,6 +24,7 @@ InputKind: TypeAlias = Literal[
     "coverage",
     "ratings",
     "rated_items",
+    "rated_pairs",
     "neighbours",
     "index",
     "sampled",
