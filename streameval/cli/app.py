@@ -137,6 +137,30 @@ def demo(
     raise typer.Exit(run(Options(seconds, kafka, redis, seed, rate)))
 
 
+@app.command(epilog="Example: streameval init && streameval doctor --config streameval.yaml")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to write into.")
+    ] = Path(),
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules", help="Also Prometheus' rules, for the dimensions of DIR/streameval.yaml."
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Replace files that are there: the rules if asked for, else the others."
+        ),
+    ] = False,
+) -> None:
+    """Write a commented streameval.yaml and checks.yaml, and say what to do next."""
+    from streameval.cli.init import init as write
+
+    write(folder, rules=rules, force=force)
+
+
 @app.command(epilog="Example: streameval worker --config streameval.yaml")
 def worker(
     config: Config = None,

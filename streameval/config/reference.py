@@ -14,7 +14,7 @@ from streameval.base.durations import Duration, format_duration
 from streameval.config.figure_settings import PositiveSettings
 from streameval.config.settings import PREFIX, SECRETS, Settings
 
-_SECTIONS = {
+SECTIONS = {
     "positives": "The meaning of the figures",
     "experiments": "Experiments",
     "kafka": "Kafka",
@@ -37,7 +37,7 @@ that a variable with `_FILE` names: `{PREFIX}REDIS_PASSWORD_FILE=/run/secrets/re
 
 Durations are a whole number and a unit: `500ms`, `30s`, `5m`, `24h`, `7d`; `0` needs none.
 An unknown key or an impossible value ends the program with exit code 2 and a line that names the
-key. The keys under "{_SECTIONS["positives"]}" define every figure. A worker refuses stored
+key. The keys under "{SECTIONS["positives"]}" define every figure. A worker refuses stored
 state of other values at its start and says which keys changed
 (`streameval worker --reset-windows` keeps the counters and starts the windows anew).
 """
@@ -50,14 +50,15 @@ def reference() -> str:
 
 def _lines() -> Iterator[str]:
     for key, field in Settings.model_fields.items():
-        if key in _SECTIONS:
-            yield f"\n## {_SECTIONS[key]}\n"
+        if key in SECTIONS:
+            yield f"\n## {SECTIONS[key]}\n"
             yield "| key | default | values | meaning |"
             yield "| --- | --- | --- | --- |"
-        yield f"| `{key}` | `{_default(field)}` | {_values(key, field)} | {field.description} |"
+        yield f"| `{key}` | `{default_text(field)}` | {_values(key, field)} | {field.description} |"
 
 
-def _default(field: FieldInfo) -> str:
+def default_text(field: FieldInfo) -> str:
+    """Write the default of a key as YAML in one line."""
     default = field.default
     if isinstance(default, SecretStr):
         return default.get_secret_value()
