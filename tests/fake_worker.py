@@ -92,8 +92,8 @@ def main(port: int, behaviour: str, seconds: float) -> int:
     """Run the fake; the exit code."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 
-    async def build() -> tuple[FakeIngest, FakeLease]:
-        return FakeIngest(behaviour), FakeLease(behaviour)
+    async def build() -> tuple[FakeIngest, FakeLease, None]:
+        return FakeIngest(behaviour), FakeLease(behaviour), None
 
     held = float(os.environ.get("CONNECTION_SECONDS", "30"))
     options = FrameOptions("fake", "127.0.0.1", port, 0.1, seconds, held)

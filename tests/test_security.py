@@ -172,6 +172,7 @@ def test_every_command_works_with_the_documented_rights(limited, tmp_path):
             ran = run(command, worker.config)
             assert ran.returncode == 0, f"{command}: {ran.stdout}{ran.stderr}"
         assert json.loads(ran.stdout)["impressions"] == 1
+        service.wait_for(lambda: shown_by(worker) == list(range(4)), 60, "figures are shared")
         assert worker.stop() == 0
     with service.Worker(kafka.port, url, topic, **told, ks=[3]) as changed:
         changed.process.wait(60)
@@ -184,6 +185,12 @@ def test_every_command_works_with_the_documented_rights(limited, tmp_path):
         assert changed.stop() == 0
     assert json.loads(run("user u7", changed.config).stdout)["impressions"] == 2
     assert "extend the rights" not in worker.logged() + changed.logged()
+
+
+def shown_by(worker):
+    """The partitions whose figures the API gives."""
+    assert json.loads(worker.page("/api/v1/checks"))["checks"] == []
+    return json.loads(worker.page("/api/v1/figures"))["partitions"]["shown"]
 
 
 def run(command, config):

@@ -306,11 +306,12 @@ def experiment(
     """
     settings = settings_of(config)
     from streameval.cli import experiment as command
+    from streameval.experiments.words import document_of
     from streameval.experiments.words import gate as judged
 
     card = asyncio.run(command.read_scorecard(settings, name))
     if as_json:
-        print_json(command.document_of(card))
+        print_json(document_of(card))
     else:
         command.print_scorecard(card)
     raise typer.Exit(command.GATE[judged(card)] if gate else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.terminal import UNDEFINED, plain_table
@@ -42,20 +42,6 @@ async def read_scorecard(settings: Settings, name: str) -> Scorecard:
     finally:
         await store.close()
     return cards[names.index(name)]
-
-
-def document_of(card: Scorecard) -> dict[str, Any]:
-    """Return a scorecard as JSON has it: rows as in `replay --json`, and the sentences."""
-    from streameval.experiments.words import sentences, warnings
-
-    return {
-        "name": card.name,
-        "since": card.since,
-        "sentences": sentences(card),
-        "warnings": warnings(card),
-        "experiments": list(card.rows),
-        "splits": [card.split],
-    }
 
 
 def print_scorecard(card: Scorecard) -> None:

@@ -82,6 +82,18 @@ def _since(arms: ArmSums) -> int | None:
     return max((time for time in begun if time is not None), default=None)
 
 
+def document_of(card: Scorecard) -> dict[str, Any]:
+    """Return a scorecard as JSON has it: rows as in `replay --json`, and the sentences."""
+    return {
+        "name": card.name,
+        "since": card.since,
+        "sentences": sentences(card),
+        "warnings": warnings(card),
+        "experiments": list(card.rows),
+        "splits": [card.split],
+    }
+
+
 Outcome = Literal["passed", "failed", "open"]
 
 

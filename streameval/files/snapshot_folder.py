@@ -36,6 +36,7 @@ class LastResult(TypedDict):
     passed: bool | None
     value: float | None
     seconds: float
+    message: str
     unanswered_since: int | None
 
 

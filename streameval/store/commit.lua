@@ -23,7 +23,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t}:<lease>          string  the lease's   the store   the holder of the lease
   streameval:{g:t}:<lease>:fence    string  none          the store   the last fencing token
 
-"The store" is redis_store.py. Fields of the partition's hash: offset (the next to apply), last_record
+"The store" is redis_store.py. Keys that workers write for each other's pages, and that no counter depends
+on, are described in shared_store.py. Fields of the partition's hash: offset (the next to apply), last_record
 (offset and checksum of the last record applied, see record_mark.py), committed_at (ms, when offset last
 moved on), commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition
 (JSON). With a checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by

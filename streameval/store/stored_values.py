@@ -74,6 +74,16 @@ class Stored(NamedTuple):
         return len(self.header) + sum(map(len, self.chunks.values()))
 
 
+class PackedSums(NamedTuple):
+    """The sums of a partition in one window, up to `offset` of its log and at T (ms)."""
+
+    partition: int
+    window: str
+    offset: int
+    time: int
+    packed: bytes
+
+
 class UserCounters(NamedTuple):
     """Lifetime counters of one user, summed over the partitions that know the user.
 

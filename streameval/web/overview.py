@@ -333,9 +333,8 @@ def _checks(checks: Sequence[CheckStatus], now: float) -> str:
 
 def _ended(check: CheckStatus) -> str:
     if check.passed is None:
-        return "not checked" if check.unanswered_seconds is None else "no answer"
-    word = "passed" if check.passed else "failed" if check.severity == "error" else "warns"
-    return f"<span class={'good' if check.passed else 'bad'}>{word}</span>"
+        return check.state
+    return f"<span class={'good' if check.passed else 'bad'}>{check.state}</span>"
 
 
 def _footer(status: ServiceStatus) -> str:

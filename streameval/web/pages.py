@@ -1,4 +1,4 @@
-"""The four pages of a worker, as routes of aiohttp: `/`, `/metrics`, `/healthz`, `/readyz`.
+"""The pages of a worker, as routes of aiohttp: `/`, `/metrics`, `/healthz`, `/readyz`, the API.
 
 They only read the last description of the service and run in the site's own thread. `/healthz`
 says whether the process should live (its loop still ticks), `/readyz` whether it works (servers
@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from streameval.web import exposition, overview
+from streameval.web.api import Api
 from streameval.web.status import ServiceStatus
 
 # A tick that is this late (seconds) means a stuck loop: a batch takes one.
@@ -40,10 +41,10 @@ class Described(Protocol):
 
 
 class Pages:
-    """The handlers of the four pages."""
+    """The handlers of the pages."""
 
-    def __init__(self, described: Described) -> None:
-        self._described = described
+    def __init__(self, described: Described, api: Api | None = None) -> None:
+        self._described, self._api = described, api
         self._registry = exposition.registry(lambda: described.status)
 
     def add_to(self, app: web.Application) -> None:
@@ -52,6 +53,8 @@ class Pages:
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
+        if self._api is not None:
+            self._api.add_to(app)
         app.on_response_prepare.append(_harden)
 
     async def overview(self, _request: web.Request) -> web.Response:
@@ -84,5 +87,7 @@ def _line(problem: str | None, remark: str = "") -> web.Response:
 
 
 async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(HEADERS)
+    response.headers.update(
+        HEADERS | {"Cache-Control": response.headers.get("Cache-Control", "no-store")}
+    )
     response.force_close()  # one that waits for the next request would be held

@@ -185,7 +185,8 @@ class CheckStatus:
 
     `passed` and `value` are None if nothing was compared. `time` is its end (seconds since the
     epoch), `seconds` its duration, `severity` error or warning. `unanswered_seconds` counts how
-    long a result had been due and missing by then; None if none was due.
+    long a result had been due and missing by then; None if none was due. `message` is its finding,
+    with the cure where it failed.
     """
 
     name: str
@@ -195,6 +196,27 @@ class CheckStatus:
     time: float
     seconds: float
     unanswered_seconds: float | None = None
+    message: str = ""
+
+    @property
+    def state(self) -> str:
+        """How it ended: passed, failed, warns, no answer (one is due), or not checked."""
+        if self.passed is None:
+            return "not checked" if self.unanswered_seconds is None else "no answer"
+        return "passed" if self.passed else "failed" if self.severity == "error" else "warns"
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "severity": self.severity,
+            "value": self.value,
+            "message": self.message,
+            "ended": round(self.time * 1000),
+            "seconds": self.seconds,
+            "unanswered_seconds": self.unanswered_seconds,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +317,16 @@ class IngestLike(Protocol):
         Another thread reads the description. `partitions` and `figures` are new objects each time,
         while `counters` may be the living ones.
         """
+
+
+class SharingLike(Protocol):
+    """What this worker shares with the others of its group."""
+
+    async def turn(self, status: ServiceStatus, token: int | None) -> None:
+        """Write what has changed; `token` is the leader's, None unless this worker leads."""
+
+    async def close(self) -> None:
+        """Say that this worker has gone."""
 
 
 class LeaseLike(Protocol):

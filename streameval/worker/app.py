@@ -7,7 +7,7 @@ switched off (they reach a fraction of what `worker_loop` does). In the tree:
     └── App          boot strategy without Kafka
         ├── Site     our pages only, in a thread of its own: a scrape never waits for a batch
         ├── Ingesting    runs `Ingest`, which owns Kafka and Redis
-        └── timers   figures and status each `tick`; the leader's lease
+        └── timers   figures and status each `tick`; the leader's lease; what workers share
 
 The steps of a stop, under one deadline (see `shutdown`):
 
@@ -42,13 +42,16 @@ from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.config import logs
 from streameval.web.connections import Connections
-from streameval.web.status import IngestLike, LeaseLike, ServiceStatus
+from streameval.web.status import IngestLike, LeaseLike, ServiceStatus, SharingLike
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.worker.snapshot_job import SnapshotSchedule
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+    from streameval.store.shared_store import SharedStore
+    from streameval.web.api import Api
+    from streameval.web.pages import Described
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,8 @@ GRACE: Final = 0.5
 # that tuples of ids need no collector, and later searches skip them. A search by the clock takes
 # newer objects, and every twelfth time all of them.
 COLLECT_SECONDS: Final = 5.0
+# How often workers write what they share: what somebody looks at is no older than that and a tick.
+SHARE_SECONDS: Final = 2.0
 COLLECT_ALL: Final = 12
 YOUNG_OBJECTS: Final = 1_000
 NEVER: Final = 2**31 - 1
@@ -85,21 +90,27 @@ class FrameOptions:
     connection_seconds: float = CONNECTION_SECONDS
 
 
-Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike]]]
+Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike, SharingLike | None]]]
+OpenApi = Callable[["Described"], "Api"]
 
 
-def run(options: FrameOptions, build: Build, snapshots: SnapshotSchedule | None = None) -> int:
+def run(
+    options: FrameOptions,
+    build: Build,
+    snapshots: SnapshotSchedule | None = None,
+    open_api: OpenApi | None = None,
+) -> int:
     """Run a worker until it is told to stop, or fails; return the exit code.
 
     Call it last in a process, in the main thread. `build` makes the parts inside the loop, once
-    signals are taken: it may start threads. Raises InputError where `listen` names an address that
-    this machine lacks, or a port that is taken.
+    signals are taken: it may start threads. `open_api` makes the API for the site's thread. Raises
+    InputError where `listen` names an address that this machine lacks, or a port that is taken.
     """
     shutdown = Shutdown(options.shutdown_seconds)
     listening = _listen(options.host, options.port)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    frame = Frame(options, shutdown, listening, snapshots)
+    frame = Frame(options, shutdown, listening, snapshots, open_api)
     log.info("pages and /metrics on http://%s:%d/", *listening.getsockname()[:2])
     take_signals(shutdown, lambda name: _tell(loop, frame, f"{name} received"))
     return loop.run_until_complete(frame.main(build))
@@ -120,15 +131,28 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         shutdown_seconds=settings.shutdown_deadline / 1000,
     )
 
-    async def build() -> tuple[IngestLike, LeaseLike]:
-        # Imported here because numpy starts threads, which must come after `take_signals`.
+    # Imported below because numpy starts threads, which must come after `take_signals`.
+    async def build() -> tuple[IngestLike, LeaseLike, SharingLike]:
+        from streameval.worker.sharing import Sharing
         from streameval.worker.worker_loop import open_ingest
 
         ingest = open_ingest(settings, reset_windows=reset_windows)
-        owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
-        return ingest, ingest.store.lease(owner, round(LEASE_SECONDS * 1000))
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        lease = ingest.store.lease(f"{name}:{uuid.uuid4()}", round(LEASE_SECONDS * 1000))
+        return ingest, lease, Sharing(open_shared(), ingest.sums_to_share, name)
 
-    return run(options, build, SnapshotSchedule(settings))
+    def open_shared() -> SharedStore:
+        from streameval.store.shared_store import SharedStore
+
+        kinds = [positive.kind for positive in settings.positives]
+        return SharedStore(settings.redis_url, settings.group, settings.topic, kinds)
+
+    def open_api(described: Described) -> Api:
+        from streameval.web.api import Api
+
+        return Api(described, settings.definition(), open_shared())
+
+    return run(options, build, SnapshotSchedule(settings), open_api)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, frame: Frame, why: str) -> None:
@@ -158,8 +182,10 @@ class Frame:
         shutdown: Shutdown,
         listening: socket.socket,
         snapshots: SnapshotSchedule | None = None,
+        open_api: OpenApi | None = None,
     ) -> None:
         self.options = options
+        self.open_api = open_api
         self._snapshots = snapshots
         self.listening = listening
         self._shutdown = shutdown
@@ -174,7 +200,7 @@ class Frame:
 
     async def main(self, build: Build) -> int:
         """Start everything, wait for the end, stop everything; return the exit code."""
-        ingest, lease = await build()
+        ingest, lease, self.sharing = await build()
         self.ingest, self.leadership = ingest, Leadership(lease)
         self.describe()
         app = _App(self)
@@ -243,6 +269,11 @@ class Frame:
             if self._snapshots is not None:
                 self._snapshots.turn(self.leadership.token)
 
+    async def share(self) -> None:
+        """Share figures and health with the other workers."""
+        if self.sharing is not None and not self.stopping:
+            await self.sharing.turn(self.status, self.leadership.token)
+
     async def _close(self, worker: Worker) -> None:
         shutdown = self._shutdown
         shutdown.begin()
@@ -256,6 +287,8 @@ class Frame:
         flushing = self.ingest.stop(until - GRACE)
         if await shutdown.bounded(flushing, until) and self._failure is None:
             shutdown.exit_code = EXIT_FLUSHED
+        if self.sharing is not None:
+            await shutdown.bounded(self.sharing.close(), shutdown.deadline())
         self.describe()
         # 3. Stop the tree, pages last.
         await shutdown.bounded(worker.stop(), shutdown.deadline())
@@ -276,7 +309,7 @@ class _Boot(BootStrategy):
 
 
 class _App(faust.App):
-    """The application: our pages, the ingest service, three timers."""
+    """The application: our pages, the ingest service, four timers."""
 
     BootStrategy = _Boot
     logger = FAUST
@@ -292,6 +325,7 @@ class _App(faust.App):
         )
         self.timer(options.tick_seconds, name="tick")(frame.tick)
         self.timer(RENEW_SECONDS, name="lead")(frame.lead)
+        self.timer(SHARE_SECONDS, name="share")(frame.share)
         self.timer(COLLECT_SECONDS, name="collect")(frame.collect)
 
     def _new_web(self) -> Web:
@@ -354,7 +388,8 @@ class _Site(Web):
         self._server: asyncio.Server | None = None
         # Faust's runner would wait 60 s for a scraper that keeps its connection.
         self._runner = web.AppRunner(self.web_app, access_log=None, shutdown_timeout=1.0)
-        Pages(frame).add_to(self.web_app)
+        api = None if frame.open_api is None else frame.open_api(frame)
+        Pages(frame, api).add_to(self.web_app)
 
     def _enabled_blueprints(self) -> list[Any]:
         """Serve none of Faust's pages: they show tables and statistics to everybody."""

@@ -275,6 +275,7 @@ def _last_results(settings: Settings) -> list[CheckStatus]:
             found["time"] / 1000,
             one["seconds"],
             _seconds_since(one["unanswered_since"], found["time"]),
+            one["message"],
         )
         for one in found["checks"]
     ]

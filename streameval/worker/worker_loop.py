@@ -54,6 +54,7 @@ from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
 from streameval.worker.restore import PartitionRestorer
+from streameval.worker.sharing import SumsToShare
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -143,6 +144,7 @@ class Ingest:
         self._past_nowcasts = PastNowcasts(self.definition)
         self._scorecards: Sequence[Scorecard] = ()
         self._segments = ShownSegments(self.definition.max_segments)
+        self.sums_to_share = SumsToShare(self.definition)
         self._tick_at = 0.0
         self._started_at = time.time()
 
@@ -549,11 +551,16 @@ class Ingest:
         present: set[Segment] = set()
         fresh: list[Appended] = []
         delays = await self._delays(began)
+        windows = self.sums_to_share.due(began)
+        packing = 0.0
         for partition in list(self.partitions.values()):
             if not partition.restoring:
                 found = partition.state.sums(self._reading_time(partition, began), delays)
                 fresh += partition.take_flushed()
                 present.update(*found.values())
+                packed_at = time.monotonic()
+                self.sums_to_share.take(partition, found, windows)
+                packing += time.monotonic() - packed_at
                 sums = merge((sums, found), self._segments)
                 await asyncio.sleep(0)
         if not self._restores and not any(
@@ -567,6 +574,7 @@ class Ingest:
         now = time.time()
         for earliest, count in fresh:
             self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
+        self.sums_to_share.packed(windows, packing, time.monotonic())
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
     async def _delays(self, now: float) -> DelaysBySegment:

@@ -1,0 +1,161 @@
+"""What the workers of a group share, so that each can show the figures of all: keys in Redis.
+
+  key                               type    TTL     meaning
+  streameval:{g:t:p}:sums:<window>  hash    10 min  sums of a partition in a window: time (T, ms),
+                                                    offset, fingerprint, at (ms, when they were
+                                                    written), packed (`core.shared_sums`)
+  streameval:{g:t}:asked:<window>   string  30 s    somebody looks at the figures of the window
+  streameval:{g:t}:workers          hash    1 min   what each worker says of itself: the time (ms),
+                                                    and JSON, by the name of the worker
+  streameval:{g:t}:report:<name>    hash    1 d     what the leader reports, such as the last
+                                                    checks: its fencing token, and JSON
+
+Nothing here is needed to count: losing all of it costs a minute of figures, and the history. Times
+are of Redis' clock. Sums are a function of the log up to their offset and of T, so those of a later
+offset or T are the newer ones, whoever wrote them. An owner whose partition has gone on elsewhere
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from streameval.store.redis_store import RedisStateStore
+from streameval.store.stored_values import PackedSums
+
+SUMS_TTL_MS: Final = 600_000
+ASKED_TTL_MS: Final = 30_000
+# A worker says something of itself every few seconds.
+WORKER_TTL_MS: Final = 30_000
+REPORT_TTL_MS: Final = 86_400_000
+
+_PUBLISH: Final = """
+local function newer(one, other) return one and tonumber(one) > tonumber(other) end
+local stored = redis.call('HMGET', KEYS[1], 'offset', 'fingerprint')
+local offset, time, fingerprint = ARGV[2], ARGV[3], ARGV[4]
+if newer(stored[1], offset) or (stored[2] and stored[2] ~= fingerprint) then return 0 end
+local known = redis.call('HMGET', ARGV[1], 'offset', 'time', 'fingerprint')
+if known[3] == fingerprint then
+  if newer(known[1], offset) or (known[1] == offset and newer(known[2], time)) then return 0 end
+end
+local now = redis.call('TIME')
+local at = string.format('%d', now[1] * 1000 + math.floor(now[2] / 1000))
+redis.call('HSET', ARGV[1], 'offset', offset, 'time', time, 'fingerprint', fingerprint, 'at', at,
+  'packed', ARGV[5])
+redis.call('PEXPIRE', ARGV[1], ARGV[6])
+return 1
+"""
+_TELL: Final = """
+local now = redis.call('TIME')
+local at = now[1] * 1000 + math.floor(now[2] / 1000)
+local all = redis.call('HGETALL', KEYS[1])
+for index = 1, #all, 2 do
+  local said = tonumber(string.match(all[index + 1], '^%d+'))
+  if not said or said + ARGV[3] < at then redis.call('HDEL', KEYS[1], all[index]) end
+end
+if ARGV[2] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', at) .. ' ' .. ARGV[2])
+end
+redis.call('PEXPIRE', KEYS[1], 2 * ARGV[3])
+return 1
+"""
+_REPORT: Final = """
+local known = redis.call('HGET', KEYS[1], 'token')
+if known and tonumber(known) > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
+
+class SumsVersion(NamedTuple):
+    """Which sums of a partition are stored; `age` (ms) since they were written."""
+
+    offset: int
+    time: int
+    at: int
+    age: int
+
+
+class SharedStore(RedisStateStore):
+    """The store of what workers share; calls raise as those of `RedisStateStore`."""
+
+    async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
+        """Write the sums of a partition, unless newer ones are stored; return whether it did."""
+        key = self._key(sums.partition, "partition")
+        target = self._key(sums.partition, f"sums:{sums.window}")
+        arguments = [target, sums.offset, sums.time, fingerprint, sums.packed, SUMS_TTL_MS]
+        return bool(await self._run_once(_PUBLISH, key, arguments))
+
+    async def versions(
+        self, partitions: int, window: str, fingerprint: str
+    ) -> dict[int, SumsVersion]:
+        """Return which sums are stored, by partition."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.time()
+        for partition in range(partitions):
+            key = self._key(partition, f"sums:{window}")
+            pipeline.hmget(key, "offset", "time", "at", "fingerprint")
+        (seconds, microseconds), *rows = await self._once(pipeline.execute)
+        now = seconds * 1000 + microseconds // 1000
+        return {
+            partition: SumsVersion(int(row[0]), int(row[1]), int(row[2]), max(0, now - int(row[2])))
+            for partition, row in enumerate(rows)
+            if row[3] == fingerprint.encode()
+        }
+
+    async def sums(self, partition: int, window: str) -> bytes | None:
+        """Read the packed sums of a partition."""
+        key = self._key(partition, f"sums:{window}")
+        packed: bytes | None = await self._once(lambda: self._raw("HGET", key, "packed"))
+        return packed
+
+    async def ask(self, windows: Sequence[str]) -> None:
+        """Ask the owners of partitions for fresh sums of these windows, for half a minute."""
+        for window in windows:
+            key = self._group_key(f"asked:{window}")
+            await self._once(partial(self._redis.set, key, 1, px=ASKED_TTL_MS))
+
+    async def asked(self, windows: Sequence[str]) -> set[str]:
+        """Return the windows that somebody asked for."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for window in windows:
+            pipeline.exists(self._group_key(f"asked:{window}"))
+        found: list[int] = await self._once(pipeline.execute)
+        return {window for window, there in zip(windows, found, strict=True) if there}
+
+    async def tell(self, worker: str, said: str) -> None:
+        """Write what a worker says of itself, "" when it goes; forget workers that are silent."""
+        await self._run_once(_TELL, self._group_key("workers"), [worker, said, WORKER_TTL_MS])
+
+    async def workers(self) -> dict[str, tuple[int, str]]:
+        """Return what each worker said of itself, and how long ago (ms)."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hgetall(self._group_key("workers"))
+        (seconds, microseconds), rows = await self._once(pipeline.execute)
+        now = seconds * 1000 + microseconds // 1000
+        found = {}
+        for name, row in rows.items():
+            at, _, said = row.decode().partition(" ")
+            if now - int(at) <= WORKER_TTL_MS:
+                found[name.decode()] = max(0, now - int(at)), said
+        return dict(sorted(found.items()))
+
+    async def report(self, name: str, token: int, value: str) -> None:
+        """Write what the leader reports, unless a later leader did."""
+        key = self._group_key(f"report:{name}")
+        await self._run_once(_REPORT, key, [token, value, REPORT_TTL_MS])
+
+    async def reported(self, name: str) -> str | None:
+        """Return what the leader reported last."""
+        key = self._group_key(f"report:{name}")
+        value: bytes | None = await self._once(lambda: self._raw("HGET", key, "value"))
+        return None if value is None else value.decode()
+
+    def _group_key(self, rest: str) -> str:
+        return f"streameval:{{{self._scope}}}:{rest}"

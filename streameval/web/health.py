@@ -1,0 +1,90 @@
+"""The health of the whole group, from what each worker says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streameval.web.status import PartitionStatus, ServiceStatus
+
+_PARTITION: Final = ("lag", "committed_offset", "watermark", "reading_time", "open_slates", "users")
+
+
+def described(status: ServiceStatus, now: float) -> dict[str, Any]:
+    """Return what a worker says of itself, as plain values; `now` in seconds since the epoch."""
+    return {
+        "version": status.version,
+        "leader": status.leader,
+        "reason": status.unready(),
+        "remark": status.waiting() or None,
+        "uptime_seconds": max(0.0, now - status.started_at),
+        "kafka": status.broker_up,
+        "redis": status.store_up,
+        "partitions": [_partition(each, now) for each in status.partitions],
+    }
+
+
+def _partition(partition: PartitionStatus, now: float) -> dict[str, Any]:
+    time = partition.reading_time
+    state = "waiting" if partition.unreadable else "restoring" if partition.restoring else "running"
+    return {
+        "partition": partition.partition,
+        "state": state,
+        **{name: getattr(partition, name) for name in _PARTITION},
+        "behind_seconds": None if time is None else max(0.0, now - time / 1000),
+        "checkpoint_age_seconds": partition.checkpoint_age_seconds,
+    }
+
+
+def health(status: ServiceStatus, said: Mapping[str, tuple[int, str]], now: int) -> dict[str, Any]:
+    """Return the document of `/api/v1/health`; `said` by worker: how long ago (ms), and JSON.
+
+    `status` tells the topic, the group and the number of partitions. Of two workers that say they
+    have a partition, the one that has committed more is right.
+    """
+    workers: list[dict[str, Any]] = []
+    partitions: dict[int, dict[str, Any]] = {}
+    for name, (age, text) in said.items():
+        worker = json.loads(text)
+        for each in worker.pop("partitions"):
+            known = partitions.get(each["partition"])
+            if known is None or _committed(each) > _committed(known):
+                partitions[each["partition"]] = {**each, "worker": name}
+        workers.append({"name": name, **worker, "said_seconds_ago": age / 1000})
+    times = [each["reading_time"] for each in partitions.values() if each["reading_time"]]
+    lags = [each["lag"] for each in partitions.values()]
+    missing = [each for each in range(status.topic_partitions) if each not in partitions]
+    reason = _reason(workers, missing)
+    return {
+        "ready": reason is None,
+        "reason": reason,
+        "topic": status.topic,
+        "group": status.group,
+        "at": now,
+        "reading_time": max(times, default=None),
+        "behind_seconds": max(
+            (each["behind_seconds"] for each in partitions.values() if each["reading_time"]),
+            default=None,
+        ),
+        "lag": None if missing or None in lags else sum(lags),
+        "partitions": [partitions[number] for number in sorted(partitions)],
+        "missing_partitions": missing,
+        "workers": workers,
+    }
+
+
+def _committed(partition: Mapping[str, Any]) -> int:
+    return partition["committed_offset"] or 0
+
+
+def _reason(workers: list[dict[str, Any]], missing: list[int]) -> str | None:
+    """Say in one line why not all is well; None when it is."""
+    for worker in workers:
+        if worker["reason"]:
+            return f"{worker['name']}: {worker['reason']}"
+    if not workers:
+        return "no worker has said anything within half a minute"
+    if missing:
+        return f"no worker has partition {', '.join(map(str, missing))}"
+    return next((f"{each['name']}: {each['remark']}" for each in workers if each["remark"]), None)

@@ -1,0 +1,206 @@
+"""The figures of the whole topic, added up from what the owners of its partitions share.
+
+Whichever worker is asked adds up the same bytes in the same order, so all give the same figures.
+They are computed when somebody asks, once for all who ask, and seldom enough that it takes at most
+`SHARE` of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from streameval.base.errors import UnreachableError
+from streameval.base.limits import OTHER
+from streameval.core.definition import Definition
+from streameval.core.figures import Segment, Sums, figures, merge
+from streameval.core.fingerprint import fingerprint
+from streameval.core.shared_sums import SharedSums, busiest, impressions_of, unpack
+
+# With the owners' own share at most 2 % of a worker's time, see docs/operations.md.
+SHARE: Final = 0.01
+# Owners share new sums as often, at most.
+FRESH_SECONDS: Final = 2.0
+# Sums come every minute even where nobody looks: an owner that missed one is away or stuck.
+STALE_MS: Final = 90_000
+
+
+class Version(Protocol):
+    """Which sums of a partition are stored; `age` (ms) since they were written."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the log up to which they go."""
+
+    @property
+    def time(self) -> int:
+        """T (ms)."""
+
+    @property
+    def age(self) -> int:
+        """The time since they were written (ms)."""
+
+
+class SharedState(Protocol):
+    """The part of the store that workers read of each other."""
+
+    async def ask(self, windows: Sequence[str]) -> None:
+        """Ask the owners of partitions for fresh sums of these windows."""
+
+    async def versions(
+        self, partitions: int, window: str, fingerprint: str
+    ) -> Mapping[int, Version]:
+        """Return which sums are stored, by partition."""
+
+    async def sums(self, partition: int, window: str) -> bytes | None:
+        """Read the packed sums of a partition."""
+
+    async def workers(self) -> Mapping[str, tuple[int, str]]:
+        """Return what each worker said of itself, and how long ago (ms)."""
+
+    async def reported(self, name: str) -> str | None:
+        """Return what the leader reported last."""
+
+
+class Document(NamedTuple):
+    """JSON with its entity tag."""
+
+    body: bytes
+    etag: str
+
+
+def document(value: Mapping[str, Any]) -> Document:
+    """Write a document; a figure that is no finite number is a bug."""
+    body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return Document(body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A computed document, with what it was computed of."""
+
+    made_of: Any
+    document: Document
+    until: float = 0.0
+
+
+class WholeTopic:
+    """Reads what owners share, for one definition; `partitions` counts those of the topic."""
+
+    def __init__(
+        self, store: SharedState, definition: Definition, partitions: Callable[[], int]
+    ) -> None:
+        self._store, self._definition, self._partitions = store, definition, partitions
+        self._fingerprint = fingerprint(definition)
+        self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._busy = asyncio.Lock()
+
+    async def figures(self, window: str | None, basis: str | None) -> Document:
+        """Return the figures of one window or all, on one basis or all.
+
+        Raises `UnreachableError` while Redis is away, or the topic is not known yet.
+        """
+        windows = [each.name for each in self._definition.windows if window in {None, each.name}]
+        async with self._busy:
+            kept = self._kept.get((window or "", basis or ""))
+            if kept is not None and time.monotonic() < kept.until:
+                return kept.document
+            await self._store.ask(windows)
+            versions = {name: await self._versions(name) for name in windows}
+            coverage = self._coverage(versions) | {"workers": len(await self._store.workers())}
+            made_of = ({name: _written(found) for name, found in versions.items()}, coverage)
+            took = 0.0
+            if kept is None or kept.made_of != made_of:
+                shared = {name: await self._read(name, versions[name]) for name in windows}
+                found, took = await asyncio.to_thread(self._computed, shared, basis, coverage)
+                kept = self._kept[window or "", basis or ""] = _Kept(made_of, found)
+            kept.until = time.monotonic() + max(FRESH_SECONDS, took / SHARE)
+            return kept.document
+
+    async def _versions(self, window: str) -> Mapping[int, Version]:
+        partitions = self._partitions()
+        if not partitions:
+            raise UnreachableError("the worker does not know the topic yet: try again")
+        return await self._store.versions(partitions, window, self._fingerprint)
+
+    async def _read(self, window: str, versions: Iterable[int]) -> list[SharedSums]:
+        """Read the sums of partitions; those that have gone meanwhile are left out."""
+        found = [await self._store.sums(partition, window) for partition in sorted(versions)]
+        return [unpack(packed) for packed in found if packed is not None]
+
+    def _coverage(self, versions: Mapping[str, Mapping[int, Version]]) -> dict[str, Any]:
+        """Say which partitions the figures are of; the sums of stale ones are old."""
+        every = range(self._partitions())
+        there = [n for n in every if all(n in found for found in versions.values())]
+        stale = [n for n in there if any(f[n].age > STALE_MS for f in versions.values())]
+        missing = [number for number in every if number not in there]
+        return {
+            "partitions": {
+                "shown": there,
+                "of": len(every),
+                "stale": stale,
+                "missing": missing,
+            }
+        }
+
+    def _computed(
+        self, shared: Mapping[str, Sequence[SharedSums]], basis: str | None, coverage: Any
+    ) -> tuple[Document, float]:
+        """Return the document, and the processor time that it took."""
+        began = time.thread_time()
+        sums: Sums = {}
+        for index, window in enumerate(self._definition.windows):
+            parts = [part.sums(index) for part in shared.get(window.name, ())]
+            sums |= merge(parts, self._bounded(parts))
+        if basis is not None:
+            source = "matured" if basis == "matured" else "live"
+            sums = {key: found for key, found in sums.items() if key[1] == source}
+        found = figures(self._definition, sums)
+        sections = {
+            name: [row for row in rows if basis is None or row.get("basis", basis) == basis]
+            for name, rows in found.sections.items()
+        }
+        every = [part for parts in shared.values() for part in parts]
+        newest = max(shared.values(), key=len, default=())
+        written = {
+            "at": max((part.time for part in every), default=None),
+            **coverage,
+            "segments_in_other": max((part.left_out for part in every), default=0),
+            "watermark": max((part.watermark for part in every), default=None),
+            "events": _added([part.events for part in newest]),
+            **sections,
+        }
+        return document(written), time.thread_time() - began
+
+    def _bounded(self, parts: Sequence[Sums]) -> Callable[[Segment], Segment]:
+        """Return what a segment is counted as: itself, or `__other__` beyond the bound.
+
+        Each partition bounds only its own segments.
+        """
+        impressions: Counter[Segment] = Counter()
+        for sums in parts:
+            for segments in sums.values():
+                for segment, found in segments.items():
+                    impressions[segment] += impressions_of(found)
+        kept = busiest(impressions, self._definition.max_segments)
+        return lambda segment: segment if segment in kept else (OTHER,) * len(segment)
+
+
+def _written(versions: Mapping[int, Version]) -> list[tuple[int, int, int]]:
+    return [(number, each.offset, each.time) for number, each in sorted(versions.items())]
+
+
+def _added(many: Sequence[Any]) -> Any:
+    """Add up counters by name, however deep."""
+    if not many:
+        return {}
+    if isinstance(many[0], Mapping):
+        names = dict.fromkeys(name for one in many for name in one)
+        return {name: _added([one[name] for one in many if name in one]) for name in names}
+    return sum(many)

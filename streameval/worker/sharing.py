@@ -1,0 +1,140 @@
+"""What a worker shares with the others, so that each of them can show the figures of all.
+
+Each tick may pack the sums of this worker's partitions; `Sharing.turn` writes them to Redis every
+two seconds. Sums are packed once a minute, for the history, and every few seconds while somebody
+looks at figures. Packing takes at most `SHARE` of the time, so with many segments sums are older.
+
+The leader also writes the last checks, and adds a point a minute to the history.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, Protocol
+
+from streameval.base.retry import answer_within
+from streameval.core.definition import Definition
+from streameval.core.figures import Sums
+from streameval.core.fingerprint import fingerprint
+from streameval.core.shared_sums import pack, share
+from streameval.store.stored_values import PackedSums
+from streameval.web.health import described
+from streameval.web.status import ServiceStatus
+from streameval.worker.assigned_partition import AssignedPartition
+
+# What somebody looks at need not be newer.
+FRESH_SECONDS: Final = 2.0
+# Redis that is away keeps a turn no longer than this: the next one tries again.
+PATIENT_SECONDS: Final = 5.0
+# With the reader's own share at most 2 % of a worker's time, see docs/operations.md.
+SHARE: Final = 0.005
+MINUTE: Final = 60.0
+
+
+class SharedState(Protocol):
+    """The part of the store that workers write for each other."""
+
+    async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
+        """Write the sums of a partition, unless newer ones are stored."""
+
+    async def asked(self, windows: Sequence[str]) -> set[str]:
+        """Return the windows that somebody asked for."""
+
+    async def tell(self, worker: str, said: str) -> None:
+        """Write what a worker says of itself; "" when it goes."""
+
+    async def report(self, name: str, token: int, value: str) -> None:
+        """Write what the leader reports."""
+
+    async def close(self, deadline: float) -> None:
+        """Close, within `deadline` seconds."""
+
+
+class SumsToShare:
+    """The sums that ticks pack and turns write; the newest of a partition and window wait."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self._indexes = {window.name: at for at, window in enumerate(definition.windows)}
+        self._asked: set[str] = set()
+        self._not_before = self._minute = 0.0
+        self._packed: dict[tuple[int, str], PackedSums] = {}
+
+    def ask(self, windows: set[str]) -> None:
+        """Pack these windows from now on, besides all of them once a minute."""
+        self._asked = windows
+
+    def due(self, now: float) -> list[str]:
+        """Return the windows to pack at this tick, in seconds of a clock that never goes back."""
+        if now >= self._minute:
+            return list(self._indexes)
+        if now < self._not_before:
+            return []
+        return [window for window in self._indexes if window in self._asked]
+
+    def take(self, partition: AssignedPartition, sums: Sums, windows: Sequence[str]) -> None:
+        """Pack the sums of one partition."""
+        state = partition.state
+        if state.watermark is None or state.reading_time is None:
+            return
+        for window in windows:
+            shared = share(
+                sums, self._indexes[window], state.reading_time, state.watermark, state.events
+            )
+            self._packed[partition.number, window] = PackedSums(
+                partition.number, window, partition.next_offset, state.reading_time, pack(shared)
+            )
+
+    def packed(self, windows: Sequence[str], seconds: float, now: float) -> None:
+        """Note that a tick has packed these windows in so many seconds."""
+        if not windows:
+            return
+        self._not_before = now + max(FRESH_SECONDS, seconds / SHARE)
+        if len(windows) == len(self._indexes):
+            self._minute = now + MINUTE
+
+    def taken(self) -> list[PackedSums]:
+        """Take what is to be written."""
+        packed, self._packed = list(self._packed.values()), {}
+        return packed
+
+
+class Sharing:
+    """Writes what this worker shares; `worker` is its name in the group."""
+
+    def __init__(self, store: SharedState, sums: SumsToShare, worker: str) -> None:
+        self._store, self._worker, self._sums = store, worker, sums
+        definition = sums.definition
+        self._fingerprint = fingerprint(definition)
+        self._windows = [window.name for window in definition.windows]
+
+    async def turn(self, status: ServiceStatus, token: int | None) -> None:
+        """Write what has changed; `token` is None unless this worker leads."""
+        if status.store_up:
+            await answer_within(self._turn(status, token), PATIENT_SECONDS)
+
+    async def close(self) -> None:
+        """Say that this worker has gone, so that nobody waits for its word."""
+        await answer_within(self._store.tell(self._worker, ""), 1.0)
+        await self._store.close(1.0)
+
+    async def _turn(self, status: ServiceStatus, token: int | None) -> None:
+        self._sums.ask(await self._store.asked(self._windows))
+        for each in self._sums.taken():
+            await self._store.publish(each, self._fingerprint)
+        await self._store.tell(self._worker, json.dumps(described(status, time.time())))
+        if token is not None:
+            await self._store.report("checks", token, json.dumps(_checks(status)))
+
+
+def _checks(status: ServiceStatus) -> Mapping[str, Any]:
+    daily = None if status.daily is None else asdict(status.daily)
+    return {
+        "checks": [check.document() for check in status.checks],
+        "interval_seconds": status.check_interval,
+        "running_seconds": status.check_running,
+        "daily": daily,
+    }

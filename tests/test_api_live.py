@@ -1,0 +1,228 @@
+"""The API on real servers: two workers give the figures of the whole topic, and the same ones."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+
+import pytest
+import servers
+import service
+
+pytestmark = pytest.mark.servers
+
+SLIDE = 600_000
+END = 1_700_000_400_000 // SLIDE * SLIDE + 60_000  # figures stay for nine minutes of idling
+SETTINGS = {
+    "attribution_window": "5m",
+    "windows": [{"size": "30m", "slide": "10m"}, {"size": "2h", "slide": "10m"}],
+    "positives": ["click", {"kind": "purchase", "value": "sum"}],
+    "session_timeout": "6s",
+    "experiments": [
+        {
+            "name": "ranker",
+            "arm": "variant",
+            "control": "A",
+            "split": {"A": 1, "B": 1},
+            "primary": "positives_per_impression{feedback=click}",
+        }
+    ],
+}
+EXACT = ("ranking", "values", "lists", "ranks")
+
+
+def events(count=1_500, users=300):
+    """Records (key, value) in order of time, the last ones at `END`."""
+    rng = random.Random(14)
+    found = []
+    for number in range(count):
+        ts = END - 40_000 - (count - number) * 2_500
+        user = f"u{rng.randrange(users)}"
+        items = [f"i{item}" for item in rng.sample(range(50), rng.choice((0, 5, 10)))]
+        slate = {"type": "slate", "ts": ts, "user_id": user, "request_id": f"r{number}"}
+        found.append(slate | {"items": items, "variant": "AB"[int(user[1:]) % 2]})
+        feedback = {"type": "feedback", "user_id": user, "request_id": f"r{number}"}
+        for item in items:
+            if rng.random() < 0.1:
+                found.append(feedback | {"ts": ts + 900, "item_id": item, "feedback": "click"})
+            if rng.random() < 0.02:
+                bought = {"feedback": "purchase", "value": round(rng.uniform(1, 99), 2)}
+                found.append(feedback | {"ts": ts + 900, "item_id": item} | bought)
+    found += [
+        {"type": "impression", "ts": END, "user_id": f"last{number}", "item_id": "i1"}
+        | {"variant": "A"}
+        for number in range(40)
+    ]
+    return [(event["user_id"].encode(), json.dumps(event).encode()) for event in found]
+
+
+def get(worker, path, **headers):
+    """Status, headers and document of a path of the API."""
+    url = f"http://127.0.0.1:{worker.port}/api/v1{path}"
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        body = answer.read()
+        return answer.status, answer.headers, json.loads(body) if body else None
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Two workers that have read a log, and what `replay --json` says of it."""
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = group = servers.unique("api")
+    service.create_topic(kafka.port, topic)
+    records = events()
+    settings = SETTINGS | {"group": group}
+    workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
+    with workers[0], workers[1]:
+        service.wait_for(
+            lambda: all(shares(worker) == [2, 2] for worker in workers), 60, "two partitions each"
+        )
+        service.produce(kafka.port, topic, records)
+        _, ends = service.read_log(kafka.port, topic, 4)
+        assert all(ends.values())
+        service.wait_until_read(redis.url, topic, ends, group=group)
+        log = tmp_path_factory.mktemp("log") / "events.jsonl"
+        log.write_bytes(b"".join(value + b"\n" for _, value in records))
+        yield workers, replayed(log, workers[0].config)
+
+
+def shares(worker):
+    """How many partitions each worker of the group has, as this one knows."""
+    found = get(worker, "/health")[2]["partitions"]
+    return sorted(Counter(each["worker"] for each in found).values())
+
+
+def replayed(log, config):
+    command = [sys.executable, "-m", "streameval", "replay", log, "--config", config, "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def of(document, section):
+    return [row for row in document[section] if row.get("basis", "live") != "nowcast"]
+
+
+def complete(worker, wanted):
+    """The figures of the worker, once they are of the whole log."""
+    found = {}
+
+    def read():
+        found["last"] = get(worker, "/figures")
+        return found["last"][2].get("events") == wanted["events"]
+
+    service.wait_for(read, 60, f"{found} has the whole log")
+    return found["last"]
+
+
+def test_two_workers_give_the_figures_of_a_replay(running):
+    workers, wanted = running
+    answers = [complete(worker, wanted) for worker in workers]
+    for _, headers, found in answers:
+        assert found["partitions"] == {"shown": [0, 1, 2, 3], "of": 4, "stale": [], "missing": []}
+        assert found["workers"] == 2
+        assert found["watermark"] == wanted["watermark"] == END
+        assert found["segments_in_other"] == 0
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        for section in EXACT:
+            assert of(found, section) == of(wanted, section), section
+        compare_rates(of(found, "rates"), of(wanted, "rates"))
+    assert any(row["value"] for row in answers[0][2]["values"])
+    one, other = (found for _, _, found in answers)
+    for section in (*EXACT, "rates"):
+        assert of(one, section) == of(other, section), "the same bits, whoever is asked"
+
+
+def compare_rates(found, wanted):
+    """Sums to the bit; means over users merge by Chan's formula, to 1e-12."""
+    assert len(found) == len(wanted) > 0
+    for row, same in zip(found, wanted, strict=True):
+        means = {name for name in row if name.startswith("positive_rate")}
+        assert all(math.isclose(row[name], same[name], rel_tol=1e-12) for name in means)
+        assert {k: v for k, v in row.items() if k not in means} == {
+            k: v for k, v in same.items() if k not in means
+        }
+
+
+def test_one_window_and_basis_may_be_asked_for(running):
+    workers, wanted = running
+    complete(workers[0], wanted)
+    _, _, found = get(workers[1], "/figures?window=2h&basis=matured")
+    rows = [row for section in (*EXACT, "rates") for row in found[section]]
+    assert {(row["window"], row["basis"]) for row in rows} == {("2h", "matured")}
+    assert found["ranking"] == [
+        row for row in wanted["ranking"] if (row["window"], row["basis"]) == ("2h", "matured")
+    ]
+
+
+def test_a_client_that_has_the_document_gets_no_copy(running):
+    workers, wanted = running
+    complete(workers[0], wanted)
+
+    def unchanged():
+        _, headers, _ = get(workers[0], "/figures?basis=matured")
+        status, again, found = get(
+            workers[0], "/figures?basis=matured", **{"If-None-Match": headers["ETag"]}
+        )
+        return status == 304 and found is None and again["ETag"] == headers["ETag"]
+
+    service.wait_for(unchanged, 20, "the same document twice")
+
+
+def test_experiments_are_those_of_the_command(running):
+    workers, wanted = running
+
+    def judged():
+        cards = [get(worker, "/experiments")[2]["experiments"] for worker in workers]
+        return cards[0] == cards[1] and cards[0][0]["splits"] == wanted["splits"]
+
+    service.wait_for(judged, 60, "scorecards of all partitions")
+    command = [sys.executable, "-m", "streameval", "experiment", "ranker", "--json"]
+    command += ["--config", workers[0].config]
+    printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert get(workers[1], "/experiments/ranker")[2] == printed
+    status, _, error = get(workers[0], "/experiments/absent")
+    assert (status, error) == (404, {"error": "no experiment has this name: ranker"})
+
+
+def test_health_is_that_of_all_workers(running):
+    workers, _ = running
+
+    def agreed():
+        found = [get(worker, "/health")[2] for worker in workers]
+        return all(health["ready"] and health["lag"] == 0 for health in found) and found
+
+    service.wait_for(agreed, 30, "all is well")
+    for health in agreed():
+        assert [each["partition"] for each in health["partitions"]] == [0, 1, 2, 3]
+        assert {each["state"] for each in health["partitions"]} == {"running"}
+        assert len({each["worker"] for each in health["partitions"]}) == 2
+        assert sorted(worker["leader"] for worker in health["workers"]) == [False, True]
+        assert health["missing_partitions"] == []
+
+
+def test_checks_are_empty_where_none_are_configured(running):
+    workers, _ = running
+    assert [get(worker, "/checks")[2]["checks"] for worker in workers] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/figures?window=1h", 400, "window: write one of 30m, 2h"),
+        ("/figures?basis=x", 400, "basis: write one of live, matured, nowcast"),
+        ("/figures?bases=live", 400, "unknown parameter: /api/v1/figures has window, basis"),
+        ("/health?a=b", 400, "unknown parameter: /api/v1/health has no parameters"),
+        ("/nothing", 404, "no such path: /api/v1/openapi.json lists all of them"),
+    ],
+)
+def test_a_bad_request_gets_one_line(running, path, status, said):
+    workers, _ = running
+    answer = get(workers[0], path)
+    assert (answer[0], answer[2]) == (status, {"error": said})

@@ -1,0 +1,222 @@
+"""Shared sums: the same bits after packing, bounds, and owners that do not know they lost."""
+
+import asyncio
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import servers
+from streams import hostile
+
+from streameval.core import shared_sums
+from streameval.core.figures import figures, merge
+from streameval.core.fingerprint import fingerprint
+from streameval.core.partition import Partition
+from streameval.core.shared_sums import pack, share, unpack
+from streameval.store.shared_store import SharedStore
+from streameval.store.stored_values import Commit, PackedSums
+from streameval.web.whole_topic import STALE_MS, WholeTopic
+
+
+def partition(seed):
+    definition, events = hostile(seed)
+    found = Partition(definition)
+    found.apply(events)
+    found.flush()
+    return definition, found
+
+
+def packed(found, window):
+    return pack(share(found.sums(), window, 5, found.watermark, found.events))
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_packed_sums_are_the_sums_to_the_bit(number):
+    definition, found = partition(number)
+    sums = found.sums()
+    for index in range(len(definition.windows)):
+        shared = unpack(pack(share(sums, index, 5, found.watermark, found.events)))
+        assert shared.events == found.events
+        back = shared.sums(index)
+        assert [*back] == [key for key in sums if key[0] == index]
+        for key, segments in back.items():
+            assert [*segments] == [*sums[key]]
+            for segment, one in segments.items():
+                same(one, sums[key][segment])
+
+
+def same(one, other):
+    for field in dataclasses.fields(one):
+        mine, yours = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, np.ndarray):
+            mine, yours = {"": mine}, {"": yours}
+        if isinstance(mine, dict):
+            assert mine.keys() == yours.keys()
+            for name, array in mine.items():
+                assert array.dtype == yours[name].dtype
+                assert array.shape == yours[name].shape
+                assert (array == yours[name]).all()
+        else:
+            assert mine == yours
+
+
+def test_too_many_segments_become_other_and_no_impression_is_lost(monkeypatch):
+    definition, found = next(
+        pair for pair in map(partition, range(99)) if len(pair[1].sums().get((0, "live"), ())) > 3
+    )
+    sums = found.sums()
+    sizes = sorted(one.by_cluster.size for one in sums[0, "live"].values())
+    monkeypatch.setattr(shared_sums, "MAX_SHARED_SUMS", sum(sizes) - 1)
+    shared = share(sums, 0, 5, found.watermark, found.events)
+    kept = shared.sums(0)[0, "live"]
+    other = ("__other__",) * len(definition.dimensions)
+    assert shared.left_out > 0
+    assert other in kept
+    assert impressions(kept) == impressions(sums[0, "live"])
+    unchanged = figures(definition, merge([found.sums()])).sections
+    assert figures(definition, merge([sums])).sections == unchanged, "the sums themselves stay"
+
+
+def impressions(segments):
+    return sum(int(one.by_cluster[0].sum()) for one in segments.values())
+
+
+def test_what_another_version_packed_is_refused():
+    for data in (b"", b"nonsense", pack(shared_sums.SharedSums(1, 1, {}, {}))[:-3]):
+        with pytest.raises(ValueError, match="of another version"):
+            unpack(data)
+
+
+# --- On Redis -----------------------------------------------------------------------------------
+
+
+def on_redis(test):
+    """Run a test with a store of its own group."""
+
+    async def run():
+        url = servers.shared_redis().url
+        store = SharedStore(url, servers.unique("group"), "topic", ("click",))
+        try:
+            return await test(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def commit(start, end, fingerprint="f"):
+    return Commit(0, start, end, [], "c", "t", fingerprint, "{}", 1)
+
+
+@pytest.mark.servers
+def test_older_sums_never_replace_newer_ones():
+    async def test(store):
+        async def publish(offset, time, packed, name="f"):
+            return await store.publish(PackedSums(0, "1h", offset, time, packed), name)
+
+        assert await publish(5, 100, b"first")
+        assert await publish(5, 101, b"idle")
+        assert not await publish(5, 100, b"an earlier T")
+        assert not await publish(4, 900, b"an earlier offset")
+        await store.commit(commit(None, 9))
+        assert not await publish(8, 900, b"the partition has gone on elsewhere")
+        assert await publish(9, 50, b"a later offset")
+        assert not await publish(20, 900, b"of another definition", "g")
+        assert await store.sums(0, "1h") == b"a later offset"
+        found = (await store.versions(2, "1h", "f"))[0]
+        assert (found.offset, found.time) == (9, 50)
+        assert 0 <= found.age < 60_000
+        assert await store.versions(2, "1h", "g") == {}
+
+    on_redis(test)
+
+
+@pytest.mark.servers
+def test_what_is_asked_said_and_reported():
+    async def test(store):
+        assert await store.asked(("1h", "24h")) == set()
+        await store.ask(("24h",))
+        assert await store.asked(("1h", "24h")) == {"24h"}
+        await store.tell("two", '{"a": 2}')
+        await store.tell("one", '{"a": 1}')
+        assert [(name, said) for name, (_, said) in (await store.workers()).items()] == [
+            ("one", '{"a": 1}'),
+            ("two", '{"a": 2}'),
+        ]
+        await store.tell("one", "")
+        assert [*(await store.workers())] == ["two"]
+        assert await store.reported("checks") is None
+        await store.report("checks", 7, "new")
+        await store.report("checks", 6, "of a leader that was replaced")
+        assert await store.reported("checks") == "new"
+
+    on_redis(test)
+
+
+# --- Added up -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Version:
+    offset: int = 1
+    time: int = 5
+    age: int = 0
+
+
+class Shared:
+    """What owners share, in memory; counts how often sums are read."""
+
+    def __init__(self, of_window):
+        self.of_window, self.read = of_window, 0
+        self.found = {}
+
+    async def ask(self, windows):
+        self.asked = windows
+
+    async def versions(self, partitions, window, fingerprint):
+        assert fingerprint == self.fingerprint
+        return self.found
+
+    async def sums(self, partition, window):
+        self.read += 1
+        return self.of_window[window]
+
+    async def workers(self):
+        return {"one": (0, "{}")}
+
+
+def added_up(found):
+    """The documents of partitions 0 and 1, and of 2, which is missing, as time goes on."""
+    definition, one = partition(3)
+    names = [window.name for window in definition.windows]
+    shared = Shared({name: packed(one, index) for index, name in enumerate(names)})
+    shared.fingerprint = fingerprint(definition)
+    topic = WholeTopic(shared, definition, lambda: 3)
+    for versions in found:
+        shared.found = versions
+        for kept in topic._kept.values():
+            kept.until = 0.0
+        yield shared, asyncio.run(topic.figures(names[0], None))
+
+
+def test_missing_and_stale_partitions_are_named():
+    (_, first), (_, second) = added_up(
+        ({0: Version(), 1: Version()}, {0: Version(), 1: Version(age=STALE_MS + 1)})
+    )
+    assert json.loads(first.body)["partitions"] == {
+        "shown": [0, 1],
+        "of": 3,
+        "stale": [],
+        "missing": [2],
+    }
+    assert json.loads(second.body)["partitions"]["stale"] == [1]
+    assert first.etag != second.etag
+
+
+def test_unchanged_sums_are_not_read_again():
+    reads = [
+        shared.read
+        for shared, _ in added_up(({0: Version()}, {0: Version(age=9)}, {0: Version(offset=2)}))
+    ]
+    assert reads == [1, 1, 2]
