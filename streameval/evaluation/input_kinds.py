@@ -28,7 +28,11 @@ from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.pooled import pooled_figures
 from streameval.evaluation.readers.daily_reads import read_figures
-from streameval.evaluation.readers.list_contents import coverage_figures, item_list_figures
+from streameval.evaluation.readers.list_contents import (
+    count_figures,
+    item_list_figures,
+    user_figures,
+)
 from streameval.evaluation.readers.neighbour_tables import neighbour_figures
 from streameval.evaluation.readers.ranked_tables import tie_notes
 from streameval.evaluation.readers.rating_tables import rating_figures
@@ -37,6 +41,7 @@ from streameval.evaluation.request import (
     COMPLETE,
     EVENTS,
     EXACT,
+    EXCLUDE_SEEN,
     FILES,
     LABELS,
     NEIGHBOURS,
@@ -185,6 +190,7 @@ def list_source(given: Given, asked: Sequence[Asked] = (), *, with_ids: bool = F
         with_scores=any(figure.by_score for figure in asked),
         with_judged=any(figure.by_judged for figure in asked),
         level=given.value(RELEVANT),
+        seen=given[EXCLUDE_SEEN],
     )
 
 
@@ -202,17 +208,31 @@ def _lists_present(given: Given) -> bool:
 
 def _read_of_lists(given: Given) -> Collection[Input]:
     in_tables = given[LABELS] or given[RUN] or given[QRELS]
-    return (FILES, LABELS, RUN, QRELS, TIES, COMPLETE) if in_tables else (FILES,)
+    in_both = (FILES, EXCLUDE_SEEN)
+    return (*in_both, LABELS, RUN, QRELS, TIES, COMPLETE) if in_tables else in_both
 
 
-_ITEM_LISTS: Final = "outcome files or slates"
 _PREDICTED: Final = "--ratings with a column prediction, or with --predictions"
+
+
+def _of_items(
+    answer: Callable[[Given, Sequence[Asked], Advance], Answer], more: str = ""
+) -> Computation:
+    """Return the computation of figures of the items of lists, relevant or not."""
+    return Computation(
+        inputs=f"outcome files or slates {more}".strip(),
+        heading=LISTS,
+        takes=(FILES, TIES, EXCLUDE_SEEN),
+        present=lambda given: bool(given[FILES]),
+        answer=answer,
+    )
+
 
 INPUT_KINDS: Final[dict[InputKind, Computation]] = {
     "lists": Computation(
         inputs="outcome files, slates with --labels, or --run and --qrels",
         heading=LISTS,
-        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE, RELEVANT),
+        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE, RELEVANT, EXCLUDE_SEEN),
         reads=_read_of_lists,
         present=_lists_present,
         default=DEFAULT,
@@ -249,20 +269,17 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         present=lambda given: bool(given[RATINGS]),
         answer=pooled_figures,
     ),
-    "items": Computation(
-        inputs=_ITEM_LISTS,
+    "items": _of_items(item_list_figures),
+    "judged_items": Computation(
+        inputs="outcome files, or slates with --labels",
         heading=LISTS,
-        takes=(FILES, TIES),
+        takes=(FILES, LABELS, TIES, RELEVANT, EXCLUDE_SEEN),
         present=lambda given: bool(given[FILES]),
         answer=item_list_figures,
     ),
-    "coverage": Computation(
-        inputs=_ITEM_LISTS,
-        heading=LISTS,
-        takes=(FILES, TIES),
-        present=lambda given: bool(given[FILES]),
-        answer=coverage_figures,
-    ),
+    "scored_items": _of_items(item_list_figures, "with scores"),
+    "item_counts": _of_items(count_figures),
+    "users": _of_items(user_figures),
     "index": Computation(
         inputs="an index's results, and --exact (list, item, rank or score)",
         heading=OTHER,

@@ -42,6 +42,12 @@ PREDICTIONS: Final = Table(
     meaning="predictions in a table of their own",
     columns="user, item, prediction",
 )
+EXCLUDE_SEEN: Final = Table(
+    name="exclude_seen",
+    heading=LISTS,
+    meaning="items that users have seen, which are left out of their lists",
+    columns="user, item",
+)
 NEIGHBOURS: Final = Table(
     name="neighbours", heading=KNOWN, meaning="neighbours of users", columns="user, neighbour"
 )

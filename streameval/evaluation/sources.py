@@ -9,7 +9,7 @@ from streameval.base.errors import InputError
 from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, read_outcomes
-from streameval.evaluation.readers.ranked_tables import Tables, Ties, read_tables
+from streameval.evaluation.readers.ranked_tables import Tables, Ties, read_tables, refuse_seen
 from streameval.files.locations import is_uri, redacted
 from streameval.files.tables import require_disk
 
@@ -42,12 +42,13 @@ def source(
     with_scores: bool = False,
     with_judged: bool = False,
     level: float | None = None,
+    seen: Sequence[str] = (),
 ) -> Source:
     """Choose the reader for the given files. Raises `InputError` if none takes them.
 
     The default of `ties` is `trec` for a run and `input` for tables. `with_ids` and `with_scores`
     add the columns of outcome files that `--per-list` and `auc` need. `level` and `with_judged` are
-    those of `batches.Batch`.
+    those of `batches.Batch`. Items that `seen` says a user has are left out of the user's lists.
     """
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")
@@ -55,7 +56,7 @@ def source(
         if paths or labels:
             raise InputError("give files, or --run and --qrels, not both")
         ties = ties or "trec"
-        tables = Tables([run], [qrels], "trec", by, ties, complete, level, with_judged)
+        tables = Tables([run], [qrels], "trec", by, ties, complete, level, with_judged, seen)
         return _of_tables(tables)
     if not paths:
         raise InputError(
@@ -64,8 +65,9 @@ def source(
         )
     if labels:
         ties = ties or "input"
-        tables = Tables(paths, labels, "tables", by, ties, complete, level, with_judged)
+        tables = Tables(paths, labels, "tables", by, ties, complete, level, with_judged, seen)
         return _of_tables(tables)
+    refuse_seen(seen)
     files = files_of(paths)
     # To open a small file from afar costs as much as to read it: one of them is looked at.
     for file in [file for file in files if not is_uri(file)] or files[:1]:

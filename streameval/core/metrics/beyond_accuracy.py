@@ -1,6 +1,7 @@
 """Contents of lists, relevant or not: coverage, novelty, diversity.
 
-Two items are as similar as the cosine of their features; a category is a feature of 1. With the
+Two items are as similar as the cosine of their features, unless another measure is asked for
+(`similarity`); a category is a feature of 1. With the
 vectors v of the n items of a list brought to length 1, and s their sum, the mean over an item's
 n - 1 others of 1 - similarity sums over the list to `n - (|s|² - n) / (n - 1)`. So the cost of a
 list follows its features and not its pairs.
@@ -12,7 +13,8 @@ self-information).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
 from streameval.core.metrics.lists import ratio
+from streameval.core.metrics.similarity import SIMILARITY, Similarities, mean_distance
 
 Vector = Mapping[str, float]
 """Features of an item and their values, of length 1."""
@@ -31,18 +34,52 @@ class ItemLists:
     """The items of n lists in order, their ranks alongside, and facts about items.
 
     `vectors`: the features of items; `popularity`: the share of users, in (0, 1], who have used
-    an item. An item that is in neither is unknown there.
+    an item. An item that is in neither is unknown there. `similarities` serve the measures other
+    than the cosine. `interactions`: how often an item was used, `popularity_ranks`: its rank by
+    that, `known_items`: how many items the catalogue has. Beside each item may stand whether it is
+    `relevant`, and its score.
     """
 
     items: Sequence[Sequence[str]]
     ranks: Sequence[Sequence[int]]
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     popularity: Mapping[str, float] = field(default_factory=dict)
+    similarities: Similarities = field(default_factory=Similarities)
+    interactions: Mapping[str, int] = field(default_factory=dict)
+    popularity_ranks: Mapping[str, int] = field(default_factory=dict)
+    known_items: int = 0
+    relevant: Sequence[Sequence[bool]] | None = None
+    scores: Sequence[Sequence[float | None]] | None = None
 
     def top(self, k: int) -> list[list[str]]:
         """The items of each list at a rank of at most k."""
         pairs = zip(self.items, self.ranks, strict=True)
         return [[item for item, rank in zip(*pair, strict=True) if rank <= k] for pair in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCounts:
+    """How many lists have each item at a rank of at most k, for lists of each length there.
+
+    Such counts add up over batches, in any order. `known_items` (of the catalogue), `features` and
+    `trained` (the items of the training interactions) are facts about items.
+    """
+
+    by_size: Mapping[int, Mapping[str, int]]
+    known_items: int = 0
+    features: Mapping[str, Collection[str]] = field(default_factory=dict)
+    trained: Collection[str] = ()
+
+    def of_items(self) -> Mapping[str, int]:
+        """How many lists have each item."""
+        total: Counter[str] = Counter()
+        for counts in self.by_size.values():
+            total.update(counts)
+        return total
+
+    def lists(self) -> int:
+        """The number of lists that are not empty."""
+        return sum(sum(counts.values()) // size for size, counts in self.by_size.items())
 
 
 def unit_vector(features: Mapping[str, float]) -> Vector:
@@ -67,24 +104,32 @@ def _distance(vectors: Sequence[Vector]) -> float:
     return 1.0 - (square - n) / (n * (n - 1))
 
 
-def _distances(lists: ItemLists, k: int) -> tuple[UnitSums, npt.NDArray[np.int64]]:
+def _cosine_distance(lists: ItemLists, top: Sequence[str]) -> float | None:
+    if len(top) < 2 or not all(item in lists.vectors for item in top):
+        return None
+    return _distance([lists.vectors[item] for item in top])
+
+
+def _distances(lists: ItemLists, k: int, similarity: str) -> tuple[UnitSums, npt.NDArray[np.int64]]:
     """The mean distance of each list, whether it has one, and how many items it has."""
     tops = lists.top(k)
-    known = [len(top) > 1 and all(item in lists.vectors for item in top) for top in tops]
-    values = [
-        _distance([lists.vectors[item] for item in top]) if there else 0.0
-        for top, there in zip(tops, known, strict=True)
+    found = [
+        _cosine_distance(lists, top)
+        if similarity == "cosine"
+        else mean_distance(top, lists.similarities, similarity)
+        for top in tops
     ]
-    sizes = np.array([len(top) for top in tops], np.int64)
-    return (np.array(values, np.float64), np.array(known, np.int64)), sizes
+    values = np.array([value or 0.0 for value in found], np.float64)
+    known = np.array([value is not None for value in found], np.int64)
+    return (values, known), np.array([len(top) for top in tops], np.int64)
 
 
-def _diversity(lists: ItemLists, k: int) -> UnitSums:
-    return _distances(lists, k)[0]
+def _diversity(lists: ItemLists, k: int, similarity: str = SIMILARITY.default) -> UnitSums:
+    return _distances(lists, k, similarity)[0]
 
 
-def _novelty(lists: ItemLists, k: int) -> UnitSums:
-    (distances, known), sizes = _distances(lists, k)
+def _novelty(lists: ItemLists, k: int, similarity: str = SIMILARITY.default) -> UnitSums:
+    (distances, known), sizes = _distances(lists, k, similarity)
     return distances * sizes, known * sizes
 
 
@@ -99,10 +144,10 @@ def _self_information(lists: ItemLists, k: int) -> UnitSums:
     return np.array(values, np.float64), np.array(known, np.int64)
 
 
-_SIMILARITY = "similarity is the cosine of the items' features"
+_SIMILARITY = "similarity is by {similarity}, of the items' features unless by table"
 _UNKNOWN = (
-    "left out and counted: a list of fewer than 2 items, or with one that has no features, "
-    "at rank <= k"
+    "left out and counted: a list of fewer than 2 items, or with one that has no features (or no "
+    "similarity in the table), at rank <= k"
 )
 
 DIVERSITY = UnitMetric(
@@ -115,6 +160,7 @@ DIVERSITY = UnitMetric(
     undefined=_UNKNOWN,
     cutoff="optional",
     needs=(FEATURES,),
+    parameters=(SIMILARITY,),
     score=_diversity,
 )
 NOVELTY = UnitMetric(
@@ -127,6 +173,7 @@ NOVELTY = UnitMetric(
     undefined=_UNKNOWN,
     cutoff="optional",
     needs=(FEATURES,),
+    parameters=(SIMILARITY,),
     score=_novelty,
 )
 SELF_INFORMATION = UnitMetric(
@@ -149,8 +196,16 @@ def coverage(distinct: int, items: int) -> float | None:
     return distinct / items if items else None
 
 
+def catalogue_coverage(
+    counts: ItemCounts,
+    k: int,  # noqa: ARG001 (they are cut)
+) -> tuple[float | None, int]:
+    """Return the share of the catalogue that stands in any list."""
+    return coverage(len(counts.of_items()), counts.known_items), counts.known_items
+
+
 CATALOGUE_COVERAGE = Entry(
-    input_kind="coverage",
+    input_kind="item_counts",
     name="catalogue_coverage",
     formula="Distinct items at rank <= k of all lists divided by the size of the catalogue",
     source="the formula of a widely read blog post",
@@ -158,6 +213,7 @@ CATALOGUE_COVERAGE = Entry(
     undefined="refused where an item is shown that the catalogue does not have",
     cutoff="optional",
     needs=(ITEMS,),
+    score=catalogue_coverage,
 )
 
 

@@ -21,7 +21,10 @@ tenths."""
 InputKind: TypeAlias = Literal[
     "lists",
     "items",
-    "coverage",
+    "judged_items",
+    "scored_items",
+    "item_counts",
+    "users",
     "ratings",
     "rated_items",
     "rated_pairs",

@@ -131,13 +131,19 @@ class Range(Parameter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Parameter):
-    """One of the words of `metavar`, `this|that`, or None."""
+    """One of `words`, or None; without them, of the words of `metavar`, `this|that`."""
 
     metavar: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        """The words, if the metavar does not name them."""
+        return ", ".join(self.words)
 
     def read(self, value: Any) -> Any:
         """Return the word. Raises `InputError`."""
-        words = self.metavar.split("|")
+        words = self.words or tuple(self.metavar.split("|"))
         if value is not None and value not in words:
             raise InputError(f"{self.option} {value}: give {' or '.join(words)}")
         return value

@@ -1,54 +1,63 @@
-"""Figures of the contents of lists: coverage of the catalogue, novelty, diversity.
+"""Figures of the contents of lists: their items, how these are spread, and their users.
 
-Lists are read a batch at a time. Facts about items (features, popularity, the catalogue) are held
-in memory: they follow the number of items, not of lists.
+Lists are read a batch at a time, beside facts about items (`item_tables`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from streameval.base.errors import InputError
-from streameval.core.metrics.beyond_accuracy import ItemLists, Vector, coverage, unit_vector
+from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists, unit_vector
+from streameval.core.metrics.distributions import USER_FEATURES, total_variation
+from streameval.core.metrics.entry import InputKind
 from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
+from streameval.core.metrics.popularity import popularity_ranks
+from streameval.core.metrics.similarity import SIMILARITY, Similarities
 from streameval.evaluation.answer import Answer, Figure, Note, Segment, counted
 from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.item_tables import (
+    features_of,
+    items_of,
+    load_features,
+    load_interactions,
+    popularity_of,
+    similarities_of,
+)
 from streameval.evaluation.readers.outcomes import (
     check_dimensions,
     files_of,
     is_outcome_file,
     record_batches,
 )
-from streameval.evaluation.readers.ranked_tables import load_slates, ordered, tie_notes
-from streameval.evaluation.request import FILES, TIES, Given
+from streameval.evaluation.readers.ranked_tables import (
+    exclude_seen,
+    load_labels,
+    load_slates,
+    ordered,
+    refuse_seen,
+    tie_notes,
+)
+from streameval.evaluation.request import EXCLUDE_SEEN, FILES, LABELS, RELEVANT, TIES, Given
 from streameval.evaluation.sums import Asked, check_segments, evaluated
 from streameval.evaluation.units import UnitBatch, batch_of, dimensions, grouped
-from streameval.files.tables import (
-    ITEM_NAMES,
-    USER_NAMES,
-    columns_of,
-    connected,
-    label,
-    load,
-    named,
-    number,
-    opened,
-    optional,
-    size,
-    text,
-)
+from streameval.files.tables import USER_NAMES, connected
 
-FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
+JUDGED: Final[InputKind] = "judged_items"
+SCORED: Final[InputKind] = "scored_items"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLists:
     """n lists: names, users, values of `--by`; items in order and their ranks alongside.
 
-    `tied` as `batches.Batch` has it.
+    `relevant` and `scores` are alongside too, where they were asked for. `tied` as `batches.Batch`
+    has it.
     """
 
     ids: Sequence[str]
@@ -56,48 +65,87 @@ class NamedLists:
     segments: Sequence[Segment]
     items: Sequence[Sequence[str]]
     ranks: Sequence[Sequence[int]]
+    relevant: Sequence[Sequence[bool]] | None = None
+    scores: Sequence[Sequence[float | None]] | None = None
     tied: tuple[int, int] = (0, 0)
 
 
 def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Compute novelty and diversity. Raises `InputError`."""
-    needed = {table for figure in asked for table in figure.entry.needs}
-    vectors = _vectors(given[FEATURES]) if FEATURES in needed else {}
-    popularity = _popularity(given[TRAIN]) if TRAIN in needed else {}
+    """Compute figures of each list's items. Raises `InputError`."""
+    facts = _facts(given, asked)
+    kinds = {figure.entry.input_kind for figure in asked}
 
     def batches() -> Iterator[UnitBatch[ItemLists]]:
-        for lists in read_lists(given, advance):
-            items = ItemLists(lists.items, lists.ranks, vectors, popularity)
+        for lists in read_lists(given, advance, kinds):
+            items = replace(
+                facts,
+                items=lists.items,
+                ranks=lists.ranks,
+                relevant=lists.relevant,
+                scores=lists.scores,
+            )
             yield batch_of(items, lists.users, lists.segments, lists.ids, lists.tied)
 
     found = evaluated(batches(), asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
 
-def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Compute the coverage of the catalogue, without an interval. Raises `InputError`."""
-    known = _items_of(given[ITEMS])
-    found: dict[Segment, list[set[str]]] = {}
+def _facts(given: Given, asked: Sequence[Asked]) -> ItemLists:
+    """Read what the figures need to know about items; the lists are still to come."""
+    needed = {table for figure in asked for table in figure.entry.needs}
+    measures = {dict(figure.entry.values).get(SIMILARITY) for figure in asked}
+    facts = ItemLists((), ())
+    if "table" in measures:
+        facts = replace(facts, similarities=Similarities(pairs=similarities_of(given[FEATURES])))
+    elif FEATURES in needed:
+        features = features_of(given[FEATURES])
+        dimensions = len({name for found in features.values() for name in found})
+        vectors = {item: unit_vector(found) for item, found in features.items()}
+        facts = replace(facts, vectors=vectors, similarities=Similarities(features, dimensions))
+    if TRAIN in needed:
+        interactions, popularity = popularity_of(given[TRAIN])
+        facts = replace(
+            facts,
+            interactions=interactions,
+            popularity=popularity,
+            popularity_ranks=popularity_ranks(interactions),
+        )
+    return replace(facts, known_items=len(items_of(given[ITEMS]))) if ITEMS in needed else facts
+
+
+def count_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Compute figures of how many lists have each item, without interval. Raises `InputError`."""
+    needed = {table for figure in asked for table in figure.entry.needs}
+    known = items_of(given[ITEMS]) if ITEMS in needed else None
+    facts = ItemCounts(
+        {},
+        known_items=len(known or ()),
+        features=features_of(given[FEATURES]) if FEATURES in needed else {},
+        trained=popularity_of(given[TRAIN])[0].keys() if TRAIN in needed else (),
+    )
+    found: dict[Segment, list[_Counts]] = {}
     tied = scored = 0
     for lists in read_lists(given, advance):
         tied, scored = tied + lists.tied[0], scored + lists.tied[1]
         for segment, items, ranks in zip(lists.segments, lists.items, lists.ranks, strict=True):
             if segment not in found:
                 check_segments(len(found) + 1, given.by)
-                found[segment] = [set() for _ in asked]
-            for figure, seen in zip(asked, found[segment], strict=True):
-                seen.update(items[: sum(rank <= figure.k for rank in ranks)])
-    whole = [set[str]().union(*(seen[n] for seen in found.values())) for n in range(len(asked))]
-    for seen in whole:
-        for item in seen - known:
-            raise InputError(f"{', '.join(given[ITEMS])}: {item} is shown but not in it")
+                found[segment] = [defaultdict(Counter) for _ in asked]
+            for figure, counts in zip(asked, found[segment], strict=True):
+                top = items[: sum(rank <= figure.k for rank in ranks)]
+                counts[len(top)].update(top)
+    whole = [_merged([counts[n] for counts in found.values()]) for n in range(len(asked))]
+    if known is not None:
+        _require_known(whole, known, given[ITEMS])
 
-    def figures(sets: Sequence[set[str]]) -> dict[str, Figure]:
+    def figures(of_asked: Sequence[_Counts]) -> dict[str, Figure]:
         return {
-            figure.name: Figure(coverage(len(seen), len(known)), None, None, len(known))
-            for figure, seen in zip(asked, sets, strict=True)
+            figure.name: _count_figure(figure, replace(facts, by_size=counts))
+            for figure, counts in zip(asked, of_asked, strict=True)
         }
 
+    count = counted(facts.known_items, "item")
+    size = Note("catalogue", facts.known_items, f"Catalogue of {count}.")
     return Answer(
         figures=figures(whole),
         by=given.by,
@@ -105,42 +153,135 @@ def coverage_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> 
         lists={} if given.per_list else None,
         entries=[figure.entry for figure in asked],
         notes=[
-            Note("catalogue", len(known), f"Catalogue of {counted(len(known), 'item')}."),
+            *([] if known is None else [size]),
             *tie_notes(tied, scored, given.value(TIES) or "input"),
         ],
     )
 
 
-def read_lists(given: Given, advance: Advance) -> Iterator[NamedLists]:
-    """The lists of outcome files (slates with a request), or of a table of slates."""
-    files = files_of(given[FILES])
-    if all(is_outcome_file(file) for file in files):
-        yield from _of_outcomes(files, given.by, advance)
-    else:
-        yield from _of_tables(files, given, advance)
+_Counts: TypeAlias = dict[int, Counter[str]]
+"""For lists of each length, how many have each item."""
 
 
-def _of_outcomes(files: Sequence[str], by: Sequence[str], advance: Advance) -> Iterator[NamedLists]:
-    check_dimensions(by, files)
-    columns = ["request", "user", "items", "ranks", *by]
-    for record in record_batches(files, columns, advance):
-        known = record.filter(record.column("request").is_valid())
-        values = [known.column(name).fill_null("").to_pylist() for name in by]
-        yield NamedLists(
-            ids=known.column("request").to_pylist(),
-            users=known.column("user").to_pylist(),
-            segments=list(zip(*values, strict=True)) if by else [()] * len(known),
-            items=known.column("items").to_pylist(),
-            ranks=known.column("ranks").to_pylist(),
+def _merged(parts: Sequence[_Counts]) -> _Counts:
+    whole: _Counts = defaultdict(Counter)
+    for part in parts:
+        for size, counts in part.items():
+            whole[size].update(counts)
+    return whole
+
+
+def _require_known(whole: Sequence[_Counts], known: set[str], paths: Sequence[str]) -> None:
+    """Raise `InputError` for an item that the catalogue does not have."""
+    for counts in whole:
+        for item in sorted(set[str]().union(*counts.values()) - known):
+            raise InputError(f"{', '.join(paths)}: {item} is shown but not in it")
+
+
+def _count_figure(figure: Asked, counts: ItemCounts) -> Figure:
+    assert figure.entry.score is not None, "a figure of counts has a function of them"
+    value, n = figure.entry.score(counts, figure.k)
+    return Figure(value, None, None, n)
+
+
+def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Compare the users who have a list with those in training, by feature. Raises `InputError`.
+
+    DuckDB finds distinct users, so memory does not grow with them.
+    """
+    paths = (*given[USER_FEATURES], *given[TRAIN])
+    with connected(*paths) as connection:
+        load_features(connection, "features", given[USER_FEATURES], "user", USER_NAMES)
+        load_interactions(connection, "train", given[TRAIN])
+        expected = dict(connection.execute(_FEATURES_OF.format(users="train")).fetchall())
+        connection.execute("CREATE TABLE users (segment INTEGER, user VARCHAR)")
+        numbers: dict[Segment, int] = {}
+        for lists in read_lists(given, advance):
+            keys = [numbers.setdefault(segment, len(numbers)) for segment in lists.segments]
+            check_segments(len(numbers), given.by)
+            connection.register("part", pa.table({"segment": keys, "user": list(lists.users)}))
+            connection.execute("INSERT INTO users SELECT DISTINCT segment, user FROM part")
+            connection.unregister("part")
+
+        def figures(where: str) -> dict[str, Figure]:
+            chosen = f"(SELECT user FROM users WHERE {where})"  # noqa: S608  # our own number
+            found = dict(connection.execute(_FEATURES_OF.format(users=chosen)).fetchall())
+            ((n,),) = connection.execute(f"SELECT count(DISTINCT user) FROM {chosen}").fetchall()  # noqa: S608
+            return {a.name: Figure(total_variation(found, expected), None, None, n) for a in asked}
+
+        segments = {name: figures(f"segment = {numbers[name]}") for name in sorted(numbers)}
+        return Answer(
+            figures=figures("true"),
+            by=given.by,
+            segments=segments if given.by else {},
+            lists={} if given.per_list else None,
+            entries=[figure.entry for figure in asked],
         )
 
 
-def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator[NamedLists]:
+_FEATURES_OF: Final = (
+    "SELECT feature, count(*) FROM (SELECT DISTINCT user FROM {users}) JOIN"
+    " (SELECT DISTINCT user, feature FROM features WHERE feature <> '') USING (user)"
+    " GROUP BY feature"
+)
+
+
+def read_lists(given: Given, advance: Advance, kinds: Collection[str] = ()) -> Iterator[NamedLists]:
+    """The lists of outcome files (slates with a request), or of a table of slates.
+
+    `kinds` of input that metrics take say whether relevant items and scores are read too.
+    """
+    files = files_of(given[FILES])
+    if all(is_outcome_file(file) for file in files):
+        yield from _of_outcomes(files, given, advance, kinds)
+    else:
+        yield from _of_tables(files, given, advance, kinds)
+
+
+def _of_outcomes(
+    files: Sequence[str], given: Given, advance: Advance, kinds: Collection[str]
+) -> Iterator[NamedLists]:
+    check_dimensions(given.by, files)
+    refuse_seen(given[EXCLUDE_SEEN])
+    more = [name for name, kind in (("gains", JUDGED), ("scores", SCORED)) if kind in kinds]
+    columns = ["request", "user", "items", "ranks", *given.by, *more]
+    for record in record_batches(files, columns, advance):
+        known = record.filter(record.column("request").is_valid())
+        values = [known.column(name).fill_null("").to_pylist() for name in given.by]
+        gains = known.column("gains").to_pylist() if "gains" in more else None
+        yield NamedLists(
+            ids=known.column("request").to_pylist(),
+            users=known.column("user").to_pylist(),
+            segments=list(zip(*values, strict=True)) if given.by else [()] * len(known),
+            items=known.column("items").to_pylist(),
+            ranks=known.column("ranks").to_pylist(),
+            relevant=gains and [[_relevant(gain, given) for gain in row] for row in gains],
+            scores=known.column("scores").to_pylist() if "scores" in more else None,
+        )
+
+
+def _relevant(gain: float, given: Given) -> bool:
+    level = given.value(RELEVANT)
+    return gain > 0 if level is None else gain >= level
+
+
+def _of_tables(
+    files: Sequence[str], given: Given, advance: Advance, kinds: Collection[str]
+) -> Iterator[NamedLists]:
     with connected(*files) as connection:
         load_slates(connection, files, given.by, advance)
+        exclude_seen(connection, given[EXCLUDE_SEEN])
+        relevant = "false"
+        if JUDGED in kinds:
+            if not given[LABELS]:
+                raise InputError(f"slates need labels for relevant items: give {LABELS.described}")
+            load_labels(connection, files_of(given[LABELS]), advance)
+            level = given.value(RELEVANT)
+            from_level = "gain > 0" if level is None else f"gain >= {level!r}"
+            relevant = f"(list, item) IN (SELECT (list, item) FROM labels WHERE {from_level})"  # noqa: S608
         query = f"""
             WITH {ordered(given.value(TIES) or "input")}
-            SELECT list, item, rank, user, by_score, equal{dimensions(given.by)}
+            SELECT list, item, rank, user, by_score, equal, {relevant}, score{dimensions(given.by)}
             FROM ranked ORDER BY list, rank
         """  # noqa: S608  # names are quoted
         for rows, starts in grouped(connection, query, 1):
@@ -149,72 +290,17 @@ def _of_tables(files: Sequence[str], given: Given, advance: Advance) -> Iterator
             yield NamedLists(
                 ids=[row[0] for row in firsts],
                 users=[row[3] for row in firsts],
-                segments=[tuple(value or "" for value in row[6:]) for row in firsts],
+                segments=[tuple(value or "" for value in row[8:]) for row in firsts],
                 items=[[row[1] for row in rows[start:end]] for start, end in spans],
                 ranks=[[row[2] for row in rows[start:end]] for start, end in spans],
+                relevant=[[row[6] for row in rows[start:end]] for start, end in spans]
+                if JUDGED in kinds
+                else None,
+                scores=[[row[7] for row in rows[start:end]] for start, end in spans]
+                if SCORED in kinds
+                else None,
                 tied=(
                     sum(any(row[5] for row in rows[start:end]) for start, end in spans),
                     sum(any(row[4] for row in rows[start:end]) for start, end in spans),
                 ),
             )
-
-
-def _vectors(paths: Sequence[str]) -> dict[str, Vector]:
-    """Return each item's features, brought to length 1; an item with zeros only has none."""
-    with connected(*paths) as connection:
-        files = files_of(paths)
-        tables = opened(connection, files)
-        known = columns_of(tables)
-        value = optional(known, ("value", "weight"))
-        columns = {
-            "item": text(named(files, known, ITEM_NAMES)),
-            "feature": label(named(files, known, FEATURE_NAMES)),
-            "value": number(value),
-        }
-        load(connection, "features", tables, columns)
-        found: dict[str, dict[str, float]] = defaultdict(dict)
-        rows = connection.execute(
-            "SELECT item, feature, max(value) FROM features"
-            " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
-        )
-        for item, feature, most in rows.fetchall():
-            found[item][feature] = most
-    if not found:
-        raise InputError(f"{', '.join(paths)}: no item has a feature with a value other than 0")
-    return {item: unit_vector(features) for item, features in found.items()}
-
-
-def _popularity(paths: Sequence[str]) -> dict[str, float]:
-    """Return the share of users in the training interactions who have each item."""
-    with connected(*paths) as connection:
-        load_interactions(connection, "train", paths)
-        ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
-        rows = connection.execute("SELECT item, count(DISTINCT user) FROM train GROUP BY item")
-        return {item: count / users for item, count in rows.fetchall()}
-
-
-def _items_of(paths: Sequence[str]) -> set[str]:
-    with connected(*paths) as connection:
-        load_items(connection, "catalogue", paths)
-        found = connection.execute("SELECT DISTINCT item FROM catalogue").fetchall()
-    return {item for (item,) in found}
-
-
-def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
-    """Read the items of a catalogue into a table: item, line."""
-    files = files_of(paths)
-    tables = opened(connection, files)
-    item = text(named(files, columns_of(tables), ITEM_NAMES))
-    load(connection, table, tables, {"item": item})
-
-
-def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
-    """Read who has which item into a table: user, item, line. Return the size of the files."""
-    files = files_of(paths)
-    tables = opened(connection, files)
-    known = columns_of(tables)
-    user = text(named(files, known, USER_NAMES))
-    item = text(named(files, known, ITEM_NAMES))
-    columns = {"user": user, "item": item}
-    load(connection, table, tables, columns)
-    return size(files)

@@ -12,7 +12,7 @@ from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.core.metrics.inputs import ITEMS, TRAIN
 from streameval.evaluation.answer import Answer, Note, counted
 from streameval.evaluation.batches import ROWS, Advance
-from streameval.evaluation.readers.list_contents import load_interactions, load_items
+from streameval.evaluation.readers.item_tables import load_interactions, load_items
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
 from streameval.evaluation.sums import Asked, evaluated

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from streameval.base.errors import InputError
-from streameval.evaluation.answer import Note
+from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
+from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.ranked_lists import ranked_lists
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
@@ -68,7 +69,7 @@ class Tables:
     `complete`: lists that only the labels know count as empty, 0 in every mean; else they are left
     out. Lists of a TREC run without qrels are left out, since their relevant items are unknown.
     Slates without labels have no relevant items. `level` and `with_judged` are those of
-    `batches.Batch`.
+    `batches.Batch`. `seen`: interactions of users whose items are left out of their lists.
     """
 
     slates: Sequence[str]
@@ -79,6 +80,7 @@ class Tables:
     complete: bool = True
     level: float | None = None
     with_judged: bool = False
+    seen: Sequence[str] = ()
 
 
 _UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in both files?"
@@ -111,6 +113,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
         else:
             load_slates(connection, tables.slates, tables.by, advance)
             load_labels(connection, tables.labels, advance)
+        notes += seen_notes(exclude_seen(connection, tables.seen))
         for slates, labels in _portions(connection, tables):
             lists = ranked_lists(
                 slates,
@@ -263,6 +266,55 @@ def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None
     }
     load(connection, "labels", tables, columns)
     advance(size(files))
+
+
+def exclude_seen(connection: Any, paths: Sequence[str]) -> int:
+    """Leave out of `slates` what the user of a list has seen; return how many rows those are.
+
+    Items below move up: a rank loses one for each item above that is left out.
+    """
+    if not paths:
+        return 0
+    load_interactions(connection, "seen", paths)
+    connection.execute("""
+        CREATE TABLE marked AS
+        SELECT *, (coalesce(user, list), item) IN (SELECT (user, item) FROM seen) AS was_seen
+        FROM slates
+    """)
+    ((count,),) = connection.execute("SELECT count(*) FROM marked WHERE was_seen").fetchall()
+    connection.execute("""
+        CREATE OR REPLACE TABLE slates AS
+        WITH above AS (
+            SELECT list, item, min(rank) AS rank FROM marked
+            WHERE was_seen AND rank NOTNULL GROUP BY list, item
+        ), lost AS (
+            SELECT marked.line, count(*) AS ranks FROM marked
+            JOIN above ON marked.list = above.list AND above.rank < marked.rank
+            WHERE NOT was_seen GROUP BY marked.line
+        )
+        SELECT marked.* EXCLUDE (was_seen) REPLACE (rank - coalesce(lost.ranks, 0) AS rank)
+        FROM marked LEFT JOIN lost USING (line) WHERE NOT was_seen ORDER BY line
+    """)
+    connection.execute("DROP TABLE marked; DROP TABLE seen")
+    return int(count)
+
+
+def refuse_seen(paths: Sequence[str]) -> None:
+    """Raise `InputError` for outcome files: what users saw cannot be left out afterwards."""
+    if paths:
+        raise InputError(
+            "--exclude-seen: outcome files hold what users were sent; give slates, or --run and"
+            " --qrels"
+        )
+
+
+def seen_notes(count: int) -> list[Note]:
+    """Note how many rows were left out as already seen, if there are any."""
+    return (
+        [Note("seen", count, f"Left out, as already seen: {counted(count, 'item')}.")]
+        if count
+        else []
+    )
 
 
 def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:

@@ -1,0 +1,120 @@
+"""Tables of facts about items and users: features, similarities, interactions, the catalogue.
+
+Facts about items are held in memory: they follow the number of items, not of lists.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from streameval.base.errors import InputError
+from streameval.evaluation.readers.outcomes import files_of
+from streameval.files.tables import (
+    ITEM_NAMES,
+    USER_NAMES,
+    columns_of,
+    connected,
+    label,
+    load,
+    named,
+    number,
+    opened,
+    optional,
+    size,
+    text,
+)
+
+FEATURE_NAMES: Final = ("feature", "category", "tag", "genre")
+OTHER_NAMES: Final = ("other", "other_item", "other_id")
+
+
+def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return each item's features that are not 0; an item with zeros only has none."""
+    with connected(*paths) as connection:
+        load_features(connection, "features", paths, "item", ITEM_NAMES)
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        rows = connection.execute(
+            "SELECT item, feature, max(value) FROM features"
+            " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
+        )
+        for item, feature, most in rows.fetchall():
+            found[item][feature] = most
+    if not found:
+        raise InputError(f"{', '.join(paths)}: no item has a feature with a value other than 0")
+    return dict(found)
+
+
+def load_features(
+    connection: Any, table: str, paths: Sequence[str], key: str, names: Sequence[str]
+) -> None:
+    """Read features into a table: `key`, feature, value, line."""
+    files = files_of(paths)
+    tables = opened(connection, files)
+    known = columns_of(tables)
+    columns = {
+        key: text(named(files, known, names)),
+        "feature": label(named(files, known, FEATURE_NAMES)),
+        "value": number(optional(known, ("value", "weight"))),
+    }
+    load(connection, table, tables, columns)
+
+
+def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
+    """Return the similarity of each pair of items in a table; a pair twice keeps the larger."""
+    with connected(*paths) as connection:
+        files = files_of(paths)
+        tables = opened(connection, files)
+        known = columns_of(tables)
+        columns = {
+            "item": text(named(files, known, ITEM_NAMES)),
+            "other": text(named(files, known, OTHER_NAMES)),
+            "similarity": number(named(files, known, ("similarity", "value"))),
+        }
+        load(connection, "similarities", tables, columns)
+        rows = connection.execute(
+            "SELECT item, other, max(similarity) FROM similarities"
+            " WHERE similarity NOTNULL GROUP BY ALL"
+        )
+        return {(item, other): value for item, other, value in rows.fetchall()}
+
+
+def popularity_of(paths: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
+    """Return each item's number of training interactions, and the share of users who have it."""
+    with connected(*paths) as connection:
+        load_interactions(connection, "train", paths)
+        ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
+        rows = connection.execute(
+            "SELECT item, count(*), count(DISTINCT user) FROM train GROUP BY item"
+        ).fetchall()
+    counts = {item: count for item, count, _ in rows}
+    return counts, {item: count / users for item, _, count in rows}
+
+
+def items_of(paths: Sequence[str]) -> set[str]:
+    """Return the items of a catalogue."""
+    with connected(*paths) as connection:
+        load_items(connection, "catalogue", paths)
+        found = connection.execute("SELECT DISTINCT item FROM catalogue").fetchall()
+    return {item for (item,) in found}
+
+
+def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
+    """Read the items of a catalogue into a table: item, line."""
+    files = files_of(paths)
+    tables = opened(connection, files)
+    item = text(named(files, columns_of(tables), ITEM_NAMES))
+    load(connection, table, tables, {"item": item})
+
+
+def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
+    """Read who has which item into a table: user, item, line. Return the size of the files."""
+    files = files_of(paths)
+    tables = opened(connection, files)
+    known = columns_of(tables)
+    user = text(named(files, known, USER_NAMES))
+    item = text(named(files, known, ITEM_NAMES))
+    columns = {"user": user, "item": item}
+    load(connection, table, tables, columns)
+    return size(files)
