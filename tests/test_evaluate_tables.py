@@ -536,6 +536,25 @@ def test_days_are_told_apart_and_what_was_taken_back_does_not_count(tmp_path: Pa
     }  # fmt: skip
 
 
+def test_kinds_of_feedback_have_their_rates_in_one_run(tmp_path: Path) -> None:
+    """Each as a run of its own that only knows this kind; together a read counts once."""
+    log = [*TOY, event(0, "u1", "a", "buy"), event(0, "u2", "b", "buy"), event(1, "u1", "a"),
+           event(1, "u1", "a", "buy")]  # fmt: skip
+    file = written(tmp_path / "e.jsonl", log)
+    (tmp_path / "both.yaml").write_text("positives: [like, buy]\n")
+    both = ["--events", file, "--config", str(tmp_path / "both.yaml"), *RATES]
+    found = run(*both, "--by", "feedback,day", "--per-list")
+    assert found["figures"] == run(*both)["figures"]
+    assert found["figures"]["positive_rate"]["value"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 4)
+    for kind in ("like", "buy"):
+        (tmp_path / "one.yaml").write_text(f"positives: [{kind}]\n")
+        alone = run("--events", file, "--config", str(tmp_path / "one.yaml"), *RATES, "--by", "day")
+        mine = [part for part in found["segments"] if part["feedback"] == kind]
+        mine = [{name: part[name] for name in ("day", "figures")} for part in mine]
+        assert mine == alone["segments"]
+    assert "--events" in refused(slates_as("outcomes", tmp_path), *RATES, "--by", "feedback")
+
+
 def test_a_whole_slate_of_a_log_is_a_read_of_each_of_its_items(tmp_path: Path) -> None:
     """Ids and objects, as producers send them: the toy case as lists."""
     ts = TOY[0]["ts"]

@@ -37,6 +37,7 @@ from streameval.evaluation.readers.neighbour_tables import neighbour_figures
 from streameval.evaluation.readers.ranked_tables import tie_notes
 from streameval.evaluation.readers.rating_tables import rating_figures
 from streameval.evaluation.readers.retrieval_tables import index_figures, sampled_figures
+from streameval.evaluation.readers.round_tables import round_figures
 from streameval.evaluation.request import (
     COMPLETE,
     EVENTS,
@@ -49,6 +50,7 @@ from streameval.evaluation.request import (
     QRELS,
     RATINGS,
     RELEVANT,
+    ROUNDS,
     RUN,
     SAMPLED,
     TIES,
@@ -304,6 +306,14 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         present=lambda given: bool(given[EVENTS] or given[FILES]),
         default=("positive_rate",),
         answer=read_figures,
+    ),
+    "rounds": Computation(
+        inputs="--rounds (reward, propensity, target[, predicted, expected])",
+        heading=OTHER,
+        takes=(ROUNDS,),
+        present=lambda given: bool(given[ROUNDS]),
+        default=("ips", "snips"),
+        answer=round_figures,
     ),
 }
 """Each input kind, in the order in which defaults are looked for."""

@@ -66,6 +66,12 @@ SAMPLED: Final = Table(
 EVENTS: Final = Table(
     name="events", heading=OTHER, meaning="event files, for the daily positive rate"
 )
+ROUNDS: Final = Table(
+    name="rounds",
+    heading=OTHER,
+    meaning="rounds of a policy, and how probable another one makes them",
+    columns="reward, propensity, target[, predicted, expected]",
+)
 
 TIES: Final = Choice(
     name="ties",

@@ -53,7 +53,9 @@ BY_NAME: Final = {entry.name: entry for entry in METRICS}
 """The metrics by name."""
 
 LIST_METRICS: Final = {
-    entry.name: entry for entry in METRICS if isinstance(entry, Metric | MeanMetric)
+    entry.name: entry
+    for entry in METRICS
+    if isinstance(entry, Metric | MeanMetric) and entry.input_kind == "lists"
 }
 """The metrics of ranked lists with labels, by name."""
 

@@ -26,6 +26,7 @@ from streameval.core.metrics import (
     ndcg_binary,
     ndcg_binary_full,
     ndcg_exp,
+    off_policy_value,
     popularity,
     precision,
     r_precision,
@@ -78,5 +79,6 @@ METRICS: tuple[Entry, ...] = (
     *rating_thresholds.METRICS,
     *retrieval.METRICS,
     *daily_positive_rate.METRICS,
+    *off_policy_value.METRICS,
 )
 """Every metric that `evaluate` knows."""

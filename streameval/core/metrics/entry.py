@@ -32,6 +32,7 @@ InputKind: TypeAlias = Literal[
     "index",
     "sampled",
     "reads",
+    "rounds",
 ]
 """The data that a metric takes; `evaluate.input_kinds` says which files give it."""
 

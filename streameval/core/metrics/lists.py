@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, TypeAlias
+from typing import Any, Concatenate, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streameval.base.errors import InputError
 from streameval.base.limits import NANO
-from streameval.core.metrics.entry import Entry, InputKind
+from streameval.core.metrics.entry import Entry, InputKind, UnitMetric
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 """A score for each list, shape (n,): NaN where undefined, in [0, 1] for metrics of `RANKING`."""
@@ -99,13 +99,13 @@ class Metric(Entry):
 class MeanMetric(Entry):
     """A figure made of the means of others: it has no score for a single list.
 
-    `combine` is given the means of `parts`, in their order.
+    `combine` is given the means of `parts`, in their order. All are of one input kind.
     """
 
     input_kind: InputKind = "lists"
 
-    parts: tuple[Metric, ...]
-    combine: Callable[..., float]
+    parts: tuple[Metric | UnitMetric[Any], ...]
+    combine: Callable[..., float | None]
 
 
 NO_RELEVANT = "0 without relevant items, kept and counted"

@@ -9,6 +9,7 @@ its slate. Either way items are distinct: shown twice a day counts once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,9 +27,11 @@ from streameval.evaluation.request import EVENTS, FILES, Given
 from streameval.evaluation.sums import Asked, evaluated
 from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files import locations
+from streameval.files.table_scans import literal
 from streameval.files.tables import connected, size
 
 DAY: Final = "day"
+FEEDBACK: Final = "feedback"
 _DAY_MS: Final = 86_400_000
 
 _TABLES: Final = """
@@ -37,7 +40,7 @@ _TABLES: Final = """
 """
 _POSITIVE: Final = f"""
     CREATE TABLE positives AS
-    SELECT DISTINCT user, item, day FROM (
+    SELECT DISTINCT user, item, day, kind FROM (
         SELECT user, item, kind, (ts // {_DAY_MS})::INTEGER AS day,
             arg_max(retract, ts * 2 + retract::INTEGER) AS retracted
         FROM feedback GROUP BY ALL
@@ -45,31 +48,45 @@ _POSITIVE: Final = f"""
 """  # noqa: S608  # our own number
 _RATES: Final = """
     SELECT user, strftime(DATE '1970-01-01' + day, '%Y-%m-%d') AS day, count(*),
-        count(*) FILTER ((user, item, day) IN (SELECT (user, item, day) FROM positives))
+        count(*) FILTER ((user, item, day) IN (SELECT (user, item, day) FROM positives{of_kind}))
     FROM (SELECT DISTINCT user, item, day FROM reads) GROUP BY user, day
 """
 
 
 def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
-    """Compute the positive rate over users and days, and with `--by day` of each day too.
+    """Compute the positive rate over users and days; with `--by` of each day, kind, or both.
 
     Raises `InputError`.
     """
     for dimension in given.by:
-        if dimension != DAY:
-            raise InputError(f"--by {dimension}: the daily positive rate is split by {DAY}")
+        if dimension not in {DAY, FEEDBACK}:
+            raise InputError(f"--by {dimension}: the daily positive rate is split by day, feedback")
+    by_kind = FEEDBACK in given.by
+    if by_kind and not given[EVENTS]:
+        raise InputError(f"--by {FEEDBACK}: needs {EVENTS.described}")
     with connected(*given[EVENTS], *given[FILES]) as connection:
         connection.execute(_TABLES)
         if given[EVENTS]:
-            notes = _load_events(connection, given[EVENTS], given.definition(), advance)
+            definition = given.definition()
+            kinds = [positive.kind for positive in definition.positives] if by_kind else []
+            notes = _load_events(connection, given[EVENTS], definition, advance)
             connection.execute(_POSITIVE)
         else:
-            notes = []
+            notes, kinds = [], []
             connection.execute("CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER)")
             _load_outcomes(connection, files_of(given[FILES]), advance)
-        batches = _users(connection, by_day=bool(given.by), with_ids=given.per_list)
-        evaluation = evaluated(batches, asked, given)
-    return evaluation.answer(*notes)
+        if not by_kind:
+            return evaluated(_users(connection, given), asked, given).answer(*notes)
+        # A read counts once over all kinds, so their sums are no part of the whole.
+        whole = evaluated(_users(connection, given), asked, replace(given, by=(), against=None))
+        batches = (batch for kind in kinds for batch in _users(connection, given, kind))
+        split = evaluated(batches, asked, replace(given, per_list=False)).answer()
+        return replace(
+            whole.answer(*notes),
+            by=split.by,
+            segments=split.segments,
+            differences=split.differences,
+        )
 
 
 def _load_events(
@@ -145,11 +162,14 @@ def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> N
         )
 
 
-def _users(connection: Any, *, by_day: bool, with_ids: bool) -> Iterator[UnitBatch[Reads]]:
-    connection.execute(_RATES)
+def _users(connection: Any, given: Given, kind: str | None = None) -> Iterator[UnitBatch[Reads]]:
+    """Yield the reads of users and days, with positives of one kind or of any."""
+    of_kind = "" if kind is None else f" WHERE kind = {literal(kind)}"
+    connection.execute(_RATES.format(of_kind=of_kind))
+    by = () if kind is None and FEEDBACK in given.by else given.by
     while rows := connection.fetchmany(ROWS):
         users, days, reads, positives = zip(*rows, strict=True)
-        ids = [f"{user} {day}" for user, day in zip(users, days, strict=True)] if with_ids else ()
-        segments = [(day,) for day in days] if by_day else [()] * len(days)
+        ids = [f"{user} {day}" for user, day in zip(users, days, strict=True)]
+        segments = [tuple(day if name == DAY else kind or "" for name in by) for day in days]
         data = Reads(np.array(reads, np.int64), np.array(positives, np.int64))
-        yield batch_of(data, users, segments, ids)
+        yield batch_of(data, users, segments, ids if given.per_list else ())
