@@ -1,8 +1,13 @@
 """Experiments of the service: the sentence, the gate, and scorecards of stored partitions."""
 
+import dataclasses
+
 import pytest
 
-from streameval.experiments.words import Scorecard, gate, sentences, warnings
+from streameval.core.definition import Definition
+from streameval.core.experiments.definition import Experiment
+from streameval.core.experiments.sums import ArmSums
+from streameval.experiments.words import Scorecard, gate, remarks, scorecards, sentences, warnings
 
 JANUARY_31 = 1_769_817_600_000
 ABOUT = "(since 31 January, 182,000 users)"
@@ -110,3 +115,18 @@ def test_users_that_cannot_be_trusted_are_warned_of():
 )
 def test_the_gate_fails_for_what_is_worse_or_not_to_be_trusted(card, judged):
     assert gate(card) == judged
+
+
+def test_a_late_experiment_says_which_slates_do_not_count():
+    plan = Experiment("e", "variant", "A", "ndcg@10", since=JANUARY_31)
+    definition = Definition(experiments=(plan,))
+    late = JANUARY_31 + 15 * 3_600_000
+    for experiment, counts_from, said in (
+        (plan, late, "Slates before 31 January 15:00 UTC do not count"),
+        (plan, JANUARY_31, None),
+        (plan, JANUARY_31 - 1, None),
+        (plan, None, None),
+        (dataclasses.replace(plan, since=None), late, None),
+    ):
+        (card,) = scorecards(definition, [ArmSums(experiment, counts_from)], {})
+        assert [remark.partition(": ")[0] for remark in remarks(card)] == ([said] if said else [])

@@ -109,6 +109,32 @@ def test_the_scorecard_survives_kills_of_workers_leader_and_redis():
             compare(workers, wanted)
 
 
+def test_a_late_experiment_is_filled_from_outcome_files_whatever_is_killed(tmp_path):
+    """It is configured when its slates are in files already; the stream stands still from then."""
+    settings = SETTINGS | {"outcomes": str(tmp_path), "checkpoint_interval": "1s"}
+    topic = "late"
+    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
+        service.create_topic(kafka.port, topic, PARTITIONS)
+        service.produce(kafka.port, topic, traffic(7, EVENTS, tail=0.05, step=2_000))
+        log, ends = service.read_log(kafka.port, topic, PARTITIONS)
+        with service.Worker(kafka.port, redis.url, topic, **settings) as before:
+            service.wait_until_read(redis.url, topic, ends)
+            assert before.stop() == 0, before.logged()[-3000:]
+        since = [one | {"since": "2020-01-01T00:00:00Z"} for one in EXPERIMENTS]
+        with service.Worker(kafka.port, redis.url, topic, **settings, experiments=since) as worker:
+            for kills in range(3):
+                service.wait_for(
+                    lambda kills=kills: worker.logged().count(" counts from ") > kills,
+                    60,
+                    "an hour is filled",
+                )
+                sleep(random.Random(kills).uniform(0, 1.5))
+                worker.kill()
+                worker.start()
+            wanted = replayed(worker.definition, log)
+            compare([worker], wanted)
+
+
 def compare(workers, wanted):
     """The terminal, the pages of both workers and the series of the leader say what is `wanted`."""
     for name in ("ranker", "until"):

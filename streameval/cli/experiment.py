@@ -48,13 +48,15 @@ def print_scorecard(card: Scorecard) -> None:
     """Print the sentences, and the rows of the named figures as a table."""
     from rich.console import Console
 
-    from streameval.experiments.words import sentences, warnings
+    from streameval.experiments.words import remarks, sentences, warnings
 
     console = Console(soft_wrap=True, highlight=False)
     for sentence in sentences(card) or ["No arm has a final slate yet."]:
         console.print(sentence, markup=False)
     for warning in warnings(card):
         console.print(warning, markup=False, style="bold red")
+    for remark in remarks(card):
+        console.print(remark, markup=False)
     console.print(_table(card))
 
 

@@ -14,11 +14,9 @@ from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import Definition
@@ -147,16 +145,13 @@ def read_arms(
     Rows without a value of the column take no part. `with_rates`: keep what `positive_rate` needs.
     Raises `InputError`, `UnreachableError`.
     """
-    # The arm is the only label that the slates are given.
-    narrowed = replace(definition, dimensions=(), experiments=(experiment,))
-    segments = Segments((), 1, definition.segment_span, 1)
-    consumer = ExperimentSums(narrowed, segments, [one(narrowed) for one in AGGREGATES])
+    consumer = consumer_of(definition, experiment)
     made = OutcomeSlates(definition)
     users, rates = UserArms(), UserRates(len(definition.kinds)) if with_rates else None
     files = [file for file in files_of(paths) if _overlaps(file, experiment)]
-    columns = [*_COLUMNS, *([] if column is None else [column])]
-    for record in record_batches(files, columns, advance, optional=_OPTIONAL):
-        slates = list(_slates(record, column, made, experiment))
+    begin, end = consumer.arm_sums[0].bounds
+    for record in arm_batches(files, column, advance):
+        slates = list(slates_of(record, column, made, begin, end))
         consumer.add(slates)
         # Beyond the bound of arms, those that files name first have room.
         consumer.settle()
@@ -166,6 +161,23 @@ def read_arms(
                 rates.add(_arm(slate), slate)
     (sums,) = consumer.arm_sums
     return Arms(definition, sums, users, rates, list(_notes(made)))
+
+
+def consumer_of(definition: Definition, experiment: Experiment) -> ExperimentSums:
+    """Return empty sums of one experiment, for slates of `slates_of`."""
+    # The arm is the only label that the slates are given.
+    narrowed = replace(definition, dimensions=(), experiments=(experiment,))
+    segments = Segments((), 1, definition.segment_span, 1)
+    return ExperimentSums(narrowed, segments, [one(narrowed) for one in AGGREGATES])
+
+
+def arm_batches(files: Sequence[str], column: str | None, advance: Advance) -> Iterator[Any]:
+    """Yield the rows of files as Arrow batches with what `slates_of` needs.
+
+    Raises `InputError`, `UnreachableError`.
+    """
+    columns = [*_COLUMNS, *([] if column is None else [column])]
+    return record_batches(files, columns, advance, optional=_OPTIONAL)
 
 
 def _overlaps(file: str, experiment: Experiment) -> bool:
@@ -179,12 +191,12 @@ def _overlaps(file: str, experiment: Experiment) -> bool:
     return (until is None or begin < until) and (since is None or begin + _HOUR_MS > since)
 
 
-def _slates(
-    record: Any, column: str | None, made: OutcomeSlates, experiment: Experiment
+def slates_of(
+    record: Any, column: str | None, made: OutcomeSlates, begin: int, end: int
 ) -> Iterator[Slate]:
-    """Yield the slates of an Arrow batch that belong to the experiment and have an arm."""
+    """Yield the slates of an Arrow batch that have an arm, with a time from `begin` to `end`."""
     times = record.column("time").cast(pa.int64()).to_numpy()
-    chosen = _between(times, experiment)
+    chosen = (times >= begin) & (times < end)
     if column is not None:
         named = pc.not_equal(pc.fill_null(record.column(column), ""), "")
         chosen &= named.to_numpy(zero_copy_only=False)
@@ -220,15 +232,6 @@ def _slates(
             fallback=fallback,
             latency_ms=latency,
         )
-
-
-def _between(times: Ints, experiment: Experiment) -> npt.NDArray[np.bool_]:
-    chosen = np.ones(len(times), np.bool_)
-    if experiment.since is not None:
-        chosen &= times >= experiment.since
-    if experiment.until is not None:
-        chosen &= times < experiment.until
-    return chosen
 
 
 def _feedback(column: Any) -> Iterator[Sequence[FeedbackOutcome]]:

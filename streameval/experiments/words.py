@@ -34,7 +34,8 @@ class Scorecard:
     """What is known of an experiment so far.
 
     `rows` and `split` are its rows of the sections `experiments` and `splits`. `since` is the time
-    (ms) from which slates count; None before the first. `named_arms` are those of the split.
+    (ms) from which slates count; None before the first. `counts_from` is set where it is later than
+    the experiment wants, which was configured late. `named_arms` are those of the split.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Scorecard:
     rows: Sequence[Row]
     split: Row
     named_arms: Sequence[str]
+    counts_from: int | None = None
 
     @property
     def is_mismatched(self) -> bool:
@@ -71,6 +73,7 @@ def scorecards(
                 list(scorecard(definition, arms, counts)),
                 split(experiment, counts),
                 experiment.named_arms,
+                _late(arms),
             )
         )
     return cards
@@ -89,9 +92,17 @@ def document_of(card: Scorecard) -> dict[str, Any]:
         "since": card.since,
         "sentences": sentences(card),
         "warnings": warnings(card),
+        "remarks": remarks(card),
         "experiments": list(card.rows),
         "splits": [card.split],
     }
+
+
+def _late(arms: ArmSums) -> int | None:
+    """Return the time from which an experiment counts that should have counted before."""
+    since = arms.experiment.since
+    is_late = since is not None and arms.counts_from is not None and arms.counts_from > since
+    return arms.counts_from if is_late else None
 
 
 Outcome = Literal["passed", "failed", "open"]
@@ -143,6 +154,20 @@ def warnings(card: Scorecard) -> list[str]:
         listed = ", ".join(f"{arm} ({count:,} users)" for arm, count in sorted(strange.items()))
         found.append(f"The split does not name the arm {listed}.")
     return found
+
+
+def remarks(card: Scorecard) -> list[str]:
+    """Return a sentence on the slates that an experiment lacks that was configured late."""
+    if card.counts_from is None:
+        return []
+    moment = datetime.fromtimestamp(card.counts_from / 1000, UTC)
+    time = f"{moment.day} {moment:%B %H:%M} UTC"
+    return [
+        (
+            f"Slates before {time} do not count: the experiment was configured later, and outcome"
+            " files have not given any."
+        )
+    ]
 
 
 def metric_name(metric: str) -> str:

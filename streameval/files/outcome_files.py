@@ -41,9 +41,20 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyarrow import fs
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import Outcome, Span
-from streameval.files.locations import Location, listed, opened, reaching, redacted, require_bucket
+from streameval.files.locations import (
+    Location,
+    is_uri,
+    joined,
+    listed,
+    opened,
+    reaching,
+    read,
+    redacted,
+    require_bucket,
+    said,
+)
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -343,6 +354,49 @@ class OutcomeFolder:
                         removed += 1
         return removed
 
+    def hours(self, begin: int, end: int) -> list[int]:
+        """Find the hours (ms) that may have rows with a time from `begin` to `end`, newest first.
+
+        A row stands in the hour of its time.
+        """
+        with self._reaching():
+            found = [_begin_of(path) for path in self._hours(_hour(begin))]
+        return sorted((hour for hour in found if hour < end), reverse=True)
+
+    def names(self, partition: int, hour: int) -> list[str]:
+        """Name the visible files of a partition in the hour that begins at `hour` (ms)."""
+        folder = _hour(hour)
+        with self._reaching():
+            below = [info.base_name for info in listed(self._files, f"{self._base}/{folder}")]
+        return [
+            joined(self.root, f"{folder}/{name}")
+            for name in below
+            if (span := Span.parse(name)) is not None and span.partition == partition
+        ]
+
+    def fits(self, name: str, column: str) -> bool:
+        """Whether a file has rows as this folder writes them today, with users by their ids.
+
+        These are rows of the same definition, with a column of that name. Raises `InputError` for a
+        file that is damaged, `UnreachableError`.
+        """
+        if self._user is not None:
+            return False
+        file, _ = read(name)
+        try:
+            schema = pa.parquet.read_schema(file)
+        except (pa.ArrowException, OSError) as error:
+            wrong = UnreachableError if is_uri(name) else InputError
+            raise wrong(f"{redacted(name)}: {said(error, name)}") from error
+        about, ours = (
+            json.loads(metadata or "{}").get("definition")
+            for metadata in (
+                (schema.metadata or {}).get(b"streameval"),
+                self._metadata["streameval"],
+            )
+        )
+        return column in schema.names and about == ours
+
     def unpublished(self, partition: int) -> list[str]:
         """Find the spans that were written hours ago and are not visible."""
         with self._reaching():
@@ -436,3 +490,9 @@ class OutcomeFolder:
 
 def _hour(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("dt=%Y-%m-%d/hour=%H")
+
+
+def _begin_of(folder: str) -> int:
+    """Return when the hour of a folder begins (ms); `_hour` names them."""
+    day, hour = (part.partition("=")[2] for part in folder.split("/")[-2:])
+    return round(datetime.fromisoformat(f"{day}T{hour}:00:00+00:00").timestamp() * 1000)

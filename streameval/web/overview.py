@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from streameval.core.figures import Figures, Row, Segment
 from streameval.core.metrics import RANKING
-from streameval.experiments.words import Scorecard, metric_name, sentences, warnings
+from streameval.experiments.words import Scorecard, metric_name, remarks, sentences, warnings
 from streameval.web.status import CheckStatus, PartitionStatus, ServiceStatus
 
 RELOAD_SECONDS: Final = 5
@@ -144,13 +144,14 @@ def _experiments(cards: Sequence[Scorecard]) -> str:
 def _experiment(card: Scorecard) -> str:
     said = "".join(f"<p class=said>{escape(sentence)}</p>" for sentence in sentences(card))
     trouble = "".join(f"<p class='part bad'>{escape(warning)}</p>" for warning in warnings(card))
+    left_out = "".join(f"<p class=part>{escape(remark)}</p>" for remark in remarks(card))
     users = ", ".join(f"{escape(arm)} {count:,}" for arm, count in card.split["users"].items())
     named = [row for row in card.rows if row["role"] != "exploratory"]
     more = (
         " Exploratory figures are on the leader's /metrics." if len(named) < len(card.rows) else ""
     )
     return (
-        f"<h2>Experiment {escape(card.name)}</h2>{said}{trouble}"
+        f"<h2>Experiment {escape(card.name)}</h2>{said}{trouble}{left_out}"
         + _table(("metric", "role", "arm"), _COMPARISON, (_compared(row) for row in named))
         + f"<p class=dim>Bounds of the difference hold at all looks together. Users in one arm"
         f" only: {users}; in several: {card.split['crossed_users']:,}.{more}</p>"

@@ -31,6 +31,7 @@ from streameval.base.limits import (
 )
 from streameval.core.checkpoint import Checkpoint, pieces
 from streameval.core.events import LATE, Event, EventDecoder, TooLarge
+from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import Visit
 from streameval.core.ledger import SegmentChanges, UserDelta
 from streameval.core.outcome import Outcome, Span
@@ -120,6 +121,7 @@ class AssignedPartition:
     checkpoint_offset: int | None = None
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
+    filled: set[str] = field(default_factory=set)  # keys of experiments: no file gives more
     _last: tuple[int, int, bytes | None, bytes | None] | None = None
     _unpublished: list[str] = field(default_factory=list)
     _backlog: deque[Records] = field(default_factory=deque)
@@ -132,6 +134,7 @@ class AssignedPartition:
     _dead_letter_bytes: int = 0
     _key_mismatches: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
+    _unsaved_fill: bool = False
 
     def __post_init__(self) -> None:
         """Begin to restore where the state is behind the stored offset."""
@@ -173,8 +176,10 @@ class AssignedPartition:
 
     @property
     def unsaved(self) -> bool:
-        """Whether records were applied that no checkpoint covers."""
-        return not self.restoring and (self._began is not None or self.next_offset > self.saved)
+        """Whether records were applied, or slates filled in, that no checkpoint covers."""
+        return not self.restoring and (
+            self._began is not None or self.next_offset > self.saved or self._unsaved_fill
+        )
 
     def take(self, records: Records) -> None:
         """Queue records just read."""
@@ -342,6 +347,21 @@ class AssignedPartition:
             pending.pieces = None
             self.held = False
 
+    @property
+    def can_fill(self) -> bool:
+        """Whether `fill` may be called: nothing is under way, and visits do not pile up."""
+        many = self.state.experiments.untaken >= MAX_BATCH_VISITS
+        return not (self.restoring or self.held or many)
+
+    def fill(self, found: ArmSums, visits: Sequence[Visit], begin: int) -> None:
+        """Fill slates of outcome files into an experiment, see `ExperimentSums.fill`.
+
+        The next checkpoint has all of it, or none where it does not count.
+        """
+        assert not self.held, "a checkpoint is of one state"
+        self.state.experiments.fill(found, visits, begin)
+        self._unsaved_fill = True
+
     def _mark_last(self) -> RecordMark | None:
         """Return the mark of the last record applied since the last commit; None where none was."""
         last, self._last = self._last, None
@@ -371,6 +391,7 @@ class AssignedPartition:
             self._unpublished.append(span.name)
         steps = pieces(self.state, f"{self.next_offset}-{token}", list(self._unpublished))
         self.saved = self.checkpoint_offset = self.next_offset
+        self._unsaved_fill = False
         return steps, span, partial(self.state.outcomes_of, slates)
 
     def _tally(self, seconds: float) -> Tally:

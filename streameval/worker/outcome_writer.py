@@ -52,6 +52,15 @@ class Files(Protocol):
     def unpublished(self, partition: int) -> list[str]:
         """Find the spans that were written hours ago and are not visible."""
 
+    def hours(self, begin: int, end: int) -> list[int]:
+        """Find the hours that may have rows between two times, newest first."""
+
+    def names(self, partition: int, hour: int) -> list[str]:
+        """Name the visible files of a partition in an hour."""
+
+    def fits(self, name: str, column: str) -> bool:
+        """Whether a file has rows as they are written today, with users by their ids."""
+
 
 def open_files(settings: Settings) -> Files | None:
     """Make the folder that the settings name, if any; nothing is touched yet."""

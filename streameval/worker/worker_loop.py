@@ -50,6 +50,7 @@ from streameval.worker.assigned_partition import (
     PendingCommit,
     settle,
 )
+from streameval.worker.experiment_fill import ExperimentFill
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
@@ -107,6 +108,7 @@ class Ingest:
         self.definition = settings.definition()
         self.event_log = event_log
         self.store = store
+        self._outcomes = outcomes
         self.outcome_writer = OutcomeWriter(outcomes, store)
         self.counters = ProcessCounters(self.definition)
         self.partitions: dict[int, AssignedPartition] = {}
@@ -165,6 +167,9 @@ class Ingest:
             self._spawn(self._tell_group())
             if self.definition.experiments:
                 self._spawn(self._judge())
+            if self.definition.experiments and self._outcomes is not None:
+                fill = ExperimentFill(self._outcomes, self.definition, self.partitions)
+                self._spawn(fill.run())
             while not self._stopping.is_set():
                 await self._turn()
                 if self._failure is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -127,6 +127,14 @@ def _time(time: int | None) -> int:
     return NEVER if time is None else time
 
 
+class Gap(NamedTuple):
+    """Slates that the sums of an experiment lack: those with a time from `begin` to `end` (ms)."""
+
+    experiment: Experiment
+    begin: int
+    end: int
+
+
 class ExperimentSums:
     """The sums of all experiments of a definition, over the final slates of one partition.
 
@@ -175,6 +183,43 @@ class ExperimentSums:
             for arm in sorted(times, key=lambda arm: (times[arm], arm)):
                 self._add(arms, arms.admitted(arm), waiting[arm])
             waiting.clear()
+
+    def gaps(self) -> list[Gap]:
+        """Return what experiments lack that began before the state knew them.
+
+        These slates were final then, and nothing before `since` is wanted. A field that is no
+        dimension is known from the time on at which it was read first.
+        """
+        gaps = []
+        for arms in self.arm_sums:
+            experiment, end = arms.experiment, arms.counts_from
+            if end is None or experiment.since is None:
+                continue
+            begin = max(experiment.since, _time(self._known_from.get(experiment.arm)))
+            if experiment.until is not None:
+                end = min(end, experiment.until)
+            if begin < end:
+                gaps.append(Gap(experiment, begin, end))
+        return gaps
+
+    def fill(self, found: ArmSums, visits: Iterable[Visit], begin: int) -> None:
+        """Add all slates of a gap from `begin` (ms) to its end, with the visits of their users.
+
+        From then on the experiment counts from `begin`, so that no slate can be added twice.
+        """
+        (arms,) = (one for one in self.arm_sums if one.experiment.key == found.experiment.key)
+        assert arms.counts_from is not None, "nothing is missing"
+        assert begin < arms.counts_from, "they are counted"
+        names = {arm: arms.admitted(arm) for arm in sorted(found.sums)}
+        for arm, name in names.items():
+            sums = arms.of(name, self._worths.rows)
+            sums += found.sums[arm]
+            self._worths.carry(sums)
+        for visit in visits:
+            self.visits[visit._replace(arm=names[visit.arm])] = None
+        arms.counts_from = begin
+        both = [time for time in (arms.earliest, found.earliest) if time is not None]
+        arms.earliest = min(both, default=None)
 
     @property
     def untaken(self) -> int:
@@ -321,6 +366,12 @@ class Worths:
                 # The lower half stays below 2**30: equal sums have equal bits.
                 sums[row, cluster] += (micro >> HALF) + (low >> HALF)
                 sums[row + 1, cluster] = low & LOW
+
+    def carry(self, sums: Ints) -> None:
+        """Bring the lower halves of values below 2**30, where they are sums of two."""
+        for row in self._halves.values():
+            sums[row] += sums[row + 1] >> HALF
+            sums[row + 1] &= LOW
 
     def _columns_of(self, slates: Sequence[Slate]) -> Ints:
         """Return the rows of each slate, int64 (slates, rows), without values and latencies."""
