@@ -1,10 +1,13 @@
 """The API on real servers: two workers give the figures of the whole topic, and the same ones."""
 
+import asyncio
 import json
 import math
 import random
+import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -12,16 +15,25 @@ from collections import Counter
 import pytest
 import servers
 import service
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from streameval.config.load import load
+from streameval.store.shared_store import SharedStore
+from streameval.web.whole_topic import WholeTopic
+from streameval.worker.history_job import HistoryJob
 
 pytestmark = pytest.mark.servers
 
 SLIDE = 600_000
 END = 1_700_000_400_000 // SLIDE * SLIDE + 60_000  # figures stay for nine minutes of idling
+TOKEN = "a token of sixteen characters or more"
 SETTINGS = {
     "attribution_window": "5m",
     "windows": [{"size": "30m", "slide": "10m"}, {"size": "2h", "slide": "10m"}],
     "positives": ["click", {"kind": "purchase", "value": "sum"}],
     "session_timeout": "6s",
+    "user_token": TOKEN,
     "experiments": [
         {
             "name": "ranker",
@@ -61,6 +73,21 @@ def events(count=1_500, users=300):
 
 
 def get(worker, path, **headers):
+    """Status, headers and document of a path of the API, which is as the API describes itself."""
+    status, fields, document = ask(worker, path, **headers)
+    _, _, described = ask(worker, "/openapi.json")
+    get_ = next(
+        paths["get"]
+        for pattern, paths in described["paths"].items()
+        if re.fullmatch(re.sub(r"{\w+}", "[^/]+", f"{pattern}"), f"/api/v1{path.split('?')[0]}")
+    )
+    if document is not None:
+        schema = get_["responses"][str(status)]["content"]["application/json"]["schema"]
+        Draft202012Validator(schema | {"components": described["components"]}).validate(document)
+    return status, fields, document
+
+
+def ask(worker, path, **headers):
     """Status, headers and document of a path of the API."""
     url = f"http://127.0.0.1:{worker.port}/api/v1{path}"
     try:
@@ -115,7 +142,9 @@ def complete(worker, wanted):
 
     def read():
         found["last"] = get(worker, "/figures")
-        return found["last"][2].get("events") == wanted["events"]
+        document = found["last"][2]
+        read = document.get("events") == wanted["events"]
+        return read and of(document, "lists") == of(wanted, "lists")
 
     service.wait_for(read, 60, f"{found} has the whole log")
     return found["last"]
@@ -186,9 +215,8 @@ def test_experiments_are_those_of_the_command(running):
     command = [sys.executable, "-m", "streameval", "experiment", "ranker", "--json"]
     command += ["--config", workers[0].config]
     printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    assert get(workers[1], "/experiments/ranker")[2] == printed
-    status, _, error = get(workers[0], "/experiments/absent")
-    assert (status, error) == (404, {"error": "no experiment has this name: ranker"})
+    card = get(workers[1], "/experiments/ranker")[2]
+    assert {name: part for name, part in card.items() if name != "history"} == printed
 
 
 def test_health_is_that_of_all_workers(running):
@@ -215,14 +243,104 @@ def test_checks_are_empty_where_none_are_configured(running):
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
+        ("/history?hours=25", 400, "hours: write a number from 1 to 24"),
+        ("/history?section=ranks", 400, "section: write one of rates, ranking, values, lists"),
+        ("/experiments/absent", 404, "no experiment has this name: ranker"),
         ("/figures?window=1h", 400, "window: write one of 30m, 2h"),
         ("/figures?basis=x", 400, "basis: write one of live, matured, nowcast"),
         ("/figures?bases=live", 400, "unknown parameter: /api/v1/figures has window, basis"),
         ("/health?a=b", 400, "unknown parameter: /api/v1/health has no parameters"),
-        ("/nothing", 404, "no such path: /api/v1/openapi.json lists all of them"),
     ],
 )
 def test_a_bad_request_gets_one_line(running, path, status, said):
     workers, _ = running
     answer = get(workers[0], path)
     assert (answer[0], answer[2]) == (status, {"error": said})
+
+
+def test_a_path_that_does_not_exist_names_the_description(running):
+    workers, _ = running
+    status, _, error = ask(workers[0], "/nothing")
+    assert status == 404
+    assert error == {"error": "no such path: /api/v1/openapi.json lists all of them"}
+
+
+def test_the_description_is_openapi(running):
+    workers, _ = running
+    (_, headers, described), (_, _, same) = (ask(worker, "/openapi.json") for worker in workers)
+    OpenAPIV31SpecValidator(described).validate()
+    assert headers["Content-Type"] == "application/json"
+    assert described == same
+    named = [
+        parameter["name"]
+        for parameter in described["paths"]["/api/v1/history"]["get"]["parameters"]
+    ]
+    assert named == ["section", "figure", "window", "basis", "hours", "variant", "kind", "k"]
+
+
+def test_a_user_is_for_who_has_the_token(running):
+    workers, wanted = running
+    complete(workers[0], wanted)
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    for worker in workers:
+        status, headers, said = get(worker, "/users/u7")
+        assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert said["error"].startswith("send the header Authorization")
+        assert get(worker, "/users/u7", Authorization=f"Bearer {TOKEN}x")[0] == 401
+        assert get(worker, "/users/u7", Authorization=f"Basic {TOKEN}")[0] == 401
+        assert get(worker, "/users/nobody", **right)[0] == 404
+        command = [sys.executable, "-m", "streameval", "user", "u7", "--json"]
+        command += ["--config", worker.config]
+        printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        assert get(worker, "/users/u7", **right)[2] == printed
+        assert TOKEN not in worker.logged()
+
+
+def test_changes_are_told_as_they_come(running):
+    workers, _ = running
+    url = f"http://127.0.0.1:{workers[0].port}/api/v1/stream?window=2h"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        lines = [answer.readline().decode().strip() for _ in range(6)]
+    assert lines[:3] == ["retry: 1000", "", "event: changed"]
+    assert re.fullmatch(r"id: [0-9a-f]{16}", lines[3])
+    assert lines[4:] == ["data: {}", ""]
+
+
+def test_the_history_has_the_figures_of_its_minute(running):
+    """The leader's job, as it runs each minute, and what both workers say of it."""
+    workers, wanted = running
+    complete(workers[0], wanted)
+    now = time.time()
+
+    async def remember():
+        settings = load(workers[0].config)
+        store = SharedStore(settings.redis_url, settings.group, settings.topic, ("click",))
+        definition = settings.definition()
+        job = HistoryJob(store, WholeTopic(store, definition, lambda: 4), definition)
+        try:
+            await job.turn(now // 60 * 60 + 30, [])
+        finally:
+            await store.close()
+
+    asyncio.run(remember())
+    path = "/history?window=2h&basis=matured&kind=click&figure=positives_per_impression&hours=1"
+    charts = [get(worker, path)[2] for worker in workers]
+    rows = {
+        row["variant"]: row
+        for row in wanted["rates"]
+        if (row["window"], row["basis"], row["feedback"]) == ("2h", "matured", "click")
+    }
+    for found in charts:
+        assert [series["labels"]["variant"] for series in found["series"]] == ["A", "B"]
+        for series in found["series"]:
+            row = rows[series["labels"]["variant"]]
+            value = row["positives_per_impression"]
+            assert series["value"][-1] == pytest.approx(value, rel=1e-6)
+            reach = 1.97 * row["positives_per_impression_stderr"]
+            assert series["low"][-1] == pytest.approx(value - reach, rel=0.02)
+            assert series["high"][-1] == pytest.approx(value + reach, rel=0.02)
+        assert len(found["times"]) == len(found["series"][0]["value"])
+    status, _, error = get(workers[0], "/history?figure=clicks")
+    assert status == 400
+    assert error["error"].startswith("figure: write one of impressions, ")

@@ -144,6 +144,12 @@ MAX_CONNECTIONS: Final = 128
 # Integers of one window and basis that a partition shares with the other workers: 0.5 MB packed, in
 # 25 ms. It is 200 segments of any size under the default definition.
 MAX_SHARED_SUMS: Final = 1_500_000
+# Points of a history: a day of minutes. With three windows on three bases, and points of the
+# largest size, it takes 53 MB of Redis; with 2 variants it takes 10 MB.
+HISTORY_POINTS: Final = 1_440
+MAX_POINT_BYTES: Final = 4_096
+# Clients that wait for changes at a time, each a connection: people at a page.
+MAX_LISTENERS: Final = 32
 
 
 assert 0 < MIN_TS < MAX_TS, "events lie in a range of times"
@@ -162,4 +168,5 @@ assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
 assert MAX_VALUE * MICRO < 2**60, "values are added up in two halves of 30 bits"
 assert MAX_RANK <= MAX_EVALUATED_RANK, "every rank of a stream can be evaluated"
 assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
+assert MAX_LISTENERS < MAX_CONNECTIONS, "scrapers and probes have connections left"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

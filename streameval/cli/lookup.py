@@ -34,7 +34,5 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
             f"nothing is stored of the user {user_id!r} in group {settings.group}: "
             "check the id, or wait until a worker has committed"
         )
-    # An experiment that ended, or began anew since, has its arms under its key.
     names = {experiment.key: experiment.name for experiment in definition.experiments}
-    arms = {names.get(key, key): found for key, found in counters.arms.items()}
-    return {"user_id": user_id, **counters._asdict(), "arms": arms}
+    return counters.document(user_id, names)

@@ -60,7 +60,7 @@ PREFIX: Final = "STREAMEVAL_"
 """The beginning of an environment variable's name."""
 
 DEFAULT_TOPIC: Final = "recsys-events"
-SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize")
+SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize", "user_token")
 """The keys that may also stand in a file; no output contains them."""
 
 # The options that a URL of Redis may carry; files are PEM.
@@ -382,6 +382,12 @@ class Settings(BaseSettings):
     listen: Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)] = Field(
         "127.0.0.1:8080",
         description="The address of the pages and /metrics; port 0: any free port.",
+    )
+    user_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="The token that [`/api/v1/users/ID`](api.md#users) asks for; null: nobody may"
+        " ask for a user.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="The lowest level that is logged."

@@ -9,6 +9,8 @@
                                                     and JSON, by the name of the worker
   streameval:{g:t}:report:<name>    hash    1 d     what the leader reports, such as the last
                                                     checks: its fencing token, and JSON
+  streameval:{g:t}:history:<name>   hash    the     a ring of points (`web.history`): by slot, the
+                                            ring's  number of a point in 8 bytes, and the point
 
 Nothing here is needed to count: losing all of it costs a minute of figures, and the history. Times
 are of Redis' clock. Sums are a function of the log up to their offset and of T, so those of a later
@@ -22,6 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from streameval.base.limits import HISTORY_POINTS
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import PackedSums
 
@@ -30,6 +33,8 @@ ASKED_TTL_MS: Final = 30_000
 # A worker says something of itself every few seconds.
 WORKER_TTL_MS: Final = 30_000
 REPORT_TTL_MS: Final = 86_400_000
+# Bytes of the number of a point.
+_NUMBER: Final = 8
 
 _PUBLISH: Final = """
 local function newer(one, other) return one and tonumber(one) > tonumber(other) end
@@ -156,6 +161,29 @@ class SharedStore(RedisStateStore):
         key = self._group_key(f"report:{name}")
         value: bytes | None = await self._once(lambda: self._raw("HGET", key, "value"))
         return None if value is None else value.decode()
+
+    async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
+        """Add a point to a history, in place of the one that is `HISTORY_POINTS` older.
+
+        Numbers of points rise by one each `period` (ms).
+        """
+        key = self._group_key(f"history:{name}")
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hset(key, str(number % HISTORY_POINTS), number.to_bytes(_NUMBER, "big") + point)
+        pipeline.pexpire(key, (HISTORY_POINTS + 60) * period)
+        await self._once(pipeline.execute)
+
+    async def history(self, name: str, first: int, last: int) -> list[bytes]:
+        """Return the points of a history with numbers from first to last, in their order."""
+        key = self._group_key(f"history:{name}")
+        numbers = range(max(first, last - HISTORY_POINTS + 1), last + 1)
+        fields = [str(number % HISTORY_POINTS) for number in numbers]
+        found: list[bytes | None] = await self._once(lambda: self._raw("HMGET", key, *fields))
+        return [
+            point[_NUMBER:]
+            for number, point in zip(numbers, found, strict=True)
+            if point is not None and int.from_bytes(point[:_NUMBER], "big") == number
+        ]
 
     def _group_key(self, rest: str) -> str:
         return f"streameval:{{{self._scope}}}:{rest}"

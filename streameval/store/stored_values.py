@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,14 @@ class UserCounters(NamedTuple):
     first_ts: int
     last_ts: int
     arms: dict[str, list[str]]
+
+    def document(self, user_id: str, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return plain values for JSON; `names` of experiments by key.
+
+        An experiment that ended, or began anew since, has its arms under its key.
+        """
+        arms = {names.get(key, key): found for key, found in self.arms.items()}
+        return {"user_id": user_id, **self._asdict(), "arms": arms}
 
 
 class Facts(NamedTuple):

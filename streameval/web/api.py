@@ -1,28 +1,37 @@
 """The API of a worker: what the page, notebooks and agents read, of the whole topic (docs/api.md).
 
 All of it is read-only and comes from Redis, so every worker of the group gives the same answers. It
-runs in the site's thread with connections of its own.
+runs in the site's thread with connections of its own. `openapi` describes it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 
 from streameval.base.errors import InputError, StreamevalError
+from streameval.base.limits import CONNECTION_SECONDS, MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.experiments.words import document_of
+from streameval.web import experiment_history, history
 from streameval.web.health import health
+from streameval.web.openapi import CHARTED, MAX_HOURS, PREFIX, filters, openapi
 from streameval.web.status import ServiceStatus
 from streameval.web.whole_topic import Document, SharedState, WholeTopic, document
 
-PREFIX: Final = "/api/v1"
-BASES: Final = ("live", "matured", "nowcast")
+# A stream of changes ends before its connection does; browsers connect again by themselves.
+STREAM_SECONDS: Final = CONNECTION_SECONDS - 5
+LOOK_SECONDS: Final = 2.0
+# Charts that are kept until the next minute: those of the people at a page.
+KEPT_CHARTS: Final = 64
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -32,36 +41,75 @@ class Described(Protocol):
     status: ServiceStatus
 
 
-class NotFoundError(StreamevalError):
-    """What a request names does not exist."""
+class StatusError(StreamevalError):
+    """An error with a status of HTTP of its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Api:
-    """The handlers of the API."""
+    """The handlers of the API. Without a `user_token` nobody may ask for a user."""
 
-    def __init__(self, described: Described, definition: Definition, store: SharedState) -> None:
+    def __init__(
+        self,
+        described: Described,
+        definition: Definition,
+        store: SharedState,
+        user_token: str | None = None,
+    ) -> None:
         self._described, self._definition, self._store = described, definition, store
+        self._user_token = user_token
+        self._listeners = 0
+        self._charts: dict[tuple[Any, ...], Document] = {}
+        self._charting = asyncio.Lock()
+        self._openapi = document(openapi(definition))
         self._topic = WholeTopic(store, definition, lambda: described.status.topic_partitions)
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
         routes = {
             "/figures": self.figures,
+            "/history": self.history,
             "/experiments": self.experiments,
             "/experiments/{name}": self.experiment,
             "/checks": self.checks,
             "/health": self.health,
+            "/users/{id:.+}": self.user,
+            "/openapi.json": self.openapi,
         }
         for path, handler in routes.items():
             app.router.add_get(f"{PREFIX}{path}", _answered(handler))
+        app.router.add_get(f"{PREFIX}/stream", self.stream)
         app.router.add_get(f"{PREFIX}/{{rest:.*}}", _answered(self.unknown))
 
     async def figures(self, request: web.Request) -> Document:
         """Return the figures of all partitions."""
         _known(request, ("window", "basis"))
-        names = [window.name for window in self._definition.windows]
-        window, basis = _choice(request, "window", names), _choice(request, "basis", BASES)
+        window, basis = self._window(request), _choice(request, "basis", history.BASES)
         return await self._topic.figures(window, basis)
+
+    async def history(self, request: web.Request) -> Document:
+        """Return one figure over the last hours, with a series for each row that is asked for."""
+        rows = filters(self._definition)
+        _known(request, (*CHARTED, *rows))
+        section = _choice(request, "section", history.SECTIONS) or "rates"
+        figure = request.query.get("figure", "positives_per_impression")
+        window = self._window(request) or self._definition.windows[0].name
+        basis = _choice(request, "basis", history.BASES) or "live"
+        hours = _number(request, "hours", MAX_HOURS, 6)
+        wanted = {row: request.query[name] for name, row in rows.items() if name in request.query}
+        minute = int(time.time() // 60)
+        key = (minute, section, figure, window, basis, hours, *sorted(wanted.items()))
+        async with self._charting:
+            if key not in self._charts:
+                name = history.name_of(window, basis)
+                points = await self._store.history(name, minute - 60 * hours, minute)
+                found = await asyncio.to_thread(_chart, points, section, figure, wanted)
+                kept = [one for one in self._charts.items() if one[0][0] == minute]
+                self._charts = dict(kept[1 - KEPT_CHARTS :]) | {key: found}
+            return self._charts[key]
 
     async def experiments(self, request: web.Request) -> Document:
         """Return the scorecards of all experiments."""
@@ -69,15 +117,15 @@ class Api:
         return document({"experiments": self._cards()})
 
     async def experiment(self, request: web.Request) -> Document:
-        """Return the scorecard of one experiment."""
+        """Return the scorecard of one experiment, and its bounds over time."""
         _known(request, ())
         name = request.match_info["name"]
         cards = self._cards()
         for card in cards:
             if card["name"] == name:
-                return document(card)
+                return document(card | {"history": await self._bounds(name)})
         listed = ", ".join(card["name"] for card in cards) or "none is configured"
-        raise NotFoundError(f"no experiment has this name: {listed}")
+        raise StatusError(404, f"no experiment has this name: {listed}")
 
     async def checks(self, request: web.Request) -> Document:
         """Return how the checks of the newest checked snapshot ended."""
@@ -97,13 +145,82 @@ class Api:
         said = await self._store.workers()
         return document(health(self._described.status, said, round(time.time() * 1000)))
 
+    async def user(self, request: web.Request) -> Document:
+        """Return the lifetime counters of one user to whoever has the token."""
+        _known(request, ())
+        if self._user_token is None:
+            raise StatusError(403, "users are not shown: set user_token in the configuration")
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode(), self._user_token.encode())
+        if scheme.lower() != "bearer" or not same:
+            raise StatusError(401, "send the header Authorization: Bearer TOKEN, see user_token")
+        user_id = request.match_info["id"]
+        partitions = self._described.status.topic_partitions
+        found = await self._store.user(user_id, partitions)
+        if found is None:
+            raise StatusError(404, "nothing is stored of this user: check the id")
+        names = {each.key: each.name for each in self._definition.experiments}
+        return document(found.document(user_id, names))
+
+    async def openapi(self, request: web.Request) -> Document:
+        """Return the description of this API."""
+        _known(request, ())
+        return self._openapi
+
     async def unknown(self, _request: web.Request) -> Document:
         """Refuse a path that does not exist."""
-        raise NotFoundError(f"no such path: {PREFIX}/openapi.json lists all of them")
+        raise StatusError(404, f"no such path: {PREFIX}/openapi.json lists all of them")
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send an event whenever there are new figures; it carries nothing but their id."""
+        try:
+            _known(request, ("window",))
+            window = self._window(request)
+            if self._listeners >= MAX_LISTENERS:
+                raise StatusError(503, f"{MAX_LISTENERS} clients wait for changes: ask /figures")
+            version = await self._topic.version(window)
+        except StreamevalError as error:
+            return _failure(error)
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        response = web.StreamResponse(headers=headers)
+        self._listeners += 1
+        try:
+            await response.prepare(request)
+            await response.write(b"retry: 1000\n\n")
+            await self._tell(response, window, version, request.headers.get("Last-Event-ID"))
+        except (ConnectionError, StreamevalError):
+            pass  # the client has gone, or Redis has: it connects again
+        finally:
+            self._listeners -= 1
+        return response
+
+    async def _tell(
+        self, response: web.StreamResponse, window: str | None, version: str, known: str | None
+    ) -> None:
+        end = time.monotonic() + STREAM_SECONDS
+        while time.monotonic() < end:
+            if version != known:
+                await response.write(f"event: changed\nid: {version}\ndata: {{}}\n\n".encode())
+                known = version
+            await asyncio.sleep(LOOK_SECONDS)
+            version = await self._topic.version(window)
+
+    async def _bounds(self, experiment: str) -> list[dict[str, Any]]:
+        """Return the bounds of an experiment over time, older ones from the coarser history."""
+        (key,) = (each.key for each in self._definition.experiments if each.name == experiment)
+        points: list[bytes] = []
+        for period in experiment_history.RINGS:
+            last = round(time.time() * 1000) // period
+            name = experiment_history.name_of(key, period)
+            points += await self._store.history(name, 0, last)
+        return await asyncio.to_thread(experiment_history.over_time, points)
 
     def _cards(self) -> list[dict[str, Any]]:
         """Return the scorecards, which every worker makes of all partitions."""
         return [document_of(card) for card in self._described.status.scorecards]
+
+    def _window(self, request: web.Request) -> str | None:
+        return _choice(request, "window", [window.name for window in self._definition.windows])
 
 
 def _known(request: web.Request, names: Sequence[str]) -> None:
@@ -121,6 +238,24 @@ def _choice(request: web.Request, name: str, values: Sequence[str]) -> str | Non
     return given
 
 
+def _number(request: web.Request, name: str, most: int, default: int) -> int:
+    given = request.query.get(name, str(default))
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= most):
+        raise InputError(f"{name}: write a number from 1 to {most}")
+    return int(given[:9])
+
+
+def _chart(
+    points: Sequence[bytes], section: str, figure: str, wanted: Mapping[str, str]
+) -> Document:
+    """Return the document of a chart. Raises `InputError` for a figure that no point has."""
+    found = [point for point in map(history.unpack, points) if point is not None]
+    figures = sorted({name for point in found for name in point.sections[section].figures})
+    if figures and figure not in figures:
+        raise InputError(f"figure: write one of {', '.join(figures)}")
+    return document(history.chart(found, section, figure, wanted))
+
+
 def _answered(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:
     """Make a response of a document, with 304 for one that the client has, or of an error."""
 
@@ -128,12 +263,8 @@ def _answered(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
             found = await handler(request)
-        except InputError as error:
-            return failure(400, str(error))
-        except NotFoundError as error:
-            return failure(404, str(error))
         except StreamevalError as error:
-            return failure(503, str(error))
+            return _failure(error)
         known = request.headers.get("If-None-Match", "")
         headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
         if found.etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]:
@@ -143,7 +274,14 @@ def _answered(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:
     return answer
 
 
-def failure(status: int, message: str) -> web.Response:
+def _failure(error: StreamevalError) -> web.Response:
     """Make the response of an error: one line that says what to do."""
-    text = json.dumps({"error": " ".join(message.split())}, ensure_ascii=False)
-    return web.Response(text=f"{text}\n", status=status, content_type="application/json")
+    if isinstance(error, StatusError):
+        status = error.status
+    else:
+        status = 400 if isinstance(error, InputError) else 503
+    text = json.dumps({"error": " ".join(str(error).split())}, ensure_ascii=False)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.Response(
+        text=f"{text}\n", status=status, content_type="application/json", headers=headers
+    )

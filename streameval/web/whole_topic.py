@@ -19,9 +19,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from streameval.base.errors import UnreachableError
 from streameval.base.limits import OTHER
 from streameval.core.definition import Definition
-from streameval.core.figures import Segment, Sums, figures, merge
+from streameval.core.figures import Row, Segment, Sums, figures, merge
 from streameval.core.fingerprint import fingerprint
 from streameval.core.shared_sums import SharedSums, busiest, impressions_of, unpack
+from streameval.web import history
 
 # With the owners' own share at most 2 % of a worker's time, see docs/operations.md.
 SHARE: Final = 0.01
@@ -47,6 +48,13 @@ class Version(Protocol):
         """The time since they were written (ms)."""
 
 
+class User(Protocol):
+    """The lifetime counters of a user."""
+
+    def document(self, user_id: str, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return plain values for JSON; `names` of experiments by key."""
+
+
 class SharedState(Protocol):
     """The part of the store that workers read of each other."""
 
@@ -61,8 +69,14 @@ class SharedState(Protocol):
     async def sums(self, partition: int, window: str) -> bytes | None:
         """Read the packed sums of a partition."""
 
+    async def history(self, name: str, first: int, last: int) -> list[bytes]:
+        """Return the points of a history with numbers from first to last, in their order."""
+
     async def workers(self) -> Mapping[str, tuple[int, str]]:
         """Return what each worker said of itself, and how long ago (ms)."""
+
+    async def user(self, user_id: str, partitions: int) -> User | None:
+        """Look up the counters of one user."""
 
     async def reported(self, name: str) -> str | None:
         """Return what the leader reported last."""
@@ -99,6 +113,7 @@ class WholeTopic:
         self._store, self._definition, self._partitions = store, definition, partitions
         self._fingerprint = fingerprint(definition)
         self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._seen: dict[str, tuple[float, str]] = {}
         self._busy = asyncio.Lock()
 
     async def figures(self, window: str | None, basis: str | None) -> Document:
@@ -106,7 +121,7 @@ class WholeTopic:
 
         Raises `UnreachableError` while Redis is away, or the topic is not known yet.
         """
-        windows = [each.name for each in self._definition.windows if window in {None, each.name}]
+        windows = self._windows(window)
         async with self._busy:
             kept = self._kept.get((window or "", basis or ""))
             if kept is not None and time.monotonic() < kept.until:
@@ -118,10 +133,38 @@ class WholeTopic:
             took = 0.0
             if kept is None or kept.made_of != made_of:
                 shared = {name: await self._read(name, versions[name]) for name in windows}
-                found, took = await asyncio.to_thread(self._computed, shared, basis, coverage)
+                found, took = await asyncio.to_thread(self._document, shared, basis, coverage)
                 kept = self._kept[window or "", basis or ""] = _Kept(made_of, found)
             kept.until = time.monotonic() + max(FRESH_SECONDS, took / SHARE)
             return kept.document
+
+    async def version(self, window: str | None) -> str:
+        """Return an id that changes with the figures, and ask for fresh ones."""
+        windows = self._windows(window)
+        async with self._busy:
+            until, known = self._seen.get(window or "", (0.0, ""))
+            if time.monotonic() >= until:
+                await self._store.ask(windows)
+                found = [_written(await self._versions(name)) for name in windows]
+                known = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+                self._seen[window or ""] = time.monotonic() + FRESH_SECONDS, known
+            return known
+
+    async def points(self) -> tuple[dict[str, bytes], float]:
+        """Return a point of history by window and basis, and the processor time it took.
+
+        There are none while a partition is missing or stale: its figures would seem to fall.
+        """
+        windows = self._windows(None)
+        versions = {name: await self._versions(name) for name in windows}
+        coverage = self._coverage(versions)["partitions"]
+        if coverage["missing"] or coverage["stale"]:
+            return {}, 0.0
+        shared = {name: await self._read(name, versions[name]) for name in windows}
+        return await asyncio.to_thread(self._points, shared)
+
+    def _windows(self, window: str | None) -> list[str]:
+        return [each.name for each in self._definition.windows if window in {None, each.name}]
 
     async def _versions(self, window: str) -> Mapping[int, Version]:
         partitions = self._partitions()
@@ -132,7 +175,10 @@ class WholeTopic:
     async def _read(self, window: str, versions: Iterable[int]) -> list[SharedSums]:
         """Read the sums of partitions; those that have gone meanwhile are left out."""
         found = [await self._store.sums(partition, window) for partition in sorted(versions)]
-        return [unpack(packed) for packed in found if packed is not None]
+        try:
+            return [unpack(packed) for packed in found if packed is not None]
+        except ValueError as error:
+            raise UnreachableError(f"{error}: run one version on all workers") from error
 
     def _coverage(self, versions: Mapping[str, Mapping[int, Version]]) -> dict[str, Any]:
         """Say which partitions the figures are of; the sums of stale ones are old."""
@@ -149,23 +195,11 @@ class WholeTopic:
             }
         }
 
-    def _computed(
+    def _document(
         self, shared: Mapping[str, Sequence[SharedSums]], basis: str | None, coverage: Any
     ) -> tuple[Document, float]:
         """Return the document, and the processor time that it took."""
         began = time.thread_time()
-        sums: Sums = {}
-        for index, window in enumerate(self._definition.windows):
-            parts = [part.sums(index) for part in shared.get(window.name, ())]
-            sums |= merge(parts, self._bounded(parts))
-        if basis is not None:
-            source = "matured" if basis == "matured" else "live"
-            sums = {key: found for key, found in sums.items() if key[1] == source}
-        found = figures(self._definition, sums)
-        sections = {
-            name: [row for row in rows if basis is None or row.get("basis", basis) == basis]
-            for name, rows in found.sections.items()
-        }
         every = [part for parts in shared.values() for part in parts]
         newest = max(shared.values(), key=len, default=())
         written = {
@@ -174,9 +208,42 @@ class WholeTopic:
             "segments_in_other": max((part.left_out for part in every), default=0),
             "watermark": max((part.watermark for part in every), default=None),
             "events": _added([part.events for part in newest]),
-            **sections,
+            **self._sections(shared, basis),
         }
         return document(written), time.thread_time() - began
+
+    def _points(self, shared: Mapping[str, Sequence[SharedSums]]) -> tuple[dict[str, bytes], float]:
+        began = time.thread_time()
+        sections = self._sections(shared, None)
+        points = {}
+        for window, parts in shared.items():
+            now = max(part.time for part in parts)
+            for basis in history.BASES:
+                rows = {
+                    name: [
+                        r for r in sections[name] if (r["window"], r["basis"]) == (window, basis)
+                    ]
+                    for name in history.SECTIONS
+                }
+                point = history.pack(now, rows, self._definition.dimensions)
+                points[history.name_of(window, basis)] = point
+        return points, time.thread_time() - began
+
+    def _sections(
+        self, shared: Mapping[str, Sequence[SharedSums]], basis: str | None
+    ) -> dict[str, list[Row]]:
+        """Return the rows of partitions together; all of them without a basis."""
+        sums: Sums = {}
+        for index, window in enumerate(self._definition.windows):
+            parts = [part.sums(index) for part in shared.get(window.name, ())]
+            sums |= merge(parts, self._bounded(parts))
+        if basis is not None:
+            source = "matured" if basis == "matured" else "live"
+            sums = {key: found for key, found in sums.items() if key[1] == source}
+        return {
+            name: [row for row in rows if basis is None or row.get("basis", basis) == basis]
+            for name, rows in figures(self._definition, sums).sections.items()
+        }
 
     def _bounded(self, parts: Sequence[Sums]) -> Callable[[Segment], Segment]:
         """Return what a segment is counted as: itself, or `__other__` beyond the bound.

@@ -150,7 +150,8 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
     def open_api(described: Described) -> Api:
         from streameval.web.api import Api
 
-        return Api(described, settings.definition(), open_shared())
+        token = None if settings.user_token is None else settings.user_token.get_secret_value()
+        return Api(described, settings.definition(), open_shared(), token)
 
     return run(options, build, SnapshotSchedule(settings), open_api)
 

@@ -9,6 +9,7 @@ The leader also writes the last checks, and adds a point a minute to the history
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,10 @@ from streameval.core.shared_sums import pack, share
 from streameval.store.stored_values import PackedSums
 from streameval.web.health import described
 from streameval.web.status import ServiceStatus
+from streameval.web.whole_topic import SharedState as ReadState
+from streameval.web.whole_topic import WholeTopic
 from streameval.worker.assigned_partition import AssignedPartition
+from streameval.worker.history_job import HistoryJob
 
 # What somebody looks at need not be newer.
 FRESH_SECONDS: Final = 2.0
@@ -31,11 +35,12 @@ FRESH_SECONDS: Final = 2.0
 PATIENT_SECONDS: Final = 5.0
 # With the reader's own share at most 2 % of a worker's time, see docs/operations.md.
 SHARE: Final = 0.005
-MINUTE: Final = 60.0
+# A minute of history may take as long as Redis needs, since nothing waits for it.
+HISTORY_SECONDS: Final = 50.0
 
 
-class SharedState(Protocol):
-    """The part of the store that workers write for each other."""
+class SharedState(ReadState, Protocol):
+    """The store of what workers share: what they write, beside what they read."""
 
     async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
         """Write the sums of a partition, unless newer ones are stored."""
@@ -49,6 +54,9 @@ class SharedState(Protocol):
     async def report(self, name: str, token: int, value: str) -> None:
         """Write what the leader reports."""
 
+    async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
+        """Add a point to a history; numbers rise by one each `period` (ms)."""
+
     async def close(self, deadline: float) -> None:
         """Close, within `deadline` seconds."""
 
@@ -60,7 +68,7 @@ class SumsToShare:
         self.definition = definition
         self._indexes = {window.name: at for at, window in enumerate(definition.windows)}
         self._asked: set[str] = set()
-        self._not_before = self._minute = 0.0
+        self._not_before, self._minute, self._seconds = 0.0, -1, 0.0
         self._packed: dict[tuple[int, str], PackedSums] = {}
 
     def ask(self, windows: set[str]) -> None:
@@ -68,8 +76,8 @@ class SumsToShare:
         self._asked = windows
 
     def due(self, now: float) -> list[str]:
-        """Return the windows to pack at this tick, in seconds of a clock that never goes back."""
-        if now >= self._minute:
+        """Return the windows to pack at this tick; `now` in seconds since the epoch."""
+        if int(now // 60) != self._minute:
             return list(self._indexes)
         if now < self._not_before:
             return []
@@ -77,7 +85,7 @@ class SumsToShare:
 
     def take(self, partition: AssignedPartition, sums: Sums, windows: Sequence[str]) -> None:
         """Pack the sums of one partition."""
-        state = partition.state
+        state, began = partition.state, time.monotonic()
         if state.watermark is None or state.reading_time is None:
             return
         for window in windows:
@@ -87,14 +95,16 @@ class SumsToShare:
             self._packed[partition.number, window] = PackedSums(
                 partition.number, window, partition.next_offset, state.reading_time, pack(shared)
             )
+        self._seconds += time.monotonic() - began
 
-    def packed(self, windows: Sequence[str], seconds: float, now: float) -> None:
-        """Note that a tick has packed these windows in so many seconds."""
-        if not windows:
+    def packed(self, windows: Sequence[str], now: float) -> None:
+        """Note that a tick has packed these windows of all partitions."""
+        seconds, self._seconds = self._seconds, 0.0
+        if not windows or not seconds:
             return
         self._not_before = now + max(FRESH_SECONDS, seconds / SHARE)
         if len(windows) == len(self._indexes):
-            self._minute = now + MINUTE
+            self._minute = int(now // 60)
 
     def taken(self) -> list[PackedSums]:
         """Take what is to be written."""
@@ -110,14 +120,25 @@ class Sharing:
         definition = sums.definition
         self._fingerprint = fingerprint(definition)
         self._windows = [window.name for window in definition.windows]
+        self._partitions = 0
+        topic = WholeTopic(store, definition, lambda: self._partitions)
+        self._history = HistoryJob(store, topic, definition)
+        self._remembering: asyncio.Task[None] | None = None
 
     async def turn(self, status: ServiceStatus, token: int | None) -> None:
         """Write what has changed; `token` is None unless this worker leads."""
-        if status.store_up:
-            await answer_within(self._turn(status, token), PATIENT_SECONDS)
+        if not status.store_up:
+            return
+        self._partitions = status.topic_partitions
+        await answer_within(self._turn(status, token), PATIENT_SECONDS)
+        if token is not None and (self._remembering is None or self._remembering.done()):
+            minute = self._history.turn(time.time(), status.scorecards)
+            self._remembering = asyncio.create_task(answer_within(minute, HISTORY_SECONDS))
 
     async def close(self) -> None:
         """Say that this worker has gone, so that nobody waits for its word."""
+        if self._remembering is not None:
+            self._remembering.cancel()
         await answer_within(self._store.tell(self._worker, ""), 1.0)
         await self._store.close(1.0)
 

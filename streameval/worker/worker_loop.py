@@ -556,16 +556,13 @@ class Ingest:
         present: set[Segment] = set()
         fresh: list[Appended] = []
         delays = await self._delays(began)
-        windows = self.sums_to_share.due(began)
-        packing = 0.0
+        windows = self.sums_to_share.due(time.time())
         for partition in list(self.partitions.values()):
             if not partition.restoring:
                 found = partition.state.sums(self._reading_time(partition, began), delays)
                 fresh += partition.take_flushed()
                 present.update(*found.values())
-                packed_at = time.monotonic()
                 self.sums_to_share.take(partition, found, windows)
-                packing += time.monotonic() - packed_at
                 sums = merge((sums, found), self._segments)
                 await asyncio.sleep(0)
         if not self._restores and not any(
@@ -579,7 +576,7 @@ class Ingest:
         now = time.time()
         for earliest, count in fresh:
             self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
-        self.sums_to_share.packed(windows, packing, time.monotonic())
+        self.sums_to_share.packed(windows, time.time())
         self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
 
     async def _delays(self, now: float) -> DelaysBySegment:

@@ -1,0 +1,325 @@
+"""The OpenAPI 3.1 description of the API, for the windows and dimensions of a definition.
+
+Names and meanings of figures come from the metrics, and tests hold every answer against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streameval import __version__
+from streameval.core.definition import Definition
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.web import history
+
+PREFIX: Final = "/api/v1"
+MAX_HOURS: Final = 24
+
+Schema = dict[str, Any]
+CHARTED: Final = ("section", "figure", "window", "basis", "hours")
+"""The parameters of a chart beside the labels of its rows."""
+
+_INTEGER: Final[Schema] = {"type": "integer"}
+_NUMBER: Final[Schema] = {"type": ["number", "null"]}
+_TEXT: Final[Schema] = {"type": "string"}
+_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+_MAYBE_INTEGER: Final[Schema] = {"type": ["integer", "null"]}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_COUNTS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "integer"}}
+_TOKEN: Final[list[dict[str, list[str]]]] = [{"token": []}]
+
+
+def openapi(definition: Definition) -> dict[str, Any]:
+    """Return the description as plain values."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "streameval",
+            "version": __version__,
+            "description": "Figures of a recommender while it serves, of all workers of a group."
+            " Any worker gives the same answers. See docs/api.md.",
+        },
+        "paths": {f"{PREFIX}{path}": {"get": get} for path, get in _paths(definition).items()},
+        "components": {
+            "schemas": _schemas(definition),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def filters(definition: Definition) -> dict[str, str]:
+    """Return the labels that choose rows of a chart, by the name of the parameter."""
+    labels = {"kind": "feedback", "k": "k"}
+    return {name: name for name in definition.dimensions if name not in CHARTED} | labels
+
+
+def _paths(definition: Definition) -> dict[str, Any]:
+    window = _parameter("window", "Default: all.", _one_of([w.name for w in definition.windows]))
+    basis = _parameter("basis", "Default: all.", _one_of(history.BASES))
+    hours = {"type": "integer", "minimum": 1, "maximum": MAX_HOURS, "default": 6}
+    rows = [
+        _parameter(name, "Only rows with this label.", _INTEGER if name == "k" else _TEXT)
+        for name in filters(definition)
+    ]
+    charted = [
+        _parameter("section", "Default: rates.", _one_of(history.SECTIONS)),
+        _parameter("figure", "Default: positives_per_impression.", _TEXT),
+        _parameter("window", "Default: the first.", window["schema"]),
+        _parameter("basis", "Default: live.", basis["schema"]),
+        _parameter("hours", "How far back.", hours),
+        *rows,
+    ]
+    name = {**_parameter("name", "Its name.", _TEXT), "in": "path", "required": True}
+    user = {**_parameter("id", "The user_id of the events.", _TEXT), "in": "path", "required": True}
+    stream = _get("stream", "Wait for new figures.", "", [window])
+    stream["responses"]["200"] = {
+        "description": "An event `changed` with an id whenever there are new figures.",
+        "content": {"text/event-stream": {"schema": _TEXT}},
+    }
+    itself = _get("openapi", "This description.", "", ())
+    itself["responses"]["200"]["content"] = {"application/json": {"schema": {"type": "object"}}}
+    return {
+        "/figures": _get("figures", "The figures of all partitions.", "Figures", [window, basis]),
+        "/history": _get("history", "One figure over time.", "Chart", charted),
+        "/experiments": _get("experiments", "All scorecards.", "Experiments", ()),
+        "/experiments/{name}": _get(
+            "experiment", "One scorecard, and its bounds over time.", "Experiment", [name]
+        ),
+        "/checks": _get("checks", "How the last checks ended.", "Checks", ()),
+        "/health": _get("health", "The workers and their partitions.", "Health", ()),
+        "/users/{id}": {
+            **_get("user", "One user's lifetime counters.", "User", [user], (401, 403)),
+            "security": _TOKEN,
+        },
+        "/stream": stream,
+        "/openapi.json": itself,
+    }
+
+
+def _get(
+    name: str,
+    summary: str,
+    schema: str,
+    parameters: Sequence[Schema],
+    more: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Describe a path; `more` are statuses of errors beside the usual ones."""
+    failed = _content("Error")
+    return {
+        "operationId": name,
+        "summary": summary,
+        "parameters": list(parameters),
+        "responses": {
+            "200": {"description": summary, **_content(schema)},
+            "304": {"description": "The document of the ETag in If-None-Match is the newest."},
+            **{
+                str(status): {"description": "One line that says what to do.", **failed}
+                for status in sorted((400, 404, 503, *more))
+            },
+        },
+    }
+
+
+def _content(schema: str) -> dict[str, Any]:
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    return {"content": {"application/json": {"schema": reference}}}
+
+
+def _parameter(name: str, description: str, schema: Schema) -> Schema:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _one_of(values: Sequence[str]) -> Schema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _object(more: Schema | bool = False, /, **properties: Schema) -> Schema:  # noqa: FBT001
+    """Describe an object that has all of these properties, and `more` of its own."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": more,
+    }
+
+
+def _list(schema: Schema) -> Schema:
+    return {"type": "array", "items": schema}
+
+
+def _schemas(definition: Definition) -> dict[str, Schema]:
+    return {
+        "Error": _object(error=_TEXT),
+        "Figures": _figures(definition),
+        "Chart": _object(
+            times=_list(_INTEGER),
+            series=_list(
+                _object(
+                    labels={
+                        "type": "object",
+                        "additionalProperties": {"type": ["string", "integer"]},
+                    },
+                    value=_list(_NUMBER),
+                    low=_list(_NUMBER),
+                    high=_list(_NUMBER),
+                )
+            ),
+            segments_left_out=_INTEGER,
+        ),
+        **_experiments(),
+        "Checks": _checks(),
+        "Health": _health(),
+        "User": _object(
+            user_id=_TEXT,
+            partitions=_list(_INTEGER),
+            impressions=_INTEGER,
+            slates=_INTEGER,
+            positives=_COUNTS,
+            first_ts=_INTEGER,
+            last_ts=_INTEGER,
+            arms={"type": "object", "additionalProperties": _list(_TEXT)},
+        ),
+    }
+
+
+def _figures(definition: Definition) -> Schema:
+    labels = {"window": _TEXT, "basis": _one_of(history.BASES)}
+    labels |= dict.fromkeys(definition.dimensions, _TEXT)
+    by_kind = {**labels, "feedback": _TEXT}
+    sections = {
+        "rates": _rows(by_kind, RATES),
+        "ranking": _rows({**labels, "k": _INTEGER}, RANKING),
+        "values": _rows(by_kind, VALUE_MEANS),
+        "lists": _rows(labels, LIST_MEANS),
+        "ranks": _rows({**by_kind, "rank": {"type": ["integer", "string"]}}, ()),
+        "nowcast": _rows(by_kind, ()),
+        "maturity": _rows({name: labels[name] for name in labels if name != "basis"}, ()),
+    }
+    return _object(
+        at=_MAYBE_INTEGER,
+        partitions=_object(
+            shown=_list(_INTEGER), of=_INTEGER, stale=_list(_INTEGER), missing=_list(_INTEGER)
+        ),
+        workers=_INTEGER,
+        segments_in_other=_INTEGER,
+        watermark=_MAYBE_INTEGER,
+        events={"type": "object"},
+        **sections,
+    )
+
+
+def _rows(labels: Mapping[str, Schema], metrics: Sequence[Any]) -> Schema:
+    """Describe rows: their labels, the means of some metrics with errors, and counts."""
+    figures: dict[str, Schema] = {}
+    for metric in metrics:
+        figures[metric.name] = {**_NUMBER, "description": metric.formula}
+        figures[f"{metric.name}_stderr"] = {**_NUMBER, "description": "Its standard error."}
+    return _list(_object(_NUMBER, **labels, **figures))
+
+
+def _experiments() -> dict[str, Schema]:
+    row = _object(
+        name=_TEXT,
+        metric=_TEXT,
+        role=_one_of(("primary", "guardrail", "exploratory")),
+        arm=_TEXT,
+        control=_TEXT,
+        users=_INTEGER,
+        value=_NUMBER,
+        control_value=_NUMBER,
+        difference=_NUMBER,
+        relative_difference=_NUMBER,
+        low=_NUMBER,
+        high=_NUMBER,
+        verdict=_one_of(("better", "worse", "no difference shown", "not yet")),
+        users_needed=_MAYBE_INTEGER,
+    )
+    split = _object(
+        experiment=_TEXT,
+        users=_COUNTS,
+        crossed_users=_INTEGER,
+        log_evidence=_NUMBER,
+        p_value=_NUMBER,
+    )
+    card = {
+        "name": _TEXT,
+        "since": _MAYBE_INTEGER,
+        "sentences": _list(_TEXT),
+        "warnings": _list(_TEXT),
+        "experiments": _list(row),
+        "splits": _list(split),
+    }
+    bounds = _object(
+        metric=_TEXT,
+        arm=_TEXT,
+        times=_list(_INTEGER),
+        difference=_list(_NUMBER),
+        low=_list(_NUMBER),
+        high=_list(_NUMBER),
+    )
+    return {
+        "Experiments": _object(experiments=_list(_object(**card))),
+        "Experiment": _object(**card, history=_list(bounds)),
+    }
+
+
+def _checks() -> Schema:
+    check = _object(
+        name=_TEXT,
+        state=_one_of(("passed", "failed", "warns", "no answer", "not checked")),
+        severity=_one_of(("error", "warning")),
+        value=_NUMBER,
+        message=_TEXT,
+        ended=_INTEGER,
+        seconds={"type": "number"},
+        unanswered_seconds=_NUMBER,
+    )
+    rate = _object(_NUMBER, feedback=_TEXT)
+    daily = _object(begin={"type": "number"}, users=_INTEGER, rates=_list(rate))
+    return _object(
+        checks=_list(check),
+        interval_seconds=_NUMBER,
+        running_seconds=_NUMBER,
+        daily={"oneOf": [daily, {"type": "null"}]},
+    )
+
+
+def _health() -> Schema:
+    partition = _object(
+        partition=_INTEGER,
+        worker=_TEXT,
+        state=_one_of(("running", "restoring", "waiting")),
+        lag=_MAYBE_INTEGER,
+        committed_offset=_MAYBE_INTEGER,
+        watermark=_MAYBE_INTEGER,
+        reading_time=_MAYBE_INTEGER,
+        open_slates=_INTEGER,
+        users=_INTEGER,
+        behind_seconds=_NUMBER,
+        checkpoint_age_seconds=_NUMBER,
+    )
+    worker = _object(
+        name=_TEXT,
+        version=_TEXT,
+        leader=_FLAG,
+        reason=_MAYBE_TEXT,
+        remark=_MAYBE_TEXT,
+        uptime_seconds={"type": "number"},
+        kafka=_FLAG,
+        redis=_FLAG,
+        said_seconds_ago={"type": "number"},
+    )
+    return _object(
+        ready=_FLAG,
+        reason=_MAYBE_TEXT,
+        topic=_TEXT,
+        group=_TEXT,
+        at=_INTEGER,
+        reading_time=_MAYBE_INTEGER,
+        behind_seconds=_NUMBER,
+        lag=_MAYBE_INTEGER,
+        partitions=_list(partition),
+        missing_partitions=_list(_INTEGER),
+        workers=_list(worker),
+    )
