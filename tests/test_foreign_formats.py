@@ -5,7 +5,7 @@ import json
 import pytest
 import streams
 
-from streameval.cli.foreign_formats import FORMATS, recognise
+from streameval.files.foreign_formats import FORMATS, recognise
 
 EXAMPLES = {
     "Segment": {"type": "track", "messageId": "m1", "anonymousId": "a", "event": "Clicked"},

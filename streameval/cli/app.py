@@ -19,12 +19,12 @@ import typer
 from streameval import __version__
 from streameval.base import extras
 from streameval.base.errors import InputError, StreamevalError
+from streameval.base.instants import instant
 from streameval.cli import check
 from streameval.cli.common import (
     RUNBOOK,
     Config,
     Json,
-    instant,
     print_json,
     refuse_future,
     settings_of,
@@ -219,10 +219,10 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     refuse_future(settings)
     definition = settings.definition()
     from streameval.base.terminal import progress_bar
-    from streameval.cli.rejected_lines import rejected_lines
     from streameval.cli.tables import print_figures
     from streameval.core import replay as replaying
     from streameval.experiments.scorecard import sections
+    from streameval.files.rejected_lines import rejected_lines
 
     with rejected_lines(rejected) as found, progress_bar(files) as advance:
         document = replaying.replay(

@@ -12,7 +12,8 @@ import typer
 
 from streameval.base.errors import ConfigError, InputError
 from streameval.base.extras import require
-from streameval.cli.common import Config, Json, instant, print_json, settings_of
+from streameval.base.instants import instant
+from streameval.cli.common import Config, Json, print_json, settings_of
 
 if TYPE_CHECKING:
     from streameval.checks.result import Result

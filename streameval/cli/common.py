@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -47,26 +46,3 @@ def print_json(document: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise InputError("a figure is not a finite number: look for one in the input") from error
     sys.stdout.write(f"{text}\n")
-
-
-def instant(text: str, option: str = "--at") -> int:
-    """Read a time as people write it, in ms since the epoch. Raises `InputError`."""
-    from streameval.base.limits import MAX_TS, MIN_TS
-
-    try:
-        ms = int(text) if text.isdecimal() else _rfc3339(text)
-    except ValueError as error:
-        raise InputError(
-            f"{option} {text}: give milliseconds since the epoch or RFC 3339 with an offset, "
-            "such as 2025-01-31T12:00:00Z"
-        ) from error
-    if not MIN_TS <= ms < MAX_TS:
-        raise InputError(f"{option} {text}: give an instant from 2000 to 2099")
-    return ms
-
-
-def _rfc3339(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError("no offset")
-    return int(moment.timestamp() * 1000)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
-from streameval.cli.foreign_formats import recognise
 from streameval.core.events import Event, EventDecoder, Rejection
+from streameval.files.foreign_formats import recognise
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings

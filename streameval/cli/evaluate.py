@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -91,14 +91,16 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
     if list_metrics:
         _list_metrics(as_json=as_json)
         return
-    _require_companions(by, against, report, checks)
+    if checks is not None and report is None:
+        raise InputError("--checks: results are shown in a report: give --report too")
     from streameval.base.terminal import progress_bar
     from streameval.evaluation import input_kinds
+    from streameval.evaluation.request import names_of
     from streameval.files.locations import size
 
-    given = _given(config, files or (), inputs)
-    given = replace(given, by=_names(by), against=against, per_list=per_list)
-    names = _names(metrics)
+    given = input_kinds.given_of(files or (), inputs, lambda: settings_of(config).definition())
+    given = replace(given, by=names_of(by), against=against, per_list=per_list)
+    names = names_of(metrics)
     with progress_bar(given.all_files(), size) as advance:
         found = input_kinds.answer(given, names, advance)
     if report is not None:
@@ -113,16 +115,6 @@ def _print(answer: Answer, *, as_json: bool, with_intervals: bool) -> None:
     from streameval.evaluation.report.terminal import print_answer
 
     print_answer(answer, with_intervals=with_intervals)
-
-
-def _require_companions(
-    by: str, against: str | None, report: Path | None, checks: Path | None
-) -> None:
-    """Raise `InputError` for an option without the one that it needs."""
-    if checks is not None and report is None:
-        raise InputError("--checks: results are shown in a report: give --report too")
-    if against is not None and not _names(by):
-        raise InputError("--against: name the column of the arms too, such as --by variant")
 
 
 def _report(
@@ -178,43 +170,6 @@ def _parameter(one: Input, heading: str) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, option],
     )
-
-
-def _given(
-    config: Path | None,
-    files: Sequence[str],
-    inputs: Mapping[str, Any],
-) -> Given:
-    """Check the inputs and sort them into tables and parameters. Raises `InputError`."""
-    from streameval.core.metrics.inputs import Table
-    from streameval.evaluation.input_kinds import declared
-    from streameval.evaluation.request import FILES, Given
-    from streameval.files.locations import require_name
-
-    tables, values = {FILES: files}, {}
-    for one in declared():
-        value = inputs[one.name]
-        if not isinstance(one, Table):
-            values[one] = None if value is None else one.read(value)
-        elif not one.single:
-            tables[one] = value or ()
-        elif value is not None:
-            tables[one] = [value]
-            require_name(value)
-            if Path(value).is_dir():
-                raise InputError(f"{one.option} {value}: is a folder: give the file")
-    given = Given(
-        definition=lambda: settings_of(config).definition(),
-        tables=tables,
-        values=values,
-    )
-    for file in given.all_files():
-        require_name(file)
-    return given
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _list_metrics(*, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from streameval.base.errors import InputError
+from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.core.definition import Definition
 from streameval.core.events import LATE, EventDecoder, Rejection
@@ -94,9 +95,9 @@ def replay(
         arms.add(partition.experiments.take_visits())
 
     for name in names:
-        with _opened(name) as (stream, position, size):
+        with _opened(name) as (found, position, size):
             done = 0
-            for count, lines in enumerate(_batches(stream), 1):
+            for count, lines in enumerate(_batches(found), 1):
                 for rejected in _apply(partition, decoder, name, lines):
                     on_rejected(rejected)
                 if not count % FLUSH_EVERY:
@@ -115,8 +116,8 @@ def replay(
 
 def lines_of(name: str) -> Iterator[list[bytes]]:
     """Yield the lines of a file without blank ones, a slice at a time; raises `InputError`."""
-    with _opened(name) as (stream, _, _):
-        for lines in _batches(stream):
+    with _opened(name) as (found, _, _):
+        for lines in _batches(found):
             yield lines.values
 
 
@@ -174,9 +175,8 @@ def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
     return joined
 
 
-def _batches(stream: IO[bytes]) -> Iterator[Lines]:
-    """Read lines by the thousand."""
-    lines = _lines(stream)
+def _batches(lines: Iterator[bytes]) -> Iterator[Lines]:
+    """Take lines by the thousand."""
     begin = 1
     while values := list(islice(lines, BATCH_LINES)):
         numbers: Sequence[int] = range(begin, begin + len(values))
@@ -197,14 +197,17 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[IO[bytes], Callable[[], int], int]]:
-    """Yield the decompressed bytes of a file, a function for the bytes read, and its size."""
+def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
+    """Yield the lines of a file, a function for the bytes read, and its size."""
+    if isinstance(name, InMemory):
+        yield (line.strip() for line in name.data), lambda: 0, 0
+        return
     if name == STDIN:
-        yield sys.stdin.buffer, lambda: 0, 0
+        yield _lines(sys.stdin.buffer), lambda: 0, 0
         return
     try:
         with Path(name).open("rb") as raw, _decompressed(name, raw) as stream:
-            yield stream, raw.tell, Path(name).stat().st_size
+            yield _lines(stream), raw.tell, Path(name).stat().st_size
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(_unreadable(name, f"damaged gzip data ({error})")) from error
     except OSError as error:

@@ -51,6 +51,12 @@ class Note(NamedTuple):
     text: str
 
 
+def with_notes(document: dict[str, Any], notes: Sequence[Note]) -> dict[str, Any]:
+    """Return a document with its notes, if there are any."""
+    said = {note.key: note.value for note in notes}
+    return {**document, "notes": said} if said else document
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The figures of all and, with `by`, of each segment, in order.
@@ -82,9 +88,7 @@ class Answer:
             answer["differences"] = [row.document() for row in self.differences]
         if self.lists is not None:
             answer["lists"] = {name: dict(self.lists[name]) for name in sorted(self.lists)}
-        if self.notes:
-            answer["notes"] = {note.key: note.value for note in self.notes}
-        return answer
+        return with_notes(answer, self.notes)
 
 
 def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:

@@ -5,11 +5,13 @@ This is the one table that knows all values of `core.metrics.entry.InputKind`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from streameval.base.errors import InputError
+from streameval.core.definition import Definition
 from streameval.core.metrics import METRICS
 from streameval.core.metrics.entry import Entry, InputKind
 from streameval.core.metrics.inputs import (
@@ -21,6 +23,7 @@ from streameval.core.metrics.inputs import (
     RATED,
     TRAIN,
     Input,
+    Parameter,
     Table,
 )
 from streameval.evaluation.answer import Answer, Note, merged
@@ -58,7 +61,7 @@ from streameval.evaluation.request import (
 )
 from streameval.evaluation.sources import Source, source
 from streameval.evaluation.sums import DEFAULT, Asked, evaluated
-from streameval.files.locations import redacted
+from streameval.files.locations import redacted, require_name
 from streameval.files.tables import require_disk
 
 
@@ -85,8 +88,34 @@ class Computation:
         return self.takes if self.reads is None else self.reads(given)
 
 
+def given_of(
+    files: Sequence[str], inputs: Mapping[str, Any], definition: Callable[[], Definition]
+) -> Given:
+    """Check the inputs, by name, and sort them into tables and parameters. Raises `InputError`."""
+    tables: dict[Table, Sequence[str]] = {FILES: files}
+    values: dict[Parameter, Any] = {}
+    for one in declared():
+        value = inputs.get(one.name)
+        if not isinstance(one, Table):
+            if value is not None:
+                values[one] = one.read(value)
+        elif not one.single:
+            tables[one] = value or ()
+        elif value is not None:
+            tables[one] = [value]
+            require_name(value)
+            if Path(value).is_dir():
+                raise InputError(f"{one.option} {value}: is a folder: give the file")
+    given = Given(definition=definition, tables=tables, values=values)
+    for file in given.all_files():
+        require_name(file)
+    return given
+
+
 def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
     """Compute the figures `names`, or those that fit the files. Raises `InputError`."""
+    if given.against is not None and not given.by:
+        raise InputError("--against: name the column of the arms too, such as --by variant")
     asked = asked_for(given, names)
     by_kind: dict[InputKind, list[Asked]] = {}
     for figure in asked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,6 +89,12 @@ RELEVANT: Final = Number(
     above=0.0,
     note="Relevant: a gain of at least {:g}.",
 )
+
+
+def names_of(written: str | Iterable[str]) -> list[str]:
+    """Return names that are given as a list, or as text with commas between them."""
+    names = written.split(",") if isinstance(written, str) else written
+    return [name.strip() for name in names if name.strip()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Checks of the columns of outcome files: their types, no gaps, lists of one length."""
+"""The columns of outcome files: their types, no gaps, lists of one length; and rows in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,3 +53,53 @@ def require_rows(path: str, record: Any) -> None:
             first, lengths = name, found
         elif not found.equals(lengths):
             raise InputError(f"{path}: columns {first} and {name} have lists of unequal lengths")
+
+
+class OutcomeTable:
+    """Rows of outcome files that are in memory, with the interface of a Parquet file.
+
+    Every library has types of its own for text, lists and times. Columns become those of outcome
+    files where that loses nothing; `require_types` refuses the others.
+    """
+
+    num_row_groups: Final = 1
+
+    def __init__(self, name: str, table: Any) -> None:
+        self._name, self._table = name, table
+        self.schema_arrow = pa.schema([(f.name, _meant(f)) for f in table.schema])
+
+    def has_null(self, column: str) -> bool:
+        """Tell whether a column has a null."""
+        return bool(self._table.column(column).null_count)
+
+    def read_row_group(self, _group: int, *, columns: Sequence[str], use_threads: bool) -> Any:  # noqa: ARG002  # as Parquet files have it
+        """Return columns of all rows. Raises `InputError`."""
+        cells = []
+        for name in columns:
+            kind = self.schema_arrow.field(name).type
+            try:
+                cells.append(self._table.column(name).cast(kind))
+            except pa.ArrowException as error:
+                said = str(error).splitlines()[0]
+                raise InputError(f"{self._name}: column {name} is not {kind}: {said}") from error
+        return pa.table(cells, names=list(columns))
+
+
+def _meant(field: Any) -> Any:
+    """Return the type in outcome files of a column that can have it, else its own."""
+    if field.name not in COLUMNS.names:
+        return pa.string() if _is_text(field.type) else field.type
+    meant = COLUMNS.field(field.name).type
+    return meant if _is_nested(field.type) == _is_nested(meant) else field.type
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _is_nested(kind: Any) -> bool:
+    return bool(pa.types.is_nested(kind) and not pa.types.is_dictionary(kind))

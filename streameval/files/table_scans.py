@@ -1,4 +1,4 @@
-"""How DuckDB reads one file of a table: the SQL of the scan, and its columns.
+"""How DuckDB reads one file of a table, or a table in memory: the SQL of the scan, its columns.
 
 CSV and JSON Lines are read without guesses at types: an id is the text that was written. A name is
 one file, whatever characters it holds.
@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from streameval.base.errors import InputError
+from streameval.base.in_memory import InMemory
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS: Final = (",", ";", "\t", "|")
@@ -81,6 +82,8 @@ class TableFile:
 
 def table_file(connection: Any, file: str) -> TableFile:
     """Find out how to read a file, by the end of its name. Raises `InputError`."""
+    if isinstance(file, InMemory):
+        return _registered(connection, file)
     path = Path(file)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
@@ -94,6 +97,19 @@ def table_file(connection: Any, file: str) -> TableFile:
         raise InputError(f"{file}: is empty")
     with reading(file):
         return _table_file(connection, file, kind, packed)
+
+
+def _registered(connection: Any, table: InMemory) -> TableFile:
+    """Let the connection read an Arrow table where it lies."""
+    seen: set[str] = set()
+    for name in table.data.column_names:
+        if name.lower() in seen:
+            raise InputError(f"{table}: two columns are named {name}")
+        seen.add(name.lower())
+    view = f"in memory: {table}"
+    connection.register(view, table.data)
+    scan = quoted(view)
+    return TableFile(table, scan, _described(connection, scan))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from streameval.base.errors import InputError
 from streameval.base.extras import require
+from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.files import locations
 from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
@@ -76,7 +77,7 @@ def connected(*files: str) -> Iterator[Any]:
 
 def size(files: Sequence[str]) -> int:
     """The bytes of files on disk, for a progress bar."""
-    return sum(Path(file).stat().st_size for file in files)
+    return sum(Path(file).stat().st_size for file in files if not isinstance(file, InMemory))
 
 
 def load(

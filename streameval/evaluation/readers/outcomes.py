@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
+from streameval.base.in_memory import InMemory
 from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
 from streameval.files import locations
-from streameval.files.outcome_columns import require_rows, require_types
+from streameval.files.outcome_columns import OutcomeTable, require_rows, require_types
 from streameval.files.outcome_files import PENDING, dimensions_in
 
 
@@ -35,6 +36,9 @@ def files_of(paths: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for path in map(locations.on_disk, paths):
+        if isinstance(path, InMemory):
+            found.append(path)
+            continue
         if locations.is_uri(path):
             found += _files_of_uri(path)
             continue
@@ -53,7 +57,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 def _same(file: str) -> str:
     """Return one name for all names of a file, so that no file is read twice."""
-    return file if locations.is_uri(file) else str(Path(file).resolve())
+    remote = isinstance(file, InMemory) or locations.is_uri(file)
+    return file if remote else str(Path(file).resolve())
 
 
 def _files_of_uri(uri: str) -> list[str]:
@@ -75,7 +80,8 @@ def _files_of_uri(uri: str) -> list[str]:
 
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
-    if not locations.redacted(path).lower().endswith(".parquet"):
+    is_table = isinstance(path, InMemory)
+    if not is_table and not locations.redacted(path).lower().endswith(".parquet"):
         return False
     file, _ = _opened(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
@@ -156,7 +162,9 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
 
 
 def _opened(path: str) -> tuple[Any, int]:
-    """A Parquet file, and its size in bytes."""
+    """A Parquet file or what stands in its place, and its size in bytes."""
+    if isinstance(path, InMemory):
+        return OutcomeTable(path, path.data), 0
     source, size = locations.read(path)
     try:
         # From afar the columns of a row group are asked for at once.
@@ -172,6 +180,8 @@ def _unreadable(path: str, error: Exception) -> StreamevalError:
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:
+    if isinstance(file, OutcomeTable):
+        return file.has_null(column)
     metadata = file.metadata.row_group(group)
     leaves = map(metadata.column, range(metadata.num_columns))
     statistics = next(leaf.statistics for leaf in leaves if leaf.path_in_schema == column)

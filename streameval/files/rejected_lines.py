@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.cli.foreign_formats import recognise
+from streameval.files.foreign_formats import recognise
 
 if TYPE_CHECKING:
     from streameval.core.replay import RejectedLine
