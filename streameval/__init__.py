@@ -12,9 +12,30 @@ Packages from the lowest layer up; each imports only layers below its own (impor
 5. `files`: outcome files and snapshots.
 6. `checks` of them, and `evaluation` for figures of files.
 7. `worker`: the running service; `worker.worker_loop` has its numbered steps. `demo` runs it all.
-8. `cli`: the commands.
+8. `cli`: the commands. `notebook`: the same in Python, of frames; its functions are the public ones
+   here.
 
 docs/architecture.md has a drawing and the reasons.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streameval.base.errors import StreamevalError
+    from streameval.notebook.functions import compare, evaluate, outcomes, replay
+
 __version__ = "0.1.0"
+__all__ = ["StreamevalError", "__version__", "compare", "evaluate", "outcomes", "replay"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is used: a worker and `--version` need none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "base.errors" if name == "StreamevalError" else "notebook.functions"
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -219,8 +219,8 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     refuse_future(settings)
     definition = settings.definition()
     from streameval.base.terminal import progress_bar
-    from streameval.cli.tables import print_figures
     from streameval.core import replay as replaying
+    from streameval.evaluation.report.replay_tables import print_figures
     from streameval.experiments.scorecard import sections
     from streameval.files.rejected_lines import rejected_lines
 

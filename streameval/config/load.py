@@ -56,22 +56,23 @@ OTHER_NAMES: Final = {
 """Other systems' names of some keys."""
 
 
-def load(path: Path | None) -> Settings:
+def load(path: Path | None, keys: Mapping[str, Any] | None = None) -> Settings:
     """Load the file at `path`, else at `STREAMEVAL_CONFIG`, else only defaults and environment.
 
-    Raises ConfigError.
+    `keys` come before both. Raises ConfigError.
     """
     _refuse_misspelt(os.environ)
     named = path or os.environ.get(f"{PREFIX}CONFIG")
     given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
-    source = f"{named}: " if named else ""
     try:
-        return Settings(**from_file)
+        return Settings(**(from_file | dict(keys or {})))
     except ValidationError as error:
         problems: list[Any] = list(error.errors(include_url=False))
         # A misspelt key also leaves the right one missing: report the misspelling first.
         problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
+        is_own = not problems[0]["loc"] or problems[0]["loc"][0] not in (keys or {})
+        source = f"{named}: " if named and is_own else ""
         raise ConfigError(source + _problem(problems[0])) from None
     except SettingsError as error:
         # pydantic names the key in quotes and leaves out the variable's value.

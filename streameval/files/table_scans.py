@@ -174,9 +174,12 @@ def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> Ta
     return TableFile(file, scan, dict.fromkeys(names, "VARCHAR"))
 
 
-def parquet_scan(files: Sequence[str]) -> str:
-    """The SQL that scans Parquet files, whatever their names hold."""
-    return f"read_parquet({_names(files)})"
+def parquet_scan(files: Sequence[str], *, by_name: bool = False) -> str:
+    """The SQL that scans Parquet files, whatever their names hold.
+
+    `by_name`: a column that a file lacks is null in its rows.
+    """
+    return f"read_parquet({_names(files)}{', union_by_name = true' if by_name else ''})"
 
 
 def _names(files: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def is_outcome_file(path: str) -> bool:
     is_table = isinstance(path, InMemory)
     if not is_table and not locations.redacted(path).lower().endswith(".parquet"):
         return False
-    file, _ = _opened(path)
+    file, _ = opened(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
 
 
@@ -126,7 +126,7 @@ def record_batches(
     Raises `InputError` for a column that such files do not have.
     """
     for path in files:
-        file, size = _opened(path)
+        file, size = opened(path)
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
@@ -153,7 +153,7 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
     """Raise `InputError` for a dimension that outcome files do not have."""
     if not by:
         return
-    known = dimensions_in(_opened(files[0])[0].schema_arrow)
+    known = dimensions_in(opened(files[0])[0].schema_arrow)
     for dimension in by:
         if dimension not in known:
             raise InputError(
@@ -161,7 +161,7 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
             )
 
 
-def _opened(path: str) -> tuple[Any, int]:
+def opened(path: str) -> tuple[Any, int]:
     """A Parquet file or what stands in its place, and its size in bytes."""
     if isinstance(path, InMemory):
         return OutcomeTable(path, path.data), 0

@@ -22,7 +22,7 @@ _UNCUT: Final = 100_000
 """Columns for programs: a file or a pipe has no edge."""
 
 
-def print_answer(answer: Answer, *, with_intervals: bool) -> None:
+def print_answer(answer: Answer, *, with_intervals: bool, console: Console | None = None) -> None:
     """Print the figures of all, then of each segment, the notes, and the scores of each list."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in (*answer.by, "figure"):
@@ -37,7 +37,7 @@ def print_answer(answer: Answer, *, with_intervals: bool) -> None:
             figures,
             with_intervals=with_intervals,
         )
-    console = _console()
+    console = console or _console()
     console.print(table)
     _print_notes(console, answer.notes)
     if answer.differences:
@@ -56,9 +56,11 @@ def _add(
         table.add_row(*segment, name, *cells, f"{figure.n:,}")
 
 
-def print_comparison(rows: Sequence[Compared], notes: Sequence[Note]) -> None:
+def print_comparison(
+    rows: Sequence[Compared], notes: Sequence[Note], console: Console | None = None
+) -> None:
     """Print differences as a table, a sentence for each, and the notes."""
-    console = _console()
+    console = console or _console()
     console.print(differences_table(rows))
     if any(row.adjusted is not None for row in rows):
         console.print(_adjusted_table(rows))

@@ -1,0 +1,196 @@
+"""Arguments as people have them: paths, frames of any library, events, names, instants.
+
+A frame is an object with the Arrow C stream interface, as those of pandas, polars, pyarrow and
+DuckDB are. Its columns are read where they lie, as far as the library keeps them as Arrow does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import chain
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from streameval.base.errors import InputError
+from streameval.base.extras import require
+from streameval.base.in_memory import InMemory
+from streameval.notebook.outcome_rows import Outcomes
+
+# pandas makes floats of whole numbers where a cell of the column is missing.
+_WHOLE: Final = ("ts", "position")
+_MICROSECONDS: Final = "us"
+
+
+class Frame(Protocol):
+    """A table of any library that speaks Arrow."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the rows as an Arrow C stream."""
+
+
+Path: TypeAlias = str | os.PathLike[str]
+Tables: TypeAlias = Path | Frame | Iterable[Path | Frame] | Mapping[str, Frame] | None
+"""Paths and frames. In a mapping the names are those of the models."""
+Events: TypeAlias = Path | Frame | Iterable[Path | Mapping[str, Any] | bytes]
+"""Event files, a frame with a row for each event, or the events: dicts, or JSON as bytes."""
+
+
+def tables_of(argument: str, given: Tables) -> list[str]:
+    """Return the names of tables, those of frames with their data. Raises `InputError`."""
+    if given is None:
+        return []
+    if isinstance(given, str | os.PathLike):
+        return [os.fspath(given)]
+    if isinstance(given, Outcomes):
+        return list(given.paths)
+    if _is_frame(given):
+        return [_in_memory(argument, given)]
+    if isinstance(given, Mapping):
+        return [_in_memory(str(name), frame, argument) for name, frame in given.items()]
+    if isinstance(given, Iterable):
+        return [
+            os.fspath(one)
+            if isinstance(one, str | os.PathLike)
+            else _in_memory(f"{argument}[{number}]", one)
+            for number, one in enumerate(given)
+        ]
+    raise _no_frame(argument, given)
+
+
+def path_of(argument: str, given: Any) -> str | None:
+    """Return the path of a file that cannot be a frame. Raises `InputError`."""
+    if given is None or isinstance(given, str | os.PathLike):
+        return None if given is None else os.fspath(given)
+    raise InputError(
+        f"{argument}: give the path of a TREC file; frames of lists are files, with labels"
+    )
+
+
+def _is_frame(given: Any) -> bool:
+    return hasattr(given, "__arrow_c_stream__")
+
+
+def _no_frame(argument: str, given: Any) -> InputError:
+    lazy = ": collect it first" if hasattr(given, "collect") else ""
+    return InputError(
+        f"{argument}: give a path, or a frame of pandas (2.2 or later), polars, pyarrow or DuckDB,"
+        f" not {type(given).__name__}{lazy}"
+    )
+
+
+def _in_memory(name: str, frame: Any, argument: str = "") -> InMemory:
+    if not _is_frame(frame):
+        raise _no_frame(f"{argument}[{name!r}]" if argument else name, frame)
+    return InMemory.of(name, arrow_of(name, frame))
+
+
+def arrow_of(name: str, frame: Any) -> Any:
+    """Return a frame as an Arrow table. Raises `InputError`."""
+    require("reading a frame", "pyarrow")
+    import pyarrow as pa
+
+    if isinstance(frame, pa.Table):
+        return frame
+    try:
+        return pa.RecordBatchReader.from_stream(frame).read_all()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        said = " ".join(" ".join(map(str, error.args)).split())
+        raise InputError(f"{name}: cannot be read as Arrow: {said}") from error
+
+
+# ----------------------------------------------------------------------------------------- events
+
+
+def events_of(argument: str, given: Events | None) -> list[str]:
+    """Return the names of event files, or of the events themselves. Raises `InputError`."""
+    if given is None:
+        return []
+    if isinstance(given, str | os.PathLike):
+        return [os.fspath(given)]
+    if _is_frame(given):
+        return [InMemory.of(argument, _lines_of_table(arrow_of(argument, given)))]
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise InputError(
+            f"{argument}: give paths, a frame, or events in a list, not {type(given).__name__}"
+        )
+    rest = iter(given)
+    first = next(rest, None)
+    if isinstance(first, str | os.PathLike):
+        return [path_of_events(argument, one) for one in chain([first], rest)]
+    there: Iterable[Any] = [] if first is None else chain([first], rest)
+    return [InMemory.of(argument, _lines(argument, there))]
+
+
+def path_of_events(argument: str, given: Any) -> str:
+    """Return the path of an event file. Raises `InputError`."""
+    if isinstance(given, str | os.PathLike):
+        return os.fspath(given)
+    raise InputError(f"{argument}: give either paths or events, not both")
+
+
+def _lines(argument: str, events: Iterable[Any]) -> Iterator[bytes]:
+    for number, event in enumerate(events):
+        if isinstance(event, bytes | bytearray | memoryview):
+            yield bytes(event)
+        elif isinstance(event, Mapping):
+            yield _line(f"{argument}[{number}]", event)
+        else:
+            raise InputError(
+                f"{argument}[{number}]: an event is a dict, or JSON as bytes, not"
+                f" {type(event).__name__}"
+            )
+
+
+def _line(name: str, event: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(event, enc_hook=_plain)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: cannot be written as JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of numpy or pandas as one of Python's own."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _lines_of_table(table: Any) -> Iterator[bytes]:
+    """Yield each row as an event; a null cell is an absent field."""
+    import pyarrow as pa
+
+    cast = pa.schema([pa.field(f.name, _event_type(table, f)) for f in table.schema])
+    for batch in table.cast(cast).to_batches(max_chunksize=1_000):
+        for row in batch.to_pylist():
+            event = {name: value for name, value in row.items() if value is not None}
+            yield _line("a row", event)
+
+
+def _event_type(table: Any, field: Any) -> Any:
+    """Return the type in which a column of events has the JSON that files have."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = field.type
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(_MICROSECONDS, kind.tz)
+    if field.name in _WHOLE and pa.types.is_floating(kind):
+        column = table.column(field.name)
+        if pc.all(pc.equal(column, pc.round(column))).as_py() is not False:
+            return pa.int64()
+    return kind
+
+
+# ------------------------------------------------------------------------------ names and instants
+
+
+def instant_of(given: str | int | datetime | None) -> str | None:
+    """Return an instant as options have it."""
+    if given is None:
+        return None
+    return given.isoformat() if isinstance(given, datetime) else str(given)

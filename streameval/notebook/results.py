@@ -1,0 +1,222 @@
+"""What the public functions return: figures, differences, and all figures of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from streameval.notebook.charts import Chart, Interval, Panel, drawn
+from streameval.notebook.rows import Row, Rows, html_table
+
+if TYPE_CHECKING:
+    from streameval.evaluation.answer import Answer, Figure, Note
+    from streameval.evaluation.compared import Compared
+
+# Half the width of an interval of 95 %, in standard errors.
+_NORMAL: Final = 1.959963984540054
+# Figures that a chart shows where nobody named any.
+_PANELS: Final = 8
+_SECTIONS: Final = ("rates", "values", "ranking", "lists")
+_STDERR: Final = "_stderr"
+_OF_FIGURE: Final = frozenset({"feedback", "k"})
+
+
+class Evaluation(Rows):
+    """The figures of all and of each segment, a row for each, with intervals of 95 %."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        super().__init__(list(_figure_rows(answer)))
+
+    def __getitem__(self, name: str) -> Figure:
+        """Return a figure of all by its name: its value, bounds and count."""
+        return self._answer.figures[name]
+
+    @property
+    def differences(self) -> Comparison | None:
+        """The segments beside the control, where `against` named one."""
+        found = self._answer.differences
+        return None if found is None else Comparison(found, ())
+
+    @property
+    def lists(self) -> Rows | None:
+        """The scores of each list, where `per_list` asked for them."""
+        found = self._answer.lists
+        if found is None:
+            return None
+        return Rows([{"list": name, **found[name]} for name in sorted(found)])
+
+    def document(self) -> dict[str, Any]:
+        """Return what `streameval evaluate --json` prints."""
+        return self._answer.document()
+
+    def chart(self, *figures: str) -> Chart:
+        """Draw figures with their intervals, all of them or those that are named."""
+        return drawn(_panels(self._rows, self._answer.by, figures))
+
+    def _print(self, console: Console) -> None:
+        from streameval.evaluation.report.terminal import print_answer
+
+        print_answer(replace(self._answer, lists=None), with_intervals=True, console=console)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows) + _notes(self._answer.notes)
+
+
+def _figure_rows(answer: Answer) -> Iterator[Row]:
+    everything: list[tuple[Sequence[str | None], Mapping[str, Figure]]] = [
+        ([None] * len(answer.by), answer.figures),
+        *answer.segments.items(),
+    ]
+    for segment, figures in everything:
+        for name, figure in figures.items():
+            yield {
+                **dict(zip(answer.by, segment, strict=True)),
+                "figure": name,
+                **figure.document(),
+            }
+
+
+class Comparison(Rows):
+    """Differences between arms or models, a row for each metric and arm."""
+
+    def __init__(self, rows: Sequence[Compared], notes: Sequence[Note]) -> None:
+        self._compared, self._notes = rows, notes
+        super().__init__([_flat(row.document()) for row in rows])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the bounds say, a sentence for each row."""
+        return [row.sentence() for row in self._compared]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `streameval compare --json` prints."""
+        from streameval.evaluation.comparison import document
+
+        return document(self._compared, self._notes)
+
+    def chart(self, *metrics: str) -> Chart:
+        """Draw relative differences with their bounds for all looks, or those of some metrics."""
+        chosen = [row for row in self._compared if not metrics or row.metric in metrics]
+        several = len({row.arm for row in chosen}) > 1
+        return drawn([_difference_panel(chosen, with_arms=several)])
+
+    def _print(self, console: Console) -> None:
+        from streameval.evaluation.report.terminal import print_comparison
+
+        print_comparison(self._compared, self._notes, console)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
+        return f"{html_table(self._rows)}<ul>{said}</ul>{_notes(self._notes)}"
+
+
+def _flat(row: dict[str, Any]) -> Row:
+    adjusted = row.pop("adjusted", {})
+    return {**row, **{f"adjusted_{name}": value for name, value in adjusted.items()}}
+
+
+def _difference_panel(rows: Sequence[Compared], *, with_arms: bool) -> Panel:
+    intervals = []
+    for row in rows:
+        scored, base = row.scored, row.scored.control_value
+        label = " · ".join([row.metric, *row.labels.values(), *([row.arm] if with_arms else [])])
+        if scored.relative_difference is None or not base:
+            intervals.append(Interval(label, None, None, None))
+            continue
+        low, high = (None if end is None else end / abs(base) for end in (scored.low, scored.high))
+        intervals.append(Interval(label, scored.relative_difference, low, high))
+    control = rows[0].control if rows else "the control"
+    return Panel(f"difference from {control}, with bounds for all looks", intervals, shares=True)
+
+
+class Replay(Rows):
+    """All figures of events; a row for each one that has a standard error.
+
+    `sections` holds the rows of `streameval replay --json` by their name: `rates`, `ranking` and so
+    on. `rejected` says which of the first lines were rejected, and why.
+    """
+
+    def __init__(self, document: dict[str, Any], rejected: Sequence[str]) -> None:
+        self._document, self.rejected = document, rejected
+        sections = {name: rows for name, rows in document.items() if isinstance(rows, list)}
+        self.sections = {name: Rows(rows) for name, rows in sections.items()}
+        super().__init__([row for name in _SECTIONS for row in _long(sections[name])])
+
+    def __getitem__(self, section: str) -> Rows:
+        """Return the rows of a section."""
+        return self.sections[section]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `streameval replay --json` prints."""
+        return self._document
+
+    def chart(self, *figures: str) -> Chart:
+        """Draw figures with their intervals, the first or those that are named."""
+        columns = [name for name in (self._rows[0] if self._rows else ()) if name != "figure"]
+        return drawn(_panels(self._rows, columns[: columns.index("value")], figures))
+
+    def _print(self, console: Console) -> None:
+        from streameval.evaluation.report.replay_tables import print_figures
+
+        print_figures(self._document, console)
+        for line in self.rejected:
+            console.print(line, markup=False, soft_wrap=True)
+
+    def _repr_html_(self) -> str:
+        tables = (html_table(self._document[name], name) for name in _SECTIONS)
+        return "".join(tables) + "".join(f"<p>{escape(line)}</p>" for line in self.rejected)
+
+
+def _long(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield a row for each figure with a standard error, under the name that experiments use."""
+    for row in rows:
+        whose = {
+            name: value
+            for name, value in row.items()
+            if isinstance(value, str) and name not in _OF_FIGURE
+        }
+        suffix = f"@{row['k']}" if "k" in row else ""
+        suffix += f"{{feedback={row['feedback']}}}" if "feedback" in row else ""
+        for name in row:
+            if not name.endswith(_STDERR):
+                continue
+            figure = name.removesuffix(_STDERR)
+            value, error = row[figure], row[name]
+            known = value is not None and error is not None
+            yield {
+                **whose,
+                "figure": f"{figure}{suffix}",
+                "value": value,
+                "low": value - _NORMAL * error if known else None,
+                "high": value + _NORMAL * error if known else None,
+                "stderr": error,
+            }
+
+
+def _panels(rows: Sequence[Row], labels: Sequence[str], names: Sequence[str]) -> list[Panel]:
+    """Make a panel for each figure, with a line for each segment."""
+    chosen = names or list(dict.fromkeys(row["figure"] for row in rows))[:_PANELS]
+    return [
+        Panel(
+            name,
+            [
+                Interval(_label(row, labels), row["value"], row["low"], row["high"])
+                for row in rows
+                if row["figure"] == name
+            ],
+        )
+        for name in chosen
+    ]
+
+
+def _label(row: Row, labels: Sequence[str]) -> str:
+    return " ".join(str(row[name]) for name in labels if row[name] is not None) or "all"
+
+
+def _notes(notes: Sequence[Note]) -> str:
+    return "".join(f"<p>{escape(note.text)}</p>" for note in notes if note.text)
