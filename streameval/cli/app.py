@@ -238,7 +238,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
         print_json(document)
     else:
         print_figures(document)
-    for line in found.report():
+    for line in found.report("" if rejected else "; --rejected FILE writes all of them"):
         typer.echo(line, err=True)
     raise typer.Exit(int(strict and found.count > 0))
 

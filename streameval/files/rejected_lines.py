@@ -43,13 +43,15 @@ class RejectedLines:
             }
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def report(self) -> Iterator[str]:
-        """Yield the report's lines; nothing if no line was rejected."""
+    def report(self, advice: str = "") -> Iterator[str]:
+        """Yield the report's lines; nothing if no line was rejected.
+
+        `advice` says how to get the lines that it does not name.
+        """
         for line in self._first:
             yield f"{line.file}:{line.line}: {line.rejection.reason}: {line.rejection.detail}"
         more = self.count - len(self._first)
         if more:
-            advice = "" if self._file else "; --rejected FILE writes all of them"
             yield f"... and {more:,} more{advice}"
         format_found = recognise(line.value for line in self._first)
         if format_found is not None:

@@ -65,7 +65,7 @@ def path_of(argument: str, given: Any) -> str | None:
     if given is None or isinstance(given, str | os.PathLike):
         return None if given is None else os.fspath(given)
     raise InputError(
-        f"{argument}: give the path of a TREC file; frames of lists are files, with labels"
+        f"{argument}: give the path of a TREC file, or a frame of lists as files, with labels"
     )
 
 

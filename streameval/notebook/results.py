@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
+from streameval.base.terminal import format_figure
 from streameval.notebook.charts import Chart, Interval, Panel, drawn
 from streameval.notebook.rows import Row, Rows, html_table
 
@@ -64,7 +65,13 @@ class Evaluation(Rows):
         print_answer(replace(self._answer, lists=None), with_intervals=True, console=console)
 
     def _repr_html_(self) -> str:
-        return html_table(self._rows) + _notes(self._answer.notes)
+        by = dict.fromkeys(self._answer.by, "all")
+        return html_table([_known(row, by) for row in self._rows]) + _notes(self._answer.notes)
+
+
+def _known(row: Row, defaults: Mapping[str, str]) -> Row:
+    """Return a row with a word in place of what it has no value of."""
+    return {name: defaults.get(name) if value is None else value for name, value in row.items()}
 
 
 def _figure_rows(answer: Answer) -> Iterator[Row]:
@@ -138,13 +145,16 @@ class Replay(Rows):
     """All figures of events; a row for each one that has a standard error.
 
     `sections` holds the rows of `streameval replay --json` by their name: `rates`, `ranking` and so
-    on. `rejected` says which of the first lines were rejected, and why.
+    on, and `users` where they were asked for. `rejected` says which of the first events were
+    rejected, and why.
     """
 
     def __init__(self, document: dict[str, Any], rejected: Sequence[str]) -> None:
         self._document, self.rejected = document, rejected
         sections = {name: rows for name, rows in document.items() if isinstance(rows, list)}
         self.sections = {name: Rows(rows) for name, rows in sections.items()}
+        if "users" in document:
+            self.sections["users"] = Rows(list(_user_rows(document["users"])))
         super().__init__([row for name in _SECTIONS for row in _long(sections[name])])
 
     def __getitem__(self, section: str) -> Rows:
@@ -157,8 +167,8 @@ class Replay(Rows):
 
     def chart(self, *figures: str) -> Chart:
         """Draw figures with their intervals, the first or those that are named."""
-        columns = [name for name in (self._rows[0] if self._rows else ()) if name != "figure"]
-        return drawn(_panels(self._rows, columns[: columns.index("value")], figures))
+        names = list(self._rows[0]) if self._rows else ["figure"]
+        return drawn(_panels(self._rows, names[: names.index("figure")], figures))
 
     def _print(self, console: Console) -> None:
         from streameval.evaluation.report.replay_tables import print_figures
@@ -168,8 +178,27 @@ class Replay(Rows):
             console.print(line, markup=False, soft_wrap=True)
 
     def _repr_html_(self) -> str:
-        tables = (html_table(self._document[name], name) for name in _SECTIONS)
+        tables = (
+            html_table([_with_errors(row) for row in rows], name.capitalize())
+            for name in _SECTIONS
+            if (rows := self._document[name])
+        )
         return "".join(tables) + "".join(f"<p>{escape(line)}</p>" for line in self.rejected)
+
+
+def _user_rows(users: Mapping[str, Row]) -> Iterator[Row]:
+    for user, row in users.items():
+        positives = {f"positives_{kind}": count for kind, count in row["positives"].items()}
+        yield {"user": user, **row, **positives} | {"positives": sum(positives.values())}
+
+
+def _with_errors(row: Row) -> Row:
+    """Return a row for people, each standard error beside its figure."""
+    return {
+        name: format_figure(value, row[f"{name}{_STDERR}"]) if f"{name}{_STDERR}" in row else value
+        for name, value in row.items()
+        if not name.endswith(_STDERR)
+    }
 
 
 def _long(rows: Sequence[Row]) -> Iterator[Row]:
