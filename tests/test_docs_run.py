@@ -326,7 +326,7 @@ def records(scene: Scene) -> list:
 
 
 @pytest.mark.servers
-@of("python", but=("evaluate.md",))
+@of("python", but=("evaluate.md", "notebooks.md"))
 def test_a_program_in_python_runs(scene: Scene, block: Block) -> None:
     before = len(records(scene))
     printed = run_python(scene, block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -424,6 +425,23 @@ def test_charts_are_pictures_with_every_interval(tmp_path: Path) -> None:
     event_table()
     assert streameval.replay("events.jsonl", **SETTINGS).chart("ndcg@3", "map@3").figure.axes
     assert mpl.rcParams["svg.hashsalt"] is None, "the settings of the notebook stay as they are"
+
+
+def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    outcomes()
+    past = {f"u{user}": Counters(10 + user, 4, user % 5, START - 1) for user in range(60)}
+    write_snapshot(tmp_path / "before", past)
+    page = (Path(__file__).parent.parent / "docs/notebooks.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    for program, expected in blocks:
+        exec(program, names)  # the blocks of the page are one session
+        said = capsys.readouterr().out
+        assert said.strip()
+        if expected:
+            assert said == expected
+    assert len([expected for _, expected in blocks if expected]) == 3
+    assert Path("notebook.png").stat().st_size > 10_000
 
 
 # --- Bad input

@@ -60,10 +60,10 @@ def tables_of(argument: str, given: Tables) -> list[str]:
     raise _no_frame(argument, given)
 
 
-def path_of(argument: str, given: Any) -> str | None:
+def path_of(argument: str, given: Any) -> str:
     """Return the path of a file that cannot be a frame. Raises `InputError`."""
-    if given is None or isinstance(given, str | os.PathLike):
-        return None if given is None else os.fspath(given)
+    if isinstance(given, str | os.PathLike):
+        return os.fspath(given)
     raise InputError(
         f"{argument}: give the path of a TREC file, or a frame of lists as files, with labels"
     )

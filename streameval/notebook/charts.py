@@ -75,28 +75,28 @@ def drawn(panels: Sequence[Panel]) -> Chart:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    shown = [panel for panel in panels if panel.intervals]
-    if not shown:
+    drawable = [panel for panel in panels if panel.intervals]
+    if not drawable:
         names = ", ".join(panel.title for panel in panels)
         raise InputError(f"chart: there is nothing to draw{f' of {names}' if names else ''}")
-    heights = [len(panel.intervals) * _LINE + _FRAME for panel in shown]
+    heights = [len(panel.intervals) * _LINE + _FRAME for panel in drawable]
     with mpl.rc_context(_SETTINGS):
         # The figure by itself: pyplot would keep it and look for a screen.
         figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
-        grid = figure.subplots(len(shown), 1, height_ratios=heights, squeeze=False)
-        for axes, panel in zip(grid[:, 0], shown, strict=True):
+        grid = figure.subplots(len(drawable), 1, height_ratios=heights, squeeze=False)
+        for axes, panel in zip(grid[:, 0], drawable, strict=True):
             _draw(axes, panel)
     return Chart(figure)
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    places = range(len(panel.intervals))
-    for place, interval in zip(places, panel.intervals, strict=True):
+    lines = range(len(panel.intervals))
+    for line, interval in zip(lines, panel.intervals, strict=True):
         if interval.low is not None and interval.high is not None:
-            axes.plot([interval.low, interval.high], [place, place], color=_INK, linewidth=1.6)
+            axes.plot([interval.low, interval.high], [line, line], color=_INK, linewidth=1.6)
         if interval.value is not None:
-            axes.plot([interval.value], [place], color=_INK, marker="o", markersize=4.5)
-    axes.set_yticks(list(places), [interval.label for interval in panel.intervals])
+            axes.plot([interval.value], [line], color=_INK, marker="o", markersize=4.5)
+    axes.set_yticks(list(lines), [interval.label for interval in panel.intervals])
     # The first line stands at the top.
     axes.set_ylim(len(panel.intervals) - 0.4, -0.6)
     axes.set_title(panel.title, loc="left", fontsize=9, fontweight="bold")

@@ -57,7 +57,7 @@ def evaluate(
         if name not in known:
             raise InputError(f"{name}: no such option{_meant(name, known)}")
         if known[name] in {RUN, QRELS}:
-            given[name] = path_of(name, value)
+            given[name] = None if value is None else path_of(name, value)
         elif known[name] == EVENTS:
             given[name] = events_of(name, value)
         else:
@@ -82,7 +82,7 @@ def compare(
     before: str | os.PathLike[str] | None = None,
     experiment: str | None = None,
     labels: Tables = None,
-    run: Sequence[str | os.PathLike[str]] | None = None,
+    run: Iterable[str | os.PathLike[str]] = (),
     qrels: str | os.PathLike[str] | None = None,
     ratings: Tables = None,
     predictions: Tables = None,
@@ -92,14 +92,14 @@ def compare(
 ) -> Comparison:
     """Compare arms of outcomes, or models on the same users: differences, bounds, verdicts.
 
-    The options are those of `streameval compare`. Models are several tables in `files` (with
-    `labels`), `run` (with `qrels`) or `predictions` (with `ratings`); the first is the control. A
-    mapping gives frames the names of models. Raises `StreamevalError`.
+    The options are those of `streameval compare`. Models are several `files` with `labels`, `run`
+    with `qrels` or `predictions` with `ratings`, the first one the control. A mapping gives frames
+    the names of models. Raises `StreamevalError`.
     """
     from streameval.evaluation.comparison import Wanted, compared
     from streameval.evaluation.request import LABELS, PREDICTIONS, QRELS, RATINGS, RUN, names_of
 
-    judged = path_of("qrels", qrels)
+    runs = [run] if isinstance(run, str | os.PathLike) else run
     wanted = Wanted(
         files=tables_of("files", files),
         by=by,
@@ -113,8 +113,8 @@ def compare(
         experiment=experiment,
         tables={
             LABELS: tables_of("labels", labels),
-            RUN: [found for one in run or () if (found := path_of("run", one))],
-            QRELS: [judged] if judged else [],
+            RUN: [path_of("run", one) for one in runs],
+            QRELS: [] if qrels is None else [path_of("qrels", qrels)],
             RATINGS: tables_of("ratings", ratings),
             PREDICTIONS: tables_of("predictions", predictions),
         },
@@ -143,7 +143,7 @@ def replay(
     from streameval.experiments.scorecard import sections
     from streameval.files.rejected_lines import RejectedLines
 
-    until = instant_of(at)
+    moment = instant_of(at)
     definition = _settings(config, settings).definition()
     experiments.refuse_future(definition.experiments, time.time_ns() // 1_000_000)
     rejected = RejectedLines(None)
@@ -151,7 +151,7 @@ def replay(
         definition,
         events_of("events", events),
         _ignore,
-        at=None if until is None else instant(until),
+        at=None if moment is None else instant(moment),
         with_users=users,
         judged=sections,
         on_rejected=rejected.add,

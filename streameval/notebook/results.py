@@ -138,7 +138,9 @@ def _difference_panel(rows: Sequence[Compared], *, with_arms: bool) -> Panel:
         low, high = (None if end is None else end / abs(base) for end in (scored.low, scored.high))
         intervals.append(Interval(label, scored.relative_difference, low, high))
     control = rows[0].control if rows else "the control"
-    return Panel(f"difference from {control}, with bounds for all looks", intervals, shares=True)
+    arm = "" if with_arms or not rows else f"{rows[0].arm}: "
+    title = f"{arm}relative difference from {control}, with bounds for all looks"
+    return Panel(title, intervals, shares=True)
 
 
 class Replay(Rows):

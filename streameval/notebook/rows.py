@@ -14,8 +14,8 @@ from streameval.base.extras import installed, require
 from streameval.base.terminal import UNDEFINED, plain_table
 
 Row = Mapping[str, Any]
-# Rows that are shown of a longer table.
-_SHOWN: Final = 60
+# Rows that a longer table begins with when it is printed.
+_ROWS: Final = 60
 # Columns of text that a notebook shows without a scroll bar.
 _WIDTH: Final = 120
 # Other columns without any value hold figures.
@@ -69,7 +69,7 @@ class Rows:
 
     def _print(self, console: Console) -> None:
         table = plain_table("")
-        rows = self._rows[:_SHOWN]
+        rows = self._rows[:_ROWS]
         names = list(dict.fromkeys(name for row in rows for name in row))
         for name in names:
             table.add_column(
@@ -108,9 +108,9 @@ def written(printed: Any) -> str:
 
 def html_table(rows: Sequence[Row], title: str = "") -> str:
     """Return rows as a table in HTML, the first of many."""
-    shown = rows[:_SHOWN]
-    names = list(dict.fromkeys(name for row in shown for name in row))
-    text = {name for name in names if _text(shown, name)}
+    first = rows[:_ROWS]
+    names = list(dict.fromkeys(name for row in first for name in row))
+    text = {name for name in names if _text(first, name)}
 
     def cells(tag: str, values: Mapping[str, str]) -> str:
         return "".join(
@@ -120,11 +120,11 @@ def html_table(rows: Sequence[Row], title: str = "") -> str:
         )
 
     body = "\n".join(
-        f"<tr>{cells('td', {name: _cell(row.get(name)) for name in names})}</tr>" for row in shown
+        f"<tr>{cells('td', {name: _cell(row.get(name)) for name in names})}</tr>" for row in first
     )
     head = cells("th", {name: name.replace("_", " ") for name in names})
     caption = f"<caption>{escape(title)}</caption>" if title else ""
-    more = f"<p>... and {len(rows) - len(shown):,} more rows</p>" if len(rows) > _SHOWN else ""
+    more = f"<p>... and {len(rows) - len(first):,} more rows</p>" if len(rows) > _ROWS else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>{more}"
 
 
