@@ -13,7 +13,9 @@ from streameval.base.errors import InputError
 from streameval.cli.common import Config, Json, print_json, settings_of
 
 if TYPE_CHECKING:
+    from streameval.evaluation.answer import Note
     from streameval.evaluation.batches import Advance
+    from streameval.evaluation.compared import Compared
 
 EPILOG: Final = (
     "Examples: streameval compare outcomes/ --by variant --against A --primary ndcg@10"
@@ -130,7 +132,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
 
     Arms are values of a column of outcome files. Of several models, the first one is the control.
     """
-    from streameval.evaluation.comparison import Wanted, compared, document
+    from streameval.evaluation.comparison import Wanted, compared
     from streameval.evaluation.request import LABELS, PREDICTIONS, QRELS, RATINGS, RUN, names_of
 
     wanted = Wanted(
@@ -155,12 +157,17 @@ def compare(  # noqa: PLR0917  # typer passes them by name
         planned_users=planned_users,
     )
     rows, notes = compared(wanted, lambda: settings_of(config).definition(), _progress)
-    if as_json:
-        print_json(document(rows, notes))
-        return
+    _print(rows, notes, as_json=as_json)
+
+
+def _print(rows: Sequence[Compared], notes: Sequence[Note], *, as_json: bool) -> None:
+    from streameval.evaluation.comparison import document
     from streameval.evaluation.report.terminal import print_comparison
 
-    print_comparison(rows, notes)
+    if as_json:
+        print_json(document(rows, notes))
+    else:
+        print_comparison(rows, notes)
 
 
 def plan(  # noqa: PLR0917  # typer passes them by name
