@@ -581,8 +581,19 @@ def test_what_an_experiment_does_not_know_has_no_sample():
         name.removeprefix("streameval_experiment_") for name, _ in found if "experiment" in name
     }
     assert names == {
-        *("value", "difference", "relative_difference", "crossed_users", "crossed_evidence")
+        *("value", "difference", "relative_difference", "crossed_users", "crossed_evidence"),
+        "gate",
     }
+
+
+@pytest.mark.parametrize(
+    ("verdict", "value"), [("better", 1), ("no difference shown", 1), ("not yet", 0), ("worse", -1)]
+)
+def test_the_gate_of_an_experiment_has_a_number(verdict, value):
+    card = a_card(a_row(verdict=verdict))
+    found = samples(text_of(a_status(scorecards=[card], leader=True)))
+    gates = {name: one for (name, *_), one in found.items() if name.endswith("experiment_gate")}
+    assert gates == {"streameval_experiment_gate": value}
 
 
 def test_the_overview_says_how_an_experiment_stands():

@@ -14,7 +14,7 @@ EXTRAS: Final = {"pyarrow": "evaluate", "duckdb": "evaluate", "matplotlib": "rep
 """The extra that brings each optional package to those who look at files."""
 FILES: Final = "files"
 """The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
-_NAMES: Final = {"duckdb": "DuckDB"}
+_NAMES: Final = {"duckdb": "DuckDB", "grafana_foundation_sdk": "grafana-foundation-sdk"}
 
 
 def installed(package: str) -> bool:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -339,15 +339,9 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
 def rules(
     config: Config = None,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Print Grafana's dashboard (JSON) in their place.")
-    ] = False,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="Print Grafana's dashboard of quality in their place.")
-    ] = False,
-    experiments: Annotated[
-        bool,
-        typer.Option("--experiments", help="Print Grafana's dashboard of experiments instead."),
-    ] = False,
+        Literal["quality", "experiments", "pipeline", "checks"] | None,
+        typer.Option(help="Print this dashboard for Grafana (JSON) in their place."),
+    ] = None,
     runbook: Annotated[
         str,
         typer.Option(help="Where the alerts' runbook_url finds your copy of docs/operations.md."),
@@ -355,21 +349,16 @@ def rules(
 ) -> None:
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
     settings = settings_of(config)
-    from streameval.cli import dashboard as boards
-    from streameval.cli import experiments_dashboard
-    from streameval.cli import rules as prometheus
+    if dashboard is not None:
+        extras.require("rules --dashboard", "grafana_foundation_sdk", "dashboards")
+        from streameval.cli import dashboards
 
-    if dashboard + quality + experiments > 1:
-        raise InputError("--dashboard, --quality and --experiments: print one after the other")
-    if dashboard:
-        written = boards.dashboard(settings.dimensions)
-    elif quality:
-        written = boards.quality(settings.dimensions)
-    elif experiments:
-        written = experiments_dashboard.experiments()
+        text = dashboards.written(dashboard, settings.dimensions)
     else:
-        written = prometheus.rules(settings, runbook)
-    typer.echo(written, nl=False)
+        from streameval.cli import rules as prometheus
+
+        text = prometheus.rules(settings, runbook)
+    typer.echo(text, nl=False)
 
 
 @app.command(epilog="Example: streameval schema > event.schema.json")

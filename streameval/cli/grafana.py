@@ -1,108 +1,265 @@
-"""Grafana's format: panels placed on a grid, and the dashboard that holds them, as JSON."""
+"""Grafana's panels, variables and annotations from their texts, by Grafana's foundation SDK."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from string import ascii_uppercase
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-_SOURCE: Final = {"type": "prometheus", "uid": "prometheus"}
-_COLUMNS: Final = 24
-"""Columns of Grafana's grid."""
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    text,
+    timeseries,
+)
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.variants import Dataquery
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+_SOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_GRAFANA: Final = common_models.DataSourceRef(type_val="grafana", uid="-- Grafana --")
+_EVERYTHING: Final = models.VariableOption(text="All", value="$__all")
+_COLORS: Final = {1: "green", 0: "blue", -1: "red"}
+_BOUND: Final = "/ [-+] 2 se$/"
+"""The legends of the lines two standard errors from a mean."""
+
+Marks: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Annotations by name: color, query, title, and the labels that are tags."""
+
+_Panel: TypeAlias = stat.Panel | statetimeline.Panel | table.Panel | text.Panel | timeseries.Panel
+_Variable: TypeAlias = (
+    dashboard.CustomVariable | dashboard.DatasourceVariable | dashboard.QueryVariable
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A panel: queries with their legends, the unit, and the size in cells of the grid.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelText:
+    """What a panel shows: `lines` are its queries by their legend, or by the column of a table.
 
-    `options` are those of every field. `extra` holds the keys that only some kinds of panels have.
+    `above` or `below` is where an alert fires. `states` gives values their words, for all lines
+    ("") or for a column. `units` are those of columns. `repeat` is the variable of whose values
+    each has such a panel.
     """
 
     title: str
-    queries: Sequence[tuple[str, str]] = ()
+    about: str
+    kind: str = "graph"
     unit: str = "short"
-    description: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = "timeseries"
-    size: tuple[int, int] = (8, 8)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    above: float | None = None
+    below: float | None = None
+    states: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    repeat: str = ""
+    width: int = 0
+    height: int = 0
 
 
-def document(
-    name: str,
-    description: str,
-    variables: Sequence[dict[str, Any]],
-    panels: Iterator[Panel],
-    start: str = "now-3h",
-) -> str:
-    """Return the JSON of a dashboard whose graphs begin at `start`, in Grafana's words."""
-    written = {
-        "uid": "-".join(filter(None, ("streameval", name))),
-        "title": " ".join(filter(None, ("streameval", name))),
-        "description": description,
-        "tags": ["streameval"],
-        "links": [{"title": "streameval", "type": "dashboards", "tags": ["streameval"]}],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": True,
-        "refresh": "15s",
-        "time": {"from": start, "to": "now"},
-        "timezone": "browser",
-        "templating": {"list": list(variables)},
-        "panels": list(_placed(panels)),
-    }
-    return json.dumps(written, indent=2, ensure_ascii=False) + "\n"
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A dashboard: rows of panels by their title. Its graphs begin at `start`.
+
+    A variable is a list of values, the first of them chosen; or the series whose label of that name
+    has the values; or such a series with the regular expression of all its values, which are
+    chosen. Each dashboard has data source, namespace and job besides.
+    """
+
+    name: str
+    about: str
+    variables: Mapping[str, str | Sequence[str] | Mapping[str, str]]
+    marks: Marks
+    rows: Mapping[str, Sequence[PanelText]]
+    start: str
+
+    def json(self) -> str:
+        """Write the dashboard as Grafana reads it."""
+        link = dashboard.DashboardLink("streameval").type(models.DashboardLinkType.DASHBOARDS)
+        link.tags(["streameval"]).include_vars(include_vars=True).keep_time(keep_time=True)
+        made = dashboard.Dashboard(f"streameval {self.name}").uid(f"streameval-{self.name}")
+        made.readonly().description(self.about).tags(["streameval"]).link(link)
+        made.time(self.start, "now").refresh("1m")
+        made.tooltip(models.DashboardCursorSync.CROSSHAIR)
+        made.variables([_source(), *self._choices()])
+        made.annotations([*_annotations(self.marks), _deploys()])
+        numbers = count(1)
+        for title, panels in self.rows.items():
+            made.with_row(dashboard.Row(title).id(next(numbers)))
+            for panel in panels:
+                made.with_panel(_panel(panel).id(next(numbers)))
+        return json.dumps(made.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+
+    def _choices(self) -> Iterator[_Variable]:
+        yield _choice("namespace", "streameval_info", ".*")
+        yield _choice("job", 'streameval_info{namespace=~"$namespace"}', ".+")
+        for name, values in self.variables.items():
+            if isinstance(values, str):
+                yield _choice(name, values)
+            elif isinstance(values, Mapping):
+                yield _choice(name, values["of"], values["all"])
+            else:
+                yield _options(name, values)
 
 
-def variable(name: str, query: str) -> dict[str, Any]:
-    """Return a choice among the values that `query` finds."""
-    return {
-        "name": name,
-        "type": "query",
-        "datasource": _SOURCE,
-        "query": {"query": query, "refId": name},
-        "definition": query,
-        "refresh": 2,
-        "sort": 3,
-    }
+def _source() -> dashboard.DatasourceVariable:
+    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
-def row(title: str) -> Panel:
-    """Return the heading of the panels after it."""
-    return Panel(title, kind="row", size=(_COLUMNS, 1))
+def _choice(name: str, series: str, everything: str = "") -> dashboard.QueryVariable:
+    """Return a choice among the values of a label; of several, where all have an expression."""
+    variable = dashboard.QueryVariable(name).label(name.capitalize()).datasource(_SOURCE)
+    variable.query(f"label_values({series}, {name})").sort(models.VariableSort.NATURAL_ASC)
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    if everything:
+        variable.multi(multi=True).include_all(include_all=True)
+        variable.all_value(everything).current(_EVERYTHING)
+    return variable
 
 
-def _placed(panels: Iterator[Panel]) -> Iterator[dict[str, Any]]:
-    """Place the panels side by side, and below where a line is full."""
-    x = y = height = 0
-    for number, panel in zip(count(1), panels, strict=False):
-        width = panel.size[0]
-        if x + width > _COLUMNS:
-            x, y = 0, y + height
-        height = panel.size[1]
-        where = {"h": height, "w": width, "x": x, "y": y}
-        x += width
-        yield _written(number, panel, where)
+def _options(name: str, values: Sequence[str]) -> dashboard.CustomVariable:
+    made = [models.VariableOption(value == values[0], value, value) for value in values]
+    variable = dashboard.CustomVariable(name).label(name.capitalize()).values(",".join(values))
+    return variable.options(made).current(made[0]).multi(multi=True)
 
 
-def _written(number: int, panel: Panel, where: Mapping[str, int]) -> dict[str, Any]:
-    """Write a panel as Grafana reads it."""
-    head = {"id": number, "title": panel.title, "type": panel.kind, "gridPos": where}
-    if panel.kind == "row":
-        return head | {"collapsed": False, "panels": []}
-    # A table has a line for each series as of now; all other kinds read a range of time.
-    way = {"format": "table", "instant": True} if panel.kind == "table" else {}
-    return {
-        **head,
-        "description": panel.description,
-        "datasource": _SOURCE,
-        "targets": [
-            {"refId": letter, "datasource": _SOURCE, "expr": query, "legendFormat": legend, **way}
-            for letter, (query, legend) in zip(ascii_uppercase, panel.queries, strict=False)
-        ],
-        "fieldConfig": {"defaults": {"unit": panel.unit, **panel.options}, "overrides": []},
-        **panel.extra,
-    }
+def _annotations(marks: Marks) -> Iterator[dashboard.AnnotationQuery]:
+    """Build marks on all graphs for as long as a query has samples."""
+    for name, mark in marks.items():
+        made = dashboard.AnnotationQuery().name(name).datasource(_SOURCE).enable(enable=True)
+        made.icon_color(mark["color"]).expr(mark["query"])
+        yield made.title_format(mark["title"]).tag_keys(mark["tags"])
+
+
+def _deploys() -> dashboard.AnnotationQuery:
+    """Build the marks that people and pipelines leave in Grafana with the tag `deploy`."""
+    target = dashboard.AnnotationTarget().type("tags").tags(["deploy"]).limit(100)
+    made = dashboard.AnnotationQuery().name("Deploys").datasource(_GRAFANA).enable(enable=True)
+    # The SDK types this as a query of Prometheus, and writes it as it is.
+    return made.icon_color("orange").type("tags").target(target)  # type: ignore[arg-type]
+
+
+def _panel(shown: PanelText) -> _Panel:
+    panel = _KINDS[shown.kind](shown).title(shown.title)
+    panel.span(shown.width or _SIZES[shown.kind][0])
+    return panel.height(shown.height or _SIZES[shown.kind][1])
+
+
+def _graph(shown: PanelText) -> timeseries.Panel:
+    panel = timeseries.Panel().unit(shown.unit).description(shown.about).datasource(_SOURCE)
+    panel.targets(_targets(shown)).legend(_legend())
+    panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI))
+    if shown.repeat:
+        panel.repeat(shown.repeat).repeat_direction("h")
+    if any(legend.endswith(" 2 se") for legend in shown.lines):
+        dashes = {"fill": "dash", "dash": [6, 6]}
+        hidden = {"legend": True, "tooltip": False, "viz": False}
+        styled = {"custom.lineStyle": dashes, "custom.hideFrom": hidden}
+        panel.override_by_regexp(_BOUND, _properties(styled))
+    if (limits := _limits(shown)) is not None:
+        line = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.LINE)
+        panel.thresholds(limits).thresholds_style(line)
+    return panel
+
+
+def _tile(shown: PanelText) -> stat.Panel:
+    panel = stat.Panel().unit(shown.unit).description(shown.about).datasource(_SOURCE)
+    panel.targets(_targets(shown))
+    if shown.states:
+        panel.mappings([_words(shown.states[""])])
+    if (limits := _limits(shown)) is not None:
+        panel.thresholds(limits)
+    return panel
+
+
+def _states(shown: PanelText) -> statetimeline.Panel:
+    panel = statetimeline.Panel().unit("none").description(shown.about).datasource(_SOURCE)
+    return panel.targets(_targets(shown)).mappings([_words(shown.states[""])]).legend(_legend())
+
+
+def _table(shown: PanelText) -> table.Panel:
+    """Build a table as of now, with a line for all queries that have the same labels."""
+    panel = table.Panel().unit("none").description(shown.about).datasource(_SOURCE)
+    panel.targets(_targets(shown, instant=True))
+    titles = {f"Value #{letter}": name for letter, name in _lettered(shown.lines)}
+    organized = {"excludeByName": {"Time": True}, "renameByName": titles}
+    for kind, chosen in (("merge", {}), ("organize", organized)):
+        panel.with_transformation(models.DataTransformerConfig(id_val=kind, options=chosen))
+    for name, unit in shown.units.items():
+        panel.override_by_name(name, _properties({"unit": unit}))
+    for name, words in shown.states.items():
+        panel.override_by_name(name, _properties({"mappings": [_words(words)]}))
+    return panel
+
+
+def _text(shown: PanelText) -> text.Panel:
+    return text.Panel().content(shown.about)
+
+
+_KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
+    "graph": _graph,
+    "tile": _tile,
+    "states": _states,
+    "table": _table,
+    "text": _text,
+}
+_SIZES: Final = {
+    "graph": (8, 8),
+    "tile": (6, 4),
+    "states": (24, 8),
+    "table": (24, 9),
+    "text": (24, 4),
+}
+"""Columns and lines of Grafana's grid, which has 24 columns."""
+
+
+def _targets(shown: PanelText, *, instant: bool = False) -> list[Builder[Dataquery]]:
+    targets: list[Builder[Dataquery]] = []
+    for (letter, legend), query in zip(_lettered(shown.lines), shown.lines.values(), strict=True):
+        target = prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter)
+        if instant:
+            target.instant().format(PromQueryFormat.TABLE)
+        targets.append(target.datasource(_SOURCE))
+    return targets
+
+
+def _lettered(legends: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return zip(ascii_uppercase, legends, strict=False)
+
+
+def _legend() -> common.VizLegendOptions:
+    return common.VizLegendOptions().show_legend(show_legend=True)
+
+
+def _limits(shown: PanelText) -> dashboard.ThresholdsConfig | None:
+    """Return the colors above and below the value at which an alert fires."""
+    limit = shown.below if shown.above is None else shown.above
+    if limit is None:
+        return None
+    colors = ("red", "green") if shown.above is None else ("green", "red")
+    steps = zip((None, limit), colors, strict=True)
+    return dashboard.ThresholdsConfig().steps([models.Threshold(*step) for step in steps])
+
+
+def _words(states: Mapping[int, str]) -> models.ValueMap:
+    worst = min(states)
+    return models.ValueMap(
+        {
+            str(value): models.ValueMappingResult(
+                text=word, color="red" if value == worst else _COLORS[value], index=at
+            )
+            for at, (value, word) in enumerate(states.items())
+        }
+    )
+
+
+def _properties(values: Mapping[str, object]) -> list[models.DynamicConfigValue]:
+    return [models.DynamicConfigValue(name, value) for name, value in values.items()]

@@ -44,7 +44,7 @@ from streameval.core.metrics import (
     Rate,
     daily_positive_rate,
 )
-from streameval.experiments.words import Scorecard
+from streameval.experiments.words import Scorecard, gate
 from streameval.web.status import (
     BUCKETS,
     CheckStatus,
@@ -643,4 +643,10 @@ _SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] 
         "Time from which slates count for the experiment",
         lambda card: _milliseconds(card.since),
     ),
+    (
+        "gate",
+        "What the gate of a release says: 1 passed, 0 open, -1 failed",
+        lambda card: _GATE[gate(card)],
+    ),
 )
+_GATE: Final = {"passed": 1, "open": 0, "failed": -1}

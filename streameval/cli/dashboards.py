@@ -1,0 +1,150 @@
+"""The dashboards for Grafana: their texts (`dashboards.yml`), and panels from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any, Final, TypeAlias
+
+import yaml
+
+from streameval.cli.grafana import Board, Marks, PanelText
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.core.metrics.rates import Rate
+
+_DEPLOYMENT: Final = 'job=~"$job", namespace=~"$namespace"'
+_SHARES: Final = {"hit_rate", *(mean.name for mean in (*RATES, *LIST_MEANS))} - {
+    "mean_rank_of_positives",
+    "latency_ms_mean",
+}
+_ABBREVIATIONS: Final = {"map", "mrr", "ndcg"}
+_Panel: TypeAlias = Mapping[str, Any]
+
+
+class _Gaps(Template):
+    delimiter = "@"
+
+
+def written(name: str, dimensions: Sequence[str]) -> str:
+    """Return the JSON of a dashboard for the dimensions of a configuration."""
+    text = yaml.safe_load(files("streameval.cli").joinpath("dashboards.yml").read_text("utf-8"))
+    found = text[name]
+    by_segment = name == "quality"
+    chosen = [f'{label}=~"${label}"' for label in dimensions if by_segment]
+    gaps = {
+        "deployment": _DEPLOYMENT,
+        "here": ", ".join((_DEPLOYMENT, *found.get("matchers", ()), *chosen)),
+        "segment": " ".join(f"{{{{{label}}}}}" for label in dimensions),
+        "and_dimensions": "".join(f", {label}" for label in dimensions),
+    }
+    variables = dict(found.get("variables", {}))
+    if by_segment:
+        users = "job:streameval_window_users:sum{@deployment}"
+        variables |= {label: {"of": users, "all": ".*"} for label in dimensions}
+    board = Board(
+        name,
+        found["about"],
+        _filled(variables, gaps),
+        _filled(_MARKS, gaps),
+        {
+            title: [PanelText(**_filled(panel, gaps)) for item in row for panel in _panels(item)]
+            for title, row in found["rows"].items()
+        },
+        found.get("start", "now-6h"),
+    )
+    return board.json()
+
+
+def _filled(value: Any, gaps: Mapping[str, str]) -> Any:
+    """Fill the gaps in all texts of a structure."""
+    if isinstance(value, str):
+        return _Gaps(value).substitute(gaps)
+    if isinstance(value, Mapping):
+        return {_filled(key, gaps): _filled(each, gaps) for key, each in value.items()}
+    return [_filled(each, gaps) for each in value] if isinstance(value, list) else value
+
+
+def _panels(item: str | _Panel) -> Iterator[_Panel]:
+    """Yield a panel, or all panels that the name of a list stands for."""
+    if not isinstance(item, str):
+        yield item
+    elif item == "ranking":
+        for metric in RANKING:
+            yield _mean(metric.name, metric.formula, 'k="$k"')
+    elif item == "usual":
+        for name, matcher in (*((rate.name, _KIND) for rate in RATES), ("ndcg", 'k="$k"')):
+            yield _of_usual(name, matcher)
+    else:
+        means, matcher, legend = _LISTS[item]
+        for mean in means:
+            yield _mean(mean.series or mean.name, mean.formula, matcher, legend)
+
+
+_KIND: Final = 'feedback="$feedback"'
+_LISTS: Final[dict[str, tuple[Sequence[Rate], str, str]]] = {
+    "rates": (RATES, _KIND, ""),
+    "lists": (LIST_MEANS, "", ""),
+    "values": (VALUE_MEANS, "", "{{feedback}} "),
+}
+
+
+def _mean(name: str, formula: str, matcher: str, legend: str = "") -> _Panel:
+    """Write the panel of a mean, with two standard errors below and above it."""
+    chosen = ", ".join(filter(None, ("@here", 'window="$window"', 'basis=~"$basis"', matcher)))
+    mean, error = (f"job:streameval_{each}:mean{{{chosen}}}" for each in (name, f"{name}_stderr"))
+    of_basis = f"{legend}{{{{basis}}}} @segment"
+    return {
+        "title": _heading(name),
+        "unit": "s" if name.endswith("_seconds") else "percentunit" if name in _SHARES else "none",
+        "about": f"{formula}. Dashes: two standard errors, clustered by user.",
+        "lines": {
+            of_basis: mean,
+            f"{of_basis} - 2 se": f"{mean} - 2 * {error}",
+            f"{of_basis} + 2 se": f"{mean} + 2 * {error}",
+        },
+    }
+
+
+def _of_usual(name: str, matcher: str) -> _Panel:
+    """Write the panel of a live mean as a share of what is usual."""
+    return {
+        "title": f"{_heading(name)}, live",
+        "unit": "percentunit",
+        "about": "As a share of what is usual. The alert also asks whether it can be chance.",
+        "below": 0.5,
+        "lines": {"{{window}} @segment": f"job:streameval_{name}:of_usual{{@here, {matcher}}}"},
+    }
+
+
+def _heading(metric: str) -> str:
+    """Write a metric's name as people do: NDCG, Hit rate."""
+    spelled = metric.removesuffix("_seconds").replace("_", " ")
+    return spelled.upper() if metric in _ABBREVIATIONS else spelled.capitalize()
+
+
+_VERDICT: Final = 'streameval_experiment_verdict{@deployment, role!="exploratory"}'
+_MARKS: Final[Marks] = {
+    "Alerts": {
+        "color": "red",
+        "query": 'ALERTS{@deployment, alertname=~"Streameval.+", alertstate="firing"}',
+        "title": "{{alertname}}",
+        "tags": "severity",
+    },
+    "Verdicts": {
+        "color": "blue",
+        "query": "group by (experiment, arm, metric, verdict) ("
+        f'label_replace({_VERDICT} == 1, "verdict", "better", "", "")'
+        f' or label_replace({_VERDICT} == -1, "verdict", "worse", "", ""))',
+        "title": "{{experiment}}: {{arm}} is {{verdict}} in {{metric}}",
+        "tags": "experiment",
+    },
+    "Versions": {
+        "color": "purple",
+        "query": "group by (version) (streameval_info{@deployment})"
+        " unless group by (version) (streameval_info{@deployment} offset 5m)",
+        "title": "streameval {{version}}",
+        "tags": "version",
+    },
+}
+"""What all graphs mark. Grafana's own annotations with the tag `deploy` come on top."""
