@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 import subprocess
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
-import servers
 import test_traffic_alerts
 import yaml
 from prometheus import RULES, firing, promtool
 
-from streameval.cli.dashboard import dashboard, quality
-from streameval.cli.experiments_dashboard import experiments
 from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
-from streameval.core.metrics import LIST_MEANS, VALUE_MEANS
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-DASHBOARD = DEPLOY / "grafana" / "streameval.json"
-QUALITY = DEPLOY / "grafana" / "quality.json"
-EXPERIMENTS = DEPLOY / "grafana" / "experiments.json"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.prom"
 
 A, B = (f'job="streameval", instance="{name}"' for name in "ab")
@@ -191,23 +177,18 @@ def alerts() -> list[dict]:
     return group("streameval-alerts")
 
 
-def test_rules_and_dashboards_are_the_output_for_the_defaults():
-    """`streameval rules > deploy/prometheus/rules.yml`, and so the dashboards."""
+def test_rules_are_the_output_for_the_defaults():
+    """`streameval rules > deploy/prometheus/rules.yml`."""
     assert RULES.read_text() == rules(Settings())
-    assert DASHBOARD.read_text() == dashboard(Settings().dimensions)
-    assert QUALITY.read_text() == quality(Settings().dimensions)
-    assert EXPERIMENTS.read_text() == experiments()
 
 
-def test_rules_and_dashboards_follow_the_configuration(tmp_path):
+def test_rules_follow_the_configuration(tmp_path):
     settings = Settings(dimensions=("surface",), max_clock_skew="10m", checkpoint_interval="1h")
     text = rules(settings)
-    boards = dashboard(settings.dimensions) + quality(settings.dimensions)
-    assert not re.search(r"\bvariant\b", text + boards)
+    assert not re.search(r"\bvariant\b", text)
     assert "sum by (job, namespace, window, basis, surface, k)" in text
     assert "time() > 840" in text
     assert "streameval_checkpoint_age_seconds > 10800" in text
-    assert '"{{surface}} + 2 se"' in dashboard(settings.dimensions)
     path = tmp_path / "rules.yml"
     path.write_text(text, encoding="utf-8")
     promtool("check", "rules", str(path))
@@ -290,210 +271,9 @@ def test_alerts_ask_only_for_series_that_exist():
         assert asked <= known_series(), alert["alert"]
 
 
-def panels(board: Path) -> list[dict]:
-    return json.loads(board.read_text())["panels"]
-
-
-def queries(board: Path) -> list[str]:
-    return [target["expr"] for panel in panels(board) for target in panel.get("targets", ())]
-
-
-def series_of(query: str) -> set[str]:
-    return set(re.findall(r"\b(?:job:)?streameval_[\w:]+", query))
-
-
-each_board = pytest.mark.parametrize(
-    "board", [DASHBOARD, QUALITY, EXPERIMENTS], ids=lambda path: path.stem
-)
-
-
-@each_board
-def test_a_dashboard_asks_only_for_series_that_exist(board):
-    asked = {name for query in queries(board) for name in series_of(query)}
-    assert asked
-    assert asked <= known_series()
-
-
-@each_board
-def test_a_dashboard_combines_workers_by_the_recorded_rules_and_never_averages(board):
-    for query in queries(board):
-        assert "avg" not in query
-        means = "window_(?!rank)|positive_rate|ndcg|map|mrr"
-        assert not re.search(rf"(?<!job:)streameval_({means})", query)
-
-
-LISTS = ("empty", "short", "fallback", "abandoned")
-
-
-def test_the_dashboard_shows_every_recorded_mean_with_its_error():
-    shown = {name for query in queries(DASHBOARD) for name in series_of(query)}
-    recorded = {rule["record"] for rule in group("streameval")}
-    health = {mean.series or mean.name for mean in (*VALUE_MEANS, *LIST_MEANS)}
-    of_quality = {f"job:streameval_{name}{end}:mean" for name in health for end in ("", "_stderr")}
-    counts = {f"job:streameval_window_{mean.weight}:sum" for mean in LIST_MEANS}
-    counts |= {f"job:streameval_window_{name}_slates:sum" for name in LISTS}
-    counts |= {"job:streameval_window_positives:sum", "job:streameval_window_value:sum"}
-    assert recorded - shown - of_quality <= counts
-
-
-def test_the_dashboard_of_quality_shows_every_figure_that_an_alert_compares():
-    shown = {name for query in queries(QUALITY) for name in series_of(query)}
-    assert {
-        name.replace("impressions:of_usual", "impressions:share") for name in compared()
-    } <= shown
-
-
-def test_the_dashboard_of_experiments_shows_all_that_the_leader_shows_of_them():
-    shown = {name for query in queries(EXPERIMENTS) for name in series_of(query)}
-    exposed = {name for name in known_series() if name.startswith("streameval_experiment_")}
-    assert shown == exposed
-
-
-def test_the_line_of_the_evidence_is_where_the_alerts_begin():
-    (panel,) = (each for each in panels(EXPERIMENTS) if "Evidence" in each["title"])
-    line = panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"]
-    asked = [target["expr"] for target in panel["targets"]]
-    ends = {
-        float(alert["expr"].split(">")[1])
-        for alert in alerts()
-        if any(series_of(query) & series_of(alert["expr"]) for query in asked)
-    }
-    assert ends == {line}
-
-
 def test_compose_gives_grafana_all_dashboards():
-    mounted = {
-        Path(each.split(":")[0]).name for each in compose()["services"]["grafana"]["volumes"]
-    }
-    assert {path.name for path in (DEPLOY / "grafana").glob("*.json")} <= mounted
-
-
-def compared() -> set[str]:
-    """The recorded shares of the usual."""
-    records = {rule["record"] for rule in group("streameval-usual")}
-    return {name for name in records if name.endswith(":of_usual")}
-
-
-@each_board
-def test_panels_have_ids_of_their_own_and_do_not_overlap(board):
-    cells: set[tuple[int, int]] = set()
-    for panel in panels(board):
-        at = panel["gridPos"]
-        mine = {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-        assert at["x"] + at["w"] <= 24
-        assert not mine & cells, panel["title"]
-        cells |= mine
-    assert len({panel["id"] for panel in panels(board)}) == len(panels(board))
-
-
-CHOICES = {
-    "$job": "streameval",
-    "$window": "1h",
-    "$basis": "live",
-    "$feedback": "click",
-    "$k": "10",
-    "$experiment": "e",
-    "$metric": r"positives_per_impression\\{feedback=click\\}",
-    "$__rate_interval": "1m",
-}
-"""A choice for each variable of the dashboards. Grafana escapes those that may have several."""
-
-
-class Page(BaseHTTPRequestHandler):
-    """The page of a worker, whose counters grow."""
-
-    scrapes = itertools.count()
-    more = (
-        'streameval_reading_time_timestamp_seconds{partition="0"} 1.7e9\n'
-        "process_resident_memory_bytes 1e8\n"
-    )
-    """The golden page has none of these."""
-
-    def do_GET(self):
-        grown = next(self.scrapes)
-        page = re.sub(
-            r"(?m)^(\w+_total(?:{.*})?) (\S+)$",
-            lambda sample: f"{sample[1]} {float(sample[2]) + grown}",
-            GOLDEN.read_text(encoding="utf-8"),
-        )
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.end_headers()
-        self.wfile.write((page + self.more).encode())
-
-    def log_message(self, *_arguments):
-        pass
-
-
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory):
-    """Ask a real Prometheus that has scraped a worker's page and evaluated the rules."""
-    often = tmp_path_factory.mktemp("rules") / "rules.yml"
-    often.write_text(RULES.read_text().replace("interval: 1m", "interval: 1s"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        target = f"127.0.0.1:{server.server_port}"
-        scraped = {"job_name": "streameval", "static_configs": [{"targets": [target]}]}
-        configuration = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(often)],
-            "scrape_configs": [scraped],
-        }
-        with servers.prometheus(json.dumps(configuration)) as running:
-
-            def ask(query: str) -> list:
-                for name, value in CHOICES.items():
-                    query = query.replace(name, value)
-                address = f"http://{running.address}/api/v1/query?{urlencode({'query': query})}"
-                with urlopen(address, timeout=30) as answer:
-                    return json.load(answer)["data"]["result"]
-
-            for_ready(
-                lambda: ask(
-                    "job:streameval_impressions:share and on (job) job:streameval_ndcg:mean"
-                )
-            )
-            yield ask
-        server.shutdown()
-
-
-def for_ready(ready) -> None:
-    end = time.monotonic() + 60
-    while not ready():
-        assert time.monotonic() < end, "Prometheus has recorded nothing"
-        time.sleep(0.2)
-
-
-NO_ERROR = "job:streameval_positives_per_impression_stderr:mean"
-"""A mean of the golden page has no standard error."""
-
-
-@each_board
-def test_every_query_of_a_dashboard_runs_on_prometheus(board, asked):
-    """A query that Prometheus refuses raises; comparisons have no past to compare with."""
-    empty = {query for query in queries(board) if not asked(query)}
-    assert {query for query in empty if not series_of(query) & {*compared(), NO_ERROR}} == set()
-
-
-@each_board
-def test_a_dashboard_uses_the_data_source_and_the_variables_that_there_are(board):
-    sources = yaml.safe_load(
-        (DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml").read_text()
-    )
-    text = board.read_text()
-    own = json.loads(text)["uid"]
-    assert own.startswith("streameval")
-    assert set(re.findall(r'"uid": "([^"]+)"', text)) == {
-        own,
-        *(source["uid"] for source in sources["datasources"]),
-    }
-    variables = {each["name"] for each in json.loads(text)["templating"]["list"]}
-    used = {name for query in queries(board) for name in re.findall(r"\$(\w+)", query)}
-    assert used - {"__rate_interval"} == variables
+    volumes = compose()["services"]["grafana"]["volumes"]
+    assert "./deploy/grafana:/var/lib/grafana/dashboards:ro" in volumes
 
 
 def compose() -> dict:

@@ -1,0 +1,270 @@
+"""Grafana's dashboards: those in deploy/ are current, complete, and of one style.
+
+`test_on_prometheus` asks all their queries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from test_deploy import DEPLOY, GOLDEN, alerts, group, known_series
+
+from streameval.cli import dashboards
+from streameval.config.settings import Settings
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+
+BOARDS = {
+    name: DEPLOY / "grafana" / f"{name}.json"
+    for name in ("quality", "experiments", "pipeline", "checks")
+}
+each_board = pytest.mark.parametrize("name", BOARDS)
+WHERE = {"datasource", "namespace", "job"}
+
+
+def board(name: str) -> dict:
+    return json.loads(BOARDS[name].read_text())
+
+
+def panels(name: str) -> list[dict]:
+    """The panels with queries."""
+    return [panel for panel in board(name)["panels"] if panel.get("targets")]
+
+
+def queries(name: str) -> list[str]:
+    """The queries of the panels and of the annotations."""
+    asked = [target["expr"] for panel in panels(name) for target in panel["targets"]]
+    return asked + [mark["expr"] for mark in board(name)["annotations"]["list"] if "expr" in mark]
+
+
+def variables(name: str) -> dict[str, dict]:
+    return {each["name"]: each for each in board(name)["templating"]["list"]}
+
+
+def series_of(query: str) -> set[str]:
+    return set(re.findall(r"\b(?:job:)?streameval_[\w:]+", query))
+
+
+def shown() -> set[str]:
+    return {found for name in BOARDS for query in queries(name) for found in series_of(query)}
+
+
+@each_board
+def test_a_dashboard_is_the_output_for_the_defaults(name):
+    """`streameval rules --dashboard NAME > deploy/grafana/NAME.json`."""
+    assert BOARDS[name].read_text() == dashboards.written(name, Settings().dimensions)
+
+
+def test_all_dashboards_are_there():
+    assert {path.stem for path in (DEPLOY / "grafana").glob("*.json")} == {*BOARDS}
+
+
+@each_board
+def test_the_schema_of_the_sdk_reads_a_dashboard_and_writes_the_same(name):
+    document = board(name)
+    again = json.loads(json.dumps(Dashboard.from_json(document), default=lambda one: one.to_json()))
+    # Words of values are a class without a reader in the SDK.
+    assert without(again, "mappings") == without(document, "mappings")
+
+
+def without(value, key):
+    if isinstance(value, dict):
+        return {name: without(each, key) for name, each in value.items() if name != key}
+    return [without(each, key) for each in value] if isinstance(value, list) else value
+
+
+def test_dashboards_follow_the_dimensions():
+    text = dashboards.written("quality", ("surface", "country"))
+    assert not re.search(r"\bvariant\b", text)
+    made = json.loads(text)
+    chosen = {each["name"]: each for each in made["templating"]["list"]}
+    for dimension in ("surface", "country"):
+        assert chosen[dimension]["current"]["value"] == "$__all"
+    (ndcg,) = (panel for panel in made["panels"] if panel["title"] == "NDCG")
+    mean = ndcg["targets"][0]
+    assert mean["legendFormat"] == "{{basis}} {{surface}} {{country}}"
+    assert 'surface=~"$surface", country=~"$country"' in mean["expr"]
+
+
+def test_a_service_without_dimensions_has_dashboards():
+    made = json.loads(dashboards.written("quality", ()))
+    names = {each["name"] for each in made["templating"]["list"]}
+    assert names == WHERE | {"window", "basis", "feedback", "k"}
+
+
+# --- what they show -------------------------------------------------------------------------------
+
+
+@each_board
+def test_a_dashboard_asks_only_for_series_that_exist(name):
+    asked = {found for query in queries(name) for found in series_of(query)}
+    assert asked
+    assert asked <= known_series()
+
+
+@each_board
+def test_a_dashboard_combines_workers_by_the_recorded_rules_and_never_averages(name):
+    for query in queries(name):
+        assert "avg" not in query
+        means = "window_(?!rank)|positive_rate|ndcg|map|mrr"
+        assert not re.search(rf"(?<!job:)streameval_({means})", query)
+
+
+def test_the_dashboards_show_every_family_of_the_page():
+    page = GOLDEN.read_text(encoding="utf-8")
+    families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
+    found = {re.sub("^job:|_bucket$|:\\w+$", "", series) for series in shown()}
+    assert families - found == set()
+
+
+def test_the_dashboards_show_every_recorded_figure_with_its_error():
+    assert {rule["record"] for rule in group("streameval")} - shown() == set()
+
+
+def test_the_dashboards_show_every_figure_that_an_alert_compares():
+    records = {rule["record"] for rule in group("streameval-usual")}
+    assert {record for record in records if record.endswith(":of_usual")} - shown() == set()
+
+
+def test_the_panels_of_figures_say_their_formulas():
+    said = {panel["description"] for panel in panels("quality")}
+    for metric in (*RATES, *RANKING, *LIST_MEANS, *VALUE_MEANS):
+        assert any(text.startswith(metric.formula) for text in said), metric.name
+
+
+# --- their style ----------------------------------------------------------------------------------
+
+
+@each_board
+def test_a_panel_has_a_title_a_description_a_unit_and_legends(name):
+    for panel in panels(name):
+        assert panel["title"]
+        assert panel["description"].endswith((".", ")"))
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        legends = [target["legendFormat"] for target in panel["targets"]]
+        assert panel["type"] == "table" or all(legends)
+        assert len(set(legends)) == len(legends) or panel["type"] == "table"
+        assert panel["datasource"]["uid"] == "${datasource}"
+        if panel["type"] in {"timeseries", "state-timeline"}:
+            assert panel["options"]["legend"]["showLegend"] is True
+
+
+@each_board
+def test_panels_have_ids_of_their_own_and_do_not_overlap(name):
+    cells: set[tuple[int, int]] = set()
+    all_panels = board(name)["panels"]
+    for panel in all_panels:
+        at = panel["gridPos"]
+        mine = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert at["x"] + at["w"] <= 24
+        assert not mine & cells, panel["title"]
+        cells |= mine
+    assert len({panel["id"] for panel in all_panels}) == len(all_panels)
+
+
+def limit_of(panel: dict) -> float | None:
+    steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [{}])
+    return steps[-1].get("value")
+
+
+def test_the_lines_of_panels_are_where_alerts_begin():
+    """The number of a line stands in the expression of an alert on one of the panel's series."""
+    found = 0
+    for name in BOARDS:
+        for panel in panels(name):
+            limit = limit_of(panel)
+            if limit is None or panel["title"] == "Failed":
+                continue
+            found += 1
+            asked = {one for target in panel["targets"] for one in series_of(target["expr"])}
+            about = [alert["expr"] for alert in alerts() if asked & series_of(alert["expr"])]
+            numbers = {
+                eval_product(number)
+                for expression in about
+                for number in re.findall(r"[<>] (\d[\d. *]*)", expression)
+            }
+            assert limit in numbers, panel["title"]
+    assert found > 10
+
+
+def eval_product(text: str) -> float:
+    product = 1.0
+    for factor in text.strip(" .*").split("*"):
+        product *= float(factor)
+    return product
+
+
+@each_board
+def test_a_dashboard_uses_all_its_variables_and_no_other(name):
+    text = json.dumps([board(name)["panels"], board(name)["annotations"]])
+    used = set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval"}
+    chosen = json.dumps([each.get("query", "") for each in variables(name).values()])
+    assert used | set(re.findall(r"\$(\w+)", chosen)) | {"datasource"} == set(variables(name))
+    assert set(variables(name)) >= WHERE
+
+
+@each_board
+def test_every_query_is_about_the_chosen_deployment(name):
+    for query in queries(name):
+        selectors = re.findall(r"\b(?:job:)?(?:streameval|process|ALERTS)[\w:]*{([^}]*)}", query)
+        assert selectors
+        for selector in selectors:
+            assert selector.startswith('job=~"$job", namespace=~"$namespace"')
+
+
+@each_board
+def test_a_dashboard_links_the_others_and_marks_alerts_verdicts_and_deploys(name):
+    (link,) = board(name)["links"]
+    assert (link["type"], link["tags"]) == ("dashboards", ["streameval"])
+    assert link["tags"] == board(name)["tags"]
+    assert link["includeVars"] is link["keepTime"] is True
+    marks = [mark["name"] for mark in board(name)["annotations"]["list"]]
+    assert marks == ["Alerts", "Verdicts", "Versions", "Deploys"]
+
+
+def test_compose_begins_with_the_dashboard_of_quality():
+    compose = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
+    home = compose["services"]["grafana"]["environment"][
+        "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"
+    ]
+    assert Path(home).name == "quality.json"
+
+
+def test_without_the_sdk_one_line_says_what_to_install():
+    """A module that is None in `sys.modules` cannot be found."""
+    script = (
+        "import sys; sys.modules['grafana_foundation_sdk'] = None;"
+        "sys.argv = ['streameval', 'rules', '--dashboard', 'quality'];"
+        "from importlib import util; util.find_spec = lambda name: None;"
+        "from streameval.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "streameval: rules --dashboard needs grafana-foundation-sdk, which is not installed:"
+        " pip install 'streameval[dashboards]'\n"
+    )
+
+
+@each_board
+def test_grafanas_linter_has_nothing_to_say(name):
+    """The linter is a Go program that no package has: it is asked where it is installed."""
+    linter = shutil.which("dashboard-linter")
+    if linter is None:
+        pytest.skip("dashboard-linter is not installed")
+    command = [linter, "lint", "--strict", str(BOARDS[name])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

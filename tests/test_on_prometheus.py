@@ -1,0 +1,416 @@
+"""Every query of every dashboard, and the gates of releases, on real Prometheus, Kafka and Redis.
+
+Two workers read a stream in which variant B is better, and lists of every kind come. Prometheus
+scrapes both and evaluates the rules of deploy/, in which an hour lasts some seconds here.
+"""
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+import zlib
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+import servers
+import service
+import yaml
+from aiokafka import AIOKafkaProducer
+from prometheus import RULES
+from test_dashboards import BOARDS, board, each_board, panels, queries, variables
+
+pytestmark = [pytest.mark.servers]
+
+MINUTE = 60_000
+MIDNIGHT = 1_700_006_400_000
+DAY = 24 * 60 * MINUTE
+PARTITIONS = 4
+CLICKS = "positives_per_impression{feedback=click}"
+COMMON = {"arm": "variant", "primary": CLICKS, "guardrails": ["ndcg@10"]}
+SETTINGS = {
+    "positives": ["click", {"kind": "purchase", "value": "sum"}],
+    "windows": [{"size": "1h", "slide": "1m"}],
+    "ks": [3, 10],
+    "attribution_window": "2m",
+    "allowed_lateness": "10s",
+    "checkpoint_interval": "1s",
+    "session_timeout": "2s",
+    "snapshot_interval": "10s",
+    "experiments": [
+        {"name": "better", "control": "A", "split": {"A": 1, "B": 1}, **COMMON},
+        {"name": "worse", "control": "B", "split": {"A": 1, "B": 1}, **COMMON},
+        {"name": "early", "control": "A", "until": "2023-11-15T01:00:00Z", **COMMON},
+    ],
+}
+SCALED = {
+    "[1d:15m] offset 30m": "[15s:1s] offset 2s",
+    "[1h:15m] offset 1h": "[3s:1s] offset 3s",
+    "[10m]": "[4s]",
+    "[20m]": "[4s]",
+    "interval: 1m": "interval: 1s",
+}
+"""Durations of the rules that compare with the past, and what they are here."""
+
+
+# --- the stream -----------------------------------------------------------------------------------
+
+
+def one_slate(chance, ts, number):
+    """The events of a slate and its feedback: B's lists are clicked three times as often."""
+    user = f"u{chance.randrange(1500)}"
+    variant = "AB"[zlib.crc32(user.encode()) % 2]
+    request = {"user_id": user, "request_id": f"r{number}"}
+    items = [f"i{item}" for item in chance.sample(range(100), chance.choice((0, 2, 5, 5, 5)))]
+    yield {"type": "slate", "ts": ts, "variant": variant, "items": items, **request} | {
+        "fallback": chance.random() < 0.1,
+        "latency_ms": chance.randrange(20, 200),
+    }
+    for item in items:
+        if chance.random() < (0.1 if variant == "A" else 0.3):
+            kind = chance.choice(("click", "click", "purchase"))
+            feedback = {"type": "feedback", "item_id": item, "feedback": kind, **request}
+            later = {"ts": ts + min(int(chance.expovariate(1 / 20_000)), 100_000)}
+            yield feedback | later | ({"value": 5.5} if kind == "purchase" else {})
+
+
+def past(chance):
+    """Two days with few slates, and an hour and a half of the next day with many."""
+    times = [MIDNIGHT - DAY + chance.randrange(2 * DAY) for _ in range(400)]
+    times += [MIDNIGHT + DAY + chance.randrange(90 * MINUTE) for _ in range(2500)]
+    events = [
+        event for number, ts in enumerate(sorted(times)) for event in one_slate(chance, ts, number)
+    ]
+    return sorted(events, key=lambda event: event["ts"])
+
+
+class Stream:
+    """The past at once, then 20 event seconds and some 40 slates a second until it is closed."""
+
+    def __init__(self, kafka, topic):
+        self._kafka, self._topic = kafka, topic
+        self._chance = random.Random(7)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._flow()))
+
+    def __enter__(self):
+        service.produce(self._kafka.port, self._topic, map(record, past(self._chance)))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended.set()
+        self._thread.join()
+
+    async def _flow(self):
+        producer = AIOKafkaProducer(bootstrap_servers=self._kafka.address)
+        await producer.start()
+        ts, number, waiting = MIDNIGHT + DAY + 90 * MINUTE, 1_000_000, []
+        try:
+            while not self._ended.is_set():
+                for _ in range(10):
+                    number += 1
+                    moment = ts + self._chance.randrange(5_000)
+                    waiting += one_slate(self._chance, moment, number)
+                ts += 5_000
+                waiting.sort(key=lambda event: event["ts"])
+                while waiting and waiting[0]["ts"] < ts:
+                    key, value = record(waiting.pop(0))
+                    await producer.send(self._topic, value, key=key)
+                await producer.send(self._topic, b"not json", key=b"u1")
+                await asyncio.sleep(0.25)
+        finally:
+            await producer.stop()
+
+
+def record(event):
+    return event["user_id"].encode(), json.dumps(event).encode()
+
+
+# --- Prometheus -----------------------------------------------------------------------------------
+
+
+class Prometheus:
+    """Answers of a real Prometheus."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def get(self, path, **parameters):
+        with urlopen(f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}") as answer:
+            return json.load(answer)["data"]
+
+    def ask(self, query):
+        """The values that a query has now: [(labels, value)]."""
+        found = self.get("query", query=query)["result"]
+        return [(one["metric"], float(one["value"][1])) for one in found]
+
+
+def configuration(rules, workers):
+    targets = [f"127.0.0.1:{worker.port}" for worker in workers]
+    scraped = {"job_name": "streameval", "static_configs": [{"targets": targets}]}
+    often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    return json.dumps({"global": often, "rule_files": [str(rules)], "scrape_configs": [scraped]})
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """Prometheus and the workers that it scrapes, while the stream flows."""
+    root = tmp_path_factory.mktemp("prometheus")
+    rules = root / "rules.yml"
+    text = RULES.read_text()
+    for duration, here in SCALED.items():
+        assert duration in text
+        text = text.replace(duration, here)
+    rules.write_text(text)
+    specification = root / "checks.yaml"
+    specification.write_text(json.dumps({"sample_ratio": {"split": {"A": 1, "B": 1}}}))
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = servers.unique("dashboards")
+    service.create_topic(kafka.port, topic, PARTITIONS)
+    settings = SETTINGS | {
+        "outcomes": str(root / "outcomes"),
+        "snapshots": str(root / "snapshots"),
+        "checks": str(specification),
+    }
+    workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
+    with Stream(kafka, topic), workers[0], workers[1]:
+        for worker in workers:
+            worker.wait_until_up()
+        with servers.prometheus(configuration(rules, workers)) as running:
+            yield Prometheus(running.address), workers
+
+
+# --- dashboards -----------------------------------------------------------------------------------
+
+CHOSEN = {
+    "window": "1h",
+    "basis": "live|matured|nowcast",
+    "feedback": "purchase",
+    "k": "10",
+    "experiment": "better",
+    "metric": r"positives_per_impression\\{feedback=click\\}",
+    "__rate_interval": "5s",
+}
+"""Choices among values. Grafana escapes those of which several may be chosen."""
+
+
+def filled(name, query):
+    """A query as Grafana asks it: where all values are chosen, with their regular expression."""
+    for each in variables(name).values():
+        if each.get("allValue") and each["name"] != "metric":
+            query = re.sub(rf"\${each['name']}\b", each["allValue"], query)
+    for variable, value in CHOSEN.items():
+        query = re.sub(rf"\${variable}\b", lambda _, value=value: value, query)
+    assert "$" not in query
+    return query
+
+
+def defined(values):
+    return [value for _, value in values if value == value]
+
+
+@each_board
+def test_every_query_of_a_dashboard_has_data(name, scene):
+    """A query that Prometheus refuses raises."""
+    prometheus, workers = scene
+    missing = {filled(name, query) for query in queries(name)}
+
+    def complete():
+        assert all(worker.running for worker in workers)
+        missing.difference_update([query for query in missing if defined(prometheus.ask(query))])
+        return not missing
+
+    try:
+        service.wait_for(complete, 90, "all queries have data")
+    except AssertionError:
+        pytest.fail("no data:\n" + "\n".join(sorted(missing)))
+
+
+@each_board
+def test_every_variable_of_a_dashboard_has_choices(name, scene):
+    prometheus, _ = scene
+    for each in variables(name).values():
+        if each["type"] != "query" or each["name"] == "namespace":
+            continue
+        series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"]).groups()
+        found = prometheus.get(f"label/{label}/values", **{"match[]": filled(name, series)})
+        assert found, each["name"]
+        if each["name"] == "instance":
+            assert len(found) == 2
+
+
+def test_both_workers_have_a_part_in_what_is_shown(scene):
+    """The recorded counts are the sums over two workers, each of which has some."""
+    prometheus, _ = scene
+    counted = 'streameval_window_users{basis="live", window="1h"}'
+    service.wait_for(
+        lambda: (
+            min(value for _, value in prometheus.ask(f"sum by (instance) ({counted})")) > 0
+            and len(prometheus.ask(f"count by (instance) ({counted})")) == 2
+        ),
+        30,
+        "both workers have users",
+    )
+
+
+def test_an_annotation_names_the_verdict(scene):
+    prometheus, _ = scene
+    marks = {mark["name"]: mark for mark in board("experiments")["annotations"]["list"]}
+    found = prometheus.ask(filled("experiments", marks["Verdicts"]["expr"]))
+    verdicts = {(labels["experiment"], labels["arm"]): labels["verdict"] for labels, _ in found}
+    assert verdicts == {("better", "B"): "better", ("worse", "A"): "worse"}
+    firing = prometheus.ask(filled("experiments", marks["Alerts"]["expr"]))
+    alerts = {labels["alertname"] for labels, _ in firing}
+    assert {"StreamevalVariantBetter", "StreamevalVariantWorse"} <= alerts
+
+
+# --- gates ----------------------------------------------------------------------------------------
+
+GATES = BOARDS["quality"].parent.parent / "gates"
+EXPECTED = {"better": "passed", "worse": "failed", "early": "open"}
+each_experiment = pytest.mark.parametrize("experiment", EXPECTED)
+
+
+def resources(name):
+    """The resources of a file of gates, by kind and name."""
+    found = yaml.safe_load_all((GATES / name).read_text())
+    return {(each["kind"], each["metadata"]["name"]): each["spec"] for each in found}
+
+
+@pytest.fixture(scope="module")
+def judged(scene):
+    """Wait until the leader has judged all experiments, the planted ones for good."""
+    prometheus, workers = scene
+    series = "min by (experiment) (streameval_experiment_gate)"
+    numbers = {"better": 1, "worse": -1, "early": 0}
+    service.wait_for(
+        lambda: {one["experiment"]: value for one, value in prometheus.ask(series)} == numbers,
+        60,
+        "the gates are decided",
+    )
+    return prometheus, workers
+
+
+def condition(text, result):
+    """What Argo's conditions say of a vector, in the part of their language that gates use."""
+    python = text.replace("&&", "and").replace("||", "or")
+    assert re.fullmatch(r"[\w\s\[\]().<>=-]+", python), "a condition of another form"
+    return eval(python, {"__builtins__": {}}, {"result": result, "len": len})
+
+
+def argo(prometheus, template, arguments):
+    """The phase of a measurement, as Argo Rollouts gives it (utils/evaluate)."""
+    given = {each["name"]: each.get("value") for each in template["args"]} | arguments
+    (metric,) = template["metrics"]
+
+    def resolved(text):
+        return re.sub(r"{{args\.(\w+)}}", lambda gap: given[gap[1]], text)
+
+    assert resolved(metric["provider"]["prometheus"]["address"]).startswith("http://")
+    query = resolved(metric["provider"]["prometheus"]["query"])
+    assert "{{" not in query
+    result = [value for _, value in prometheus.ask(query)]
+    if condition(metric["failureCondition"], result):
+        return "Failed"
+    return "Successful" if condition(metric["successCondition"], result) else "Inconclusive"
+
+
+PHASES = {"passed": "Successful", "failed": "Failed", "open": "Inconclusive"}
+
+
+@each_experiment
+def test_argos_template_says_what_the_gate_says(experiment, judged):
+    template = resources("argo-rollouts.yaml")["AnalysisTemplate", "streameval-experiment"]
+    phase = argo(judged[0], template, {"experiment": experiment})
+    assert phase == PHASES[EXPECTED[experiment]]
+
+
+def test_argo_waits_where_nobody_shows_the_experiment(judged):
+    template = resources("argo-rollouts.yaml")["AnalysisTemplate", "streameval-experiment"]
+    assert argo(judged[0], template, {"experiment": "nobody's"}) == "Inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arm", "margin", "phase"),
+    [
+        ("better", "B", "0", "Successful"),
+        ("worse", "A", "0", "Failed"),
+        ("worse", "A", "0.001", "Failed"),
+        ("worse", "A", "0.9", "Successful"),
+        ("early", "B", "0", "Inconclusive"),
+    ],
+)
+def test_argos_template_of_a_bound_takes_a_margin(experiment, arm, margin, phase, judged):
+    template = resources("argo-rollouts.yaml")["AnalysisTemplate", "streameval-bound"]
+    arguments = {"experiment": experiment, "arm": arm, "metric": CLICKS, "margin": margin}
+    assert argo(judged[0], template, arguments) == phase
+
+
+def flagger(prometheus, check, **changed):
+    """Whether a check of a canary passes, as Flagger judges it (pkg/controller)."""
+    template = resources("flagger.yaml")["MetricTemplate", check["templateRef"]["name"]]
+    given = check["templateVariables"] | changed
+    query = re.sub(r"{{ variables\.(\w+) }}", lambda gap: given[gap[1]], template["query"])
+    assert "{{" not in query
+    values = [value for _, value in prometheus.ask(" ".join(query.split()))]
+    accepted = check["thresholdRange"]
+    return bool(values) and accepted["min"] <= values[-1]
+
+
+def canary():
+    """The metrics of the example, by name."""
+    metrics = resources("flagger.yaml")["Canary", "ranker"]["analysis"]["metrics"]
+    return {metric["name"]: metric for metric in metrics}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "least", "passes"),
+    [
+        ("better", 0, True),
+        ("better", 1, True),
+        ("early", 0, True),
+        ("early", 1, False),
+        ("worse", 0, False),
+        ("nobody's", 0, False),
+    ],
+)
+def test_flaggers_template_says_what_the_gate_says(experiment, least, passes, judged):
+    check = canary()["streameval-gate"] | {"thresholdRange": {"min": least}}
+    assert flagger(judged[0], check, experiment=experiment) is passes
+
+
+@pytest.mark.parametrize("template", ["streameval-lower-bound", "streameval-upper-bound"])
+@pytest.mark.parametrize(("experiment", "arm"), [("better", "B"), ("worse", "A")])
+def test_flaggers_bounds_part_better_from_worse(template, experiment, arm, judged):
+    check = canary()["ndcg-loss"] | {"templateRef": {"name": template}}
+    passes = flagger(judged[0], check, experiment=experiment, arm=arm, metric=CLICKS)
+    assert passes is (experiment == "better")
+
+
+@each_experiment
+def test_the_command_ends_with_what_the_gate_says(experiment, judged):
+    _, workers = judged
+    command = [sys.executable, "-m", "streameval", "experiment", experiment, "--gate"]
+    done = subprocess.run(
+        [*command, "--config", workers[0].config], capture_output=True, text=True, check=False
+    )
+    codes = {"passed": 0, "failed": 1, "open": 4}
+    assert done.returncode == codes[EXPECTED[experiment]], done.stdout + done.stderr
+
+
+def test_the_examples_name_templates_that_exist():
+    found = resources("flagger.yaml")
+    for metric in canary().values():
+        template = found["MetricTemplate", metric["templateRef"]["name"]]
+        asked = set(re.findall(r"{{ variables\.(\w+) }}", template["query"]))
+        assert asked == set(metric["templateVariables"])
+
+
+def test_the_panels_that_repeat_do_so_over_a_variable():
+    for name in BOARDS:
+        for panel in panels(name):
+            assert panel.get("repeat", "job") in variables(name)
