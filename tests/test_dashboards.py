@@ -21,10 +21,7 @@ from streameval.cli import dashboards
 from streameval.config.settings import Settings
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 
-BOARDS = {
-    name: DEPLOY / "grafana" / f"{name}.json"
-    for name in ("quality", "experiments", "pipeline", "checks")
-}
+BOARDS = {name: DEPLOY / "grafana" / f"{name}.json" for name in dashboards.NAMES}
 each_board = pytest.mark.parametrize("name", BOARDS)
 WHERE = {"datasource", "namespace", "job"}
 

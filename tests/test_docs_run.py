@@ -384,6 +384,9 @@ def test_a_script_runs(scene: Scene, block: Block) -> None:
     settings = "kafka: kafka:9092\nredis: rediss://streameval@redis-1:6379/0\n"
     if "streameval check" in script:
         settings += "outcomes: fresh\n"
+    if "--gate" in script:
+        arms = "arm: variant, control: A, primary: ndcg@10"
+        settings += f"experiments: [{{name: ranker-v2, {arms}}}]\n"
     (scene.folder / "streameval.yaml").write_text(scene.placed(settings))
     if "streameval user" in script:
         send_an_event_of_u42(scene)

@@ -1,5 +1,6 @@
 """`streameval init`: files that load as written, and that never replace another without --force."""
 
+import json
 import subprocess
 import sys
 
@@ -72,6 +73,24 @@ def test_rules_of_a_fresh_folder_are_good_rules(tmp_path, capsys):
     promtool("check", "rules", str(tmp_path / "rules.yml"))
 
 
+def test_dashboards_of_a_folder_follow_its_dimensions(tmp_path):
+    (tmp_path / "streameval.yaml").write_text("dimensions: [surface]\n")
+    init(tmp_path, rules=True, force=False)
+    boards = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("grafana/*.json")}
+    assert {*boards} == {"quality", "experiments", "pipeline", "checks"}
+    variables = {each["name"] for each in boards["quality"]["templating"]["list"]}
+    assert "surface" in variables
+    assert "variant" not in variables
+
+
+def test_without_the_sdk_the_dashboards_are_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(extras, "installed", lambda package: package != "grafana_foundation_sdk")
+    init(tmp_path, rules=True, force=False)
+    assert (tmp_path / "rules.yml").exists()
+    assert not (tmp_path / "grafana").exists()
+    assert "pip install 'streameval[dashboards]'" in capsys.readouterr().out
+
+
 def test_without_duckdb_the_checks_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(extras, "installed", lambda package: package != "duckdb")
     init(tmp_path, rules=False, force=False)
@@ -97,5 +116,5 @@ def test_the_command_says_what_to_do_next(tmp_path):
         "  2. streameval doctor --config streameval.yaml    # finds what is missing\n"
         "  3. streameval worker --config streameval.yaml    # counts; pages on"
         " http://127.0.0.1:8080\n"
-        "  4. streameval init . --rules    # alerts, for your dimensions\n"
+        "  4. streameval init . --rules    # alerts and dashboards, for your dimensions\n"
     )

@@ -10,8 +10,13 @@ from typing import Final
 
 from streameval.base.errors import InputError
 
-EXTRAS: Final = {"pyarrow": "evaluate", "duckdb": "evaluate", "matplotlib": "report"}
-"""The extra that brings each optional package to those who look at files."""
+EXTRAS: Final = {
+    "pyarrow": "evaluate",
+    "duckdb": "evaluate",
+    "matplotlib": "report",
+    "grafana_foundation_sdk": "dashboards",
+}
+"""The extra that brings each optional package; a worker that writes files needs less."""
 FILES: Final = "files"
 """The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
 _NAMES: Final = {"duckdb": "DuckDB", "grafana_foundation_sdk": "grafana-foundation-sdk"}

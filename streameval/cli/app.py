@@ -145,13 +145,16 @@ def init(
     rules: Annotated[
         bool,
         typer.Option(
-            "--rules", help="Also Prometheus' rules, for the dimensions of DIR/streameval.yaml."
+            "--rules",
+            help="Also Prometheus' rules and Grafana's dashboards, for the dimensions of"
+            " DIR/streameval.yaml.",
         ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace files that are there: the rules if asked for, else the others."
+            "--force",
+            help="Replace files that are there: those of --rules if asked for, else the others.",
         ),
     ] = False,
 ) -> None:
@@ -350,7 +353,7 @@ def rules(
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
     settings = settings_of(config)
     if dashboard is not None:
-        extras.require("rules --dashboard", "grafana_foundation_sdk", "dashboards")
+        extras.require("rules --dashboard", "grafana_foundation_sdk")
         from streameval.cli import dashboards
 
         text = dashboards.written(dashboard, settings.dimensions)

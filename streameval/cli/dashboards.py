@@ -13,6 +13,9 @@ from streameval.cli.grafana import Board, Marks, PanelText
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.core.metrics.rates import Rate
 
+NAMES: Final = ("quality", "experiments", "pipeline", "checks")
+"""The dashboards."""
+
 _DEPLOYMENT: Final = 'job=~"$job", namespace=~"$namespace"'
 _SHARES: Final = {"hit_rate", *(mean.name for mean in (*RATES, *LIST_MEANS))} - {
     "mean_rank_of_positives",
@@ -123,7 +126,7 @@ def _heading(metric: str) -> str:
     return spelled.upper() if metric in _ABBREVIATIONS else spelled.capitalize()
 
 
-_VERDICT: Final = 'streameval_experiment_verdict{@deployment, role!="exploratory"}'
+_JUDGED: Final = 'streameval_experiment_verdict{@deployment, role!="exploratory"}'
 _MARKS: Final[Marks] = {
     "Alerts": {
         "color": "red",
@@ -134,8 +137,8 @@ _MARKS: Final[Marks] = {
     "Verdicts": {
         "color": "blue",
         "query": "group by (experiment, arm, metric, verdict) ("
-        f'label_replace({_VERDICT} == 1, "verdict", "better", "", "")'
-        f' or label_replace({_VERDICT} == -1, "verdict", "worse", "", ""))',
+        f'label_replace({_JUDGED} == 1, "verdict", "better", "", "")'
+        f' or label_replace({_JUDGED} == -1, "verdict", "worse", "", ""))',
         "title": "{{experiment}}: {{arm}} is {{verdict}} in {{metric}}",
         "tags": "experiment",
     },

@@ -147,61 +147,61 @@ def _deploys() -> dashboard.AnnotationQuery:
     return made.icon_color("orange").type("tags").target(target)  # type: ignore[arg-type]
 
 
-def _panel(shown: PanelText) -> _Panel:
-    panel = _KINDS[shown.kind](shown).title(shown.title)
-    panel.span(shown.width or _SIZES[shown.kind][0])
-    return panel.height(shown.height or _SIZES[shown.kind][1])
+def _panel(wanted: PanelText) -> _Panel:
+    panel = _KINDS[wanted.kind](wanted).title(wanted.title)
+    panel.span(wanted.width or _SIZES[wanted.kind][0])
+    return panel.height(wanted.height or _SIZES[wanted.kind][1])
 
 
-def _graph(shown: PanelText) -> timeseries.Panel:
-    panel = timeseries.Panel().unit(shown.unit).description(shown.about).datasource(_SOURCE)
-    panel.targets(_targets(shown)).legend(_legend())
+def _graph(wanted: PanelText) -> timeseries.Panel:
+    panel = timeseries.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
+    panel.targets(_targets(wanted)).legend(_legend())
     panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI))
-    if shown.repeat:
-        panel.repeat(shown.repeat).repeat_direction("h")
-    if any(legend.endswith(" 2 se") for legend in shown.lines):
+    if wanted.repeat:
+        panel.repeat(wanted.repeat).repeat_direction("h")
+    if any(legend.endswith(" 2 se") for legend in wanted.lines):
         dashes = {"fill": "dash", "dash": [6, 6]}
         hidden = {"legend": True, "tooltip": False, "viz": False}
         styled = {"custom.lineStyle": dashes, "custom.hideFrom": hidden}
         panel.override_by_regexp(_BOUND, _properties(styled))
-    if (limits := _limits(shown)) is not None:
+    if (limits := _limits(wanted)) is not None:
         line = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.LINE)
         panel.thresholds(limits).thresholds_style(line)
     return panel
 
 
-def _tile(shown: PanelText) -> stat.Panel:
-    panel = stat.Panel().unit(shown.unit).description(shown.about).datasource(_SOURCE)
-    panel.targets(_targets(shown))
-    if shown.states:
-        panel.mappings([_words(shown.states[""])])
-    if (limits := _limits(shown)) is not None:
+def _tile(wanted: PanelText) -> stat.Panel:
+    panel = stat.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
+    panel.targets(_targets(wanted))
+    if wanted.states:
+        panel.mappings([_words(wanted.states[""])])
+    if (limits := _limits(wanted)) is not None:
         panel.thresholds(limits)
     return panel
 
 
-def _states(shown: PanelText) -> statetimeline.Panel:
-    panel = statetimeline.Panel().unit("none").description(shown.about).datasource(_SOURCE)
-    return panel.targets(_targets(shown)).mappings([_words(shown.states[""])]).legend(_legend())
+def _states(wanted: PanelText) -> statetimeline.Panel:
+    panel = statetimeline.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
+    return panel.targets(_targets(wanted)).mappings([_words(wanted.states[""])]).legend(_legend())
 
 
-def _table(shown: PanelText) -> table.Panel:
+def _table(wanted: PanelText) -> table.Panel:
     """Build a table as of now, with a line for all queries that have the same labels."""
-    panel = table.Panel().unit("none").description(shown.about).datasource(_SOURCE)
-    panel.targets(_targets(shown, instant=True))
-    titles = {f"Value #{letter}": name for letter, name in _lettered(shown.lines)}
+    panel = table.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
+    panel.targets(_targets(wanted, instant=True))
+    titles = {f"Value #{letter}": name for letter, name in _lettered(wanted.lines)}
     organized = {"excludeByName": {"Time": True}, "renameByName": titles}
     for kind, chosen in (("merge", {}), ("organize", organized)):
         panel.with_transformation(models.DataTransformerConfig(id_val=kind, options=chosen))
-    for name, unit in shown.units.items():
+    for name, unit in wanted.units.items():
         panel.override_by_name(name, _properties({"unit": unit}))
-    for name, words in shown.states.items():
+    for name, words in wanted.states.items():
         panel.override_by_name(name, _properties({"mappings": [_words(words)]}))
     return panel
 
 
-def _text(shown: PanelText) -> text.Panel:
-    return text.Panel().content(shown.about)
+def _text(wanted: PanelText) -> text.Panel:
+    return text.Panel().content(wanted.about)
 
 
 _KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
@@ -221,9 +221,9 @@ _SIZES: Final = {
 """Columns and lines of Grafana's grid, which has 24 columns."""
 
 
-def _targets(shown: PanelText, *, instant: bool = False) -> list[Builder[Dataquery]]:
+def _targets(wanted: PanelText, *, instant: bool = False) -> list[Builder[Dataquery]]:
     targets: list[Builder[Dataquery]] = []
-    for (letter, legend), query in zip(_lettered(shown.lines), shown.lines.values(), strict=True):
+    for (letter, legend), query in zip(_lettered(wanted.lines), wanted.lines.values(), strict=True):
         target = prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter)
         if instant:
             target.instant().format(PromQueryFormat.TABLE)
@@ -239,12 +239,12 @@ def _legend() -> common.VizLegendOptions:
     return common.VizLegendOptions().show_legend(show_legend=True)
 
 
-def _limits(shown: PanelText) -> dashboard.ThresholdsConfig | None:
+def _limits(wanted: PanelText) -> dashboard.ThresholdsConfig | None:
     """Return the colors above and below the value at which an alert fires."""
-    limit = shown.below if shown.above is None else shown.above
+    limit = wanted.below if wanted.above is None else wanted.above
     if limit is None:
         return None
-    colors = ("red", "green") if shown.above is None else ("green", "red")
+    colors = ("red", "green") if wanted.above is None else ("green", "red")
     steps = zip((None, limit), colors, strict=True)
     return dashboard.ThresholdsConfig().steps([models.Threshold(*step) for step in steps])
 

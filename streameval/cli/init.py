@@ -1,11 +1,13 @@
 """`streameval init`: the files that a service of one's own begins with, in a folder.
 
-What is there already stays. The rules follow the dimensions of the folder's `streameval.yaml`.
+What is there already stays. The rules and the dashboards follow the dimensions of the folder's
+`streameval.yaml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +20,7 @@ from streameval.cli.common import settings_of
 CONFIG: Final = "streameval.yaml"
 CHECKS: Final = "checks.yaml"
 RULES: Final = "rules.yml"
+GRAFANA: Final = "grafana"
 
 
 class StarterFile(NamedTuple):
@@ -42,8 +45,8 @@ def init(folder: Path, *, rules: bool, force: bool) -> None:
     for file in wanted:
         _write(folder, file, force=force and not rules)
     if rules:
-        made = StarterFile(RULES, "Prometheus' recording rules and alerts", lambda: _rules(folder))
-        _write(folder, made, force=force)
+        for made in _monitoring(folder):
+            _write(folder, made, force=force)
     typer.echo(_next(folder, rules=rules))
 
 
@@ -65,10 +68,22 @@ def _checks() -> str:
     return commented(Specification, head, follows={"arm"})
 
 
-def _rules(folder: Path) -> str:
+def _monitoring(folder: Path) -> Iterator[StarterFile]:
+    """Yield the rules for Prometheus and the dashboards for Grafana."""
     from streameval.cli.rules import rules
 
-    return rules(settings_of(folder / CONFIG))
+    settings = settings_of(folder / CONFIG)
+    said = "Prometheus' recording rules and alerts"
+    yield StarterFile(RULES, said, lambda: rules(settings))
+    if not extras.installed("grafana_foundation_sdk"):
+        needed = extras.needed("a dashboard", "grafana_foundation_sdk")
+        typer.echo(f"left out {folder / GRAFANA}: {needed}")
+        return
+    from streameval.cli.dashboards import NAMES, written
+
+    for name in NAMES:
+        text = partial(written, name, settings.dimensions)
+        yield StarterFile(f"{GRAFANA}/{name}.json", f"Grafana's dashboard of {name}", text)
 
 
 def _write(folder: Path, file: StarterFile, *, force: bool) -> None:
@@ -78,7 +93,7 @@ def _write(folder: Path, file: StarterFile, *, force: bool) -> None:
             typer.echo(f"kept {path}, which was there (--force writes it anew)")
             return
         text = file.text()
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
@@ -95,7 +110,9 @@ def _next(folder: Path, *, rules: bool) -> str:
     if rules:
         steps.append(f"name {folder / RULES} under rule_files of your prometheus.yml")
     else:
-        steps.append(f"streameval init {folder} --rules    # alerts, for your dimensions")
+        steps.append(
+            f"streameval init {folder} --rules    # alerts and dashboards, for your dimensions"
+        )
     return "\n".join(
         ["", "Next:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
     )

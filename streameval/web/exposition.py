@@ -622,6 +622,7 @@ def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:
         yield family
 
 
+_GATE: Final = {"passed": 1, "open": 0, "failed": -1}
 _SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] = (
     (
         "crossed_users",
@@ -649,4 +650,3 @@ _SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] 
         lambda card: _GATE[gate(card)],
     ),
 )
-_GATE: Final = {"passed": 1, "open": 0, "failed": -1}
