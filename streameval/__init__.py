@@ -10,7 +10,7 @@ Packages from the lowest layer up; each imports only layers below its own (impor
 3. `config`: every key of the configuration.
 4. `kafka`, `store` (Redis; `commit.lua` is where exactly once is decided), `web` (the pages).
 5. `files`: outcome files and snapshots.
-6. `checks` of them, and `evaluation` for figures of files.
+6. `checks` of them, `evaluation` for figures of files, `backfill` for past figures of the stream.
 7. `worker`: the running service; `worker.worker_loop` has its numbered steps. `demo` runs it all.
 8. `cli`: the commands. `notebook`: the same in Python, of frames; its functions are the public ones
    here.

@@ -182,12 +182,24 @@ def _prometheus_answers(port):
         return answer.status == 200
 
 
-def prometheus(configuration):
-    """Real Prometheus with the text of its configuration. A context manager."""
+def prometheus(configuration, openmetrics=None):
+    """Real Prometheus with the text of its configuration. A context manager.
+
+    With the path of a file of OpenMetrics it has the blocks that promtool makes of it.
+    """
     program = shutil.which("prometheus") or missing("prometheus")
     port, folder = free_port(), _folder("prometheus")
     pathlib.Path(folder, "prometheus.yml").write_text(configuration)
-    options = ("--config.file=prometheus.yml", "--storage.tsdb.path=data")
+    # Without a bound it would delete blocks from before 15 days.
+    options = (
+        "--config.file=prometheus.yml",
+        "--storage.tsdb.path=data",
+        "--storage.tsdb.retention.time=100y",
+    )
+    if openmetrics is not None:
+        promtool = shutil.which("promtool") or missing("promtool")
+        command = [promtool, "tsdb", "create-blocks-from", "openmetrics", openmetrics, "data"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
     command = [program, f"--web.listen-address=127.0.0.1:{port}", *options]
     return _running(Server("Prometheus", command, _prometheus_answers, port, folder))
 

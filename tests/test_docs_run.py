@@ -377,6 +377,8 @@ def test_a_script_runs(scene: Scene, block: Block) -> None:
         asyncio.run(delete_topics({"bootstrap_servers": scene.kafka.address}, [*TOPICS]))
     if "kcat" in script and shutil.which("kcat") is None:
         servers.missing("kcat")
+    if "promtool" in script and shutil.which("promtool") is None:
+        servers.missing("promtool")
     if "offset" in script:
         for _ in range(3):
             send_an_event_of_u42(scene)

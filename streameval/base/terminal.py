@@ -54,6 +54,19 @@ def progress_bar(
         yield lambda count: progress.update(task, advance=count)
 
 
+@contextmanager
+def share_bar(title: str, total: int) -> Iterator[Advance]:
+    """Show a bar over the share of `total`, on stderr and only on a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (title, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.update(task, advance=count)
+
+
 def plain_table(title: str) -> Table:
     """Return an empty table with its title at the left."""
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -29,8 +29,7 @@ from streameval.core.replay import lines_of
 from streameval.files.locations import reaching
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
-from streameval.kafka.range_reader import RangeReader, open_range_reader
-from streameval.kafka.records import RecordLists
+from streameval.kafka.range_reader import RangeReader, open_range_reader, records_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -277,19 +276,7 @@ def _log(
 
 
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
-    """Read the records of a partition; the consumer lives as long as the reading."""
-
-    async def following(parts: AsyncIterator[RecordLists]) -> RecordLists | None:
-        return await anext(parts, None)
-
-    async def read() -> AsyncIterator[RecordLists]:
-        async with open_range_reader(client_arguments(settings), settings.topic) as topic:
-            async for columns in topic.read(number, begin, end):
-                yield columns
-
     decoder = EventDecoder.of(settings.definition())
-    with asyncio.Runner() as runner:
-        parts = read()
-        while (columns := runner.run(following(parts))) is not None:
-            events = decoded(columns.values, columns.timestamps, decoder)
-            yield list(zip(columns.offsets, events, strict=True))
+    for lists in records_of(client_arguments(settings), settings.topic, number, begin, end):
+        events = decoded(lists.values, lists.timestamps, decoder)
+        yield list(zip(lists.offsets, events, strict=True))

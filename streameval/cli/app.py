@@ -21,6 +21,8 @@ from streameval.base import extras
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.instants import instant
 from streameval.cli import check
+from streameval.cli.backfill import EPILOG as BACKFILL_EPILOG
+from streameval.cli.backfill import backfill
 from streameval.cli.common import (
     RUNBOOK,
     Config,
@@ -263,6 +265,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
         typer.echo(folder)
 
 
+app.command(epilog=BACKFILL_EPILOG)(backfill)
 app.command(cls=EvaluateCommand, epilog=EPILOG)(evaluate)
 app.command(epilog=COMPARE_EPILOG)(compare)
 app.command(epilog=PLAN_EPILOG)(plan)

@@ -142,6 +142,15 @@ class OpenSlates:
         self._window = definition.attribution_window
         self._closing_width = max(1, definition.horizon // 64)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the compiled reader of labels, which no other process can load."""
+        return {key: value for key, value in self.__dict__.items() if key != "labels_of"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Compile the reader of labels again."""
+        self.__dict__.update(state)
+        self.labels_of = label_reader(self.definition.labels)
+
     def user(self, user_id: str) -> User:
         """Return the user of that id, a new one if need be."""
         user = self.users.get(user_id)

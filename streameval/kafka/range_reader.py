@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -65,16 +65,18 @@ class RangeReader:
         give_up = time.monotonic() + SILENCE_SECONDS
         # The position also counts offsets without a record of a compacted or transactional log.
         while await self._consumer.position(topic_partition) < end:
-            found = await self._source.read(FETCH_SECONDS, FETCH_RECORDS)
-            for lists in found.get(topic_partition, ()):
-                give_up = time.monotonic() + SILENCE_SECONDS
+            found = (await self._source.read(FETCH_SECONDS, FETCH_RECORDS)).get(topic_partition, ())
+            for lists in found:
                 inside = sum(offset < end for offset in lists.offsets)
                 if inside:
                     offsets, timestamps, keys, values, size = lists
                     yield RecordLists(
                         offsets[:inside], timestamps[:inside], keys[:inside], values[:inside], size
                     )
-            if time.monotonic() > give_up:
+            # Whoever takes the records may have taken long.
+            if found:
+                give_up = time.monotonic() + SILENCE_SECONDS
+            elif time.monotonic() > give_up:
                 raise UnreachableError(
                     f"partition {partition} of {self._topic} gave nothing for"
                     f" {SILENCE_SECONDS:.0f} s"
@@ -102,3 +104,28 @@ async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeRe
             yield RangeReader(consumer, source, topic)
         finally:
             await (stop(consumer) if source is None else source.stop())
+
+
+def records_of(
+    client: Client, topic: str, partition: int, begin: int, end: int
+) -> Generator[RecordLists, None, None]:
+    """Yield records as `RangeReader.read`; the consumer lives as long as the generator."""
+
+    async def read() -> AsyncGenerator[RecordLists, None]:
+        async with open_range_reader(client, topic) as reader:
+            async for lists in reader.read(partition, begin, end):
+                yield lists
+
+    async def following() -> RecordLists | None:
+        return await anext(parts, None)
+
+    async def close() -> None:
+        await parts.aclose()
+
+    with asyncio.Runner() as runner:
+        parts = read()
+        try:
+            while (lists := runner.run(following())) is not None:
+                yield lists
+        finally:
+            runner.run(close())

@@ -79,7 +79,7 @@ class Exposition(Collector):
         yield from _events(status.counters)
         yield from _segments(status.counters)
         yield from _work(status.counters)
-        yield from _figures(status)
+        yield from figure_families(status)
         yield from _daily(status.daily)
         yield from _checks(status)
         yield from _experiments(status.scorecards if status.leader else ())
@@ -390,7 +390,8 @@ def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
 
 
-def _figures(status: ServiceStatus) -> Iterator[Metric]:
+def figure_families(status: ServiceStatus) -> Iterator[Metric]:
+    """Build the families of figures, all of them gauges."""
     figures = status.figures or _NO_FIGURES
     rates = _grid(status, "feedback", figures.rates, status.definition.kinds)
     users = rates.weights()
