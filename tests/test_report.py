@@ -134,7 +134,7 @@ def test_it_shows_figures_charts_formulas_and_checks(tmp_path: Path) -> None:
     ):
         assert text in page, text
     assert "<A>" not in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 9
 
 
 def test_colours_are_variables_for_light_and_dark_and_paper(tmp_path: Path) -> None:
@@ -200,20 +200,20 @@ def test_a_run_is_reported_with_its_curves_and_its_ties(tmp_path: Path) -> None:
     )
     qrels.write_text("1 0 d2 1\n1 0 d3 1\n2 0 b 1\n")
     page = report(tmp_path / "r.html", "--run", str(run), "--qrels", str(qrels))
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 7
     assert "Precision at recall" in page
     cells = re.findall(r'<td class="number">(\d\.\d)</td><td class="number">(\d\.\d{4})</td>', page)
     assert cells == [(f"{level / 10:.1f}", f"{(2 / 3 + 1) / 2:.4f}") for level in range(11)]
     assert "1 of 2 lists that are in order of score have equal scores" in page
 
 
-def test_figures_without_ranked_lists_have_a_page_without_charts(tmp_path: Path) -> None:
-    ratings = tmp_path / "r.csv"
-    ratings.write_text("user,item,rating,prediction\nu,<i>,4,3\n")
-    page = report(tmp_path / "r.html", "--ratings", str(ratings))
-    assert "r.csv" in page
+def test_figures_without_lists_or_ratings_have_a_page_without_charts(tmp_path: Path) -> None:
+    samples = tmp_path / "s.csv"
+    samples.write_text("list,item,score,positive\n<l>,a,2,1\n<l>,b,1,0\n")
+    page = report(tmp_path / "r.html", "--sampled", str(samples))
+    assert "s.csv" in page
     assert "<svg" not in page
-    assert "Root of the mean over rated pairs" in page
+    assert "Share of samples in which" in page
 
 
 def test_results_of_something_else_are_refused(tmp_path: Path) -> None:

@@ -121,12 +121,14 @@ def _report(
     path: Path, answer: Answer, given: Given, names: Sequence[str], checks: Path | None
 ) -> None:
     from streameval.evaluation import input_kinds
+    from streameval.evaluation.report.more_charts import more_charts
     from streameval.evaluation.report.page import write_report
 
     asked = input_kinds.asked_for(given, names)
     ranked = any(figure.entry.input_kind == "lists" for figure in asked)
     source = input_kinds.list_source(given) if ranked else None
-    write_report(path, answer, given.all_files(), source, checks)
+    more = more_charts(given, asked)
+    write_report(path, answer, given.all_files(), source, checks, more=more)
 
 
 @cache

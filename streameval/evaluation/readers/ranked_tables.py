@@ -108,12 +108,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     """
     labelled = met = False
     with connected(*tables.slates, *tables.labels) as connection:
-        if tables.kind == "trec":
-            _load_trec(connection, tables, advance)
-        else:
-            load_slates(connection, tables.slates, tables.by, advance)
-            load_labels(connection, tables.labels, advance)
-        notes += seen_notes(exclude_seen(connection, tables.seen))
+        load_ranked(connection, tables, advance, notes)
         for slates, labels in _portions(connection, tables):
             lists = ranked_lists(
                 slates,
@@ -132,6 +127,17 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
         notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
     elif not met:
         notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
+
+
+def load_ranked(connection: Any, tables: Tables, advance: Advance, notes: list[Note]) -> None:
+    """Make the tables `slates`, without seen items, and `labels` if there are any."""
+    if tables.kind == "trec":
+        _load_trec(connection, tables, advance)
+    else:
+        load_slates(connection, tables.slates, tables.by, advance)
+        if tables.labels:
+            load_labels(connection, tables.labels, advance)
+    notes += seen_notes(exclude_seen(connection, tables.seen))
 
 
 def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:

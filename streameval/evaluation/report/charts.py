@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Final
 
 from streameval.core.metrics import curve
@@ -17,21 +18,57 @@ from streameval.evaluation.sums import evaluate
 CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 """The cutoffs of the precision-recall curve."""
 
+BY_CUTOFF: Final = ("map", "mar", "ndcg", "hit_rate")
+"""Figures that are drawn by cutoff, beside precision and recall."""
+
 SHARE: Final = "share with a positive"
 
 
 def list_charts(source: Source) -> tuple[int, list[str]]:
     """Return the number of lists, and the charts of precision over recall."""
     at_cutoffs = [f"{name}@{k}" for k in CUTOFFS for name in ("precision", "recall")]
+    at_cutoffs += [f"{name}@{k}" for k in CUTOFFS for name in BY_CUTOFF]
     at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
     found = evaluate(source.read(lambda _: None), [*at_cutoffs, *at_levels.values()]).figures()
     levels = {level: found[name] for level, name in at_levels.items()}
-    return levels[0.0].n, [_precision_recall(found), _interpolated(levels)]
+    charts = [_precision_recall(found), _by_cutoff(found), _interpolated(levels)]
+    return levels[0.0].n, charts
+
+
+def _by_cutoff(found: Mapping[str, Figure]) -> str:
+    names = ("precision", "recall", *BY_CUTOFF)
+    longest = _longest(found)
+    series: dict[str, Curve] = {
+        name: [
+            (k, value)
+            for k in CUTOFFS
+            if k <= longest and (value := found[f"{name}@{k}"].value) is not None
+        ]
+        for name in names
+    }
+    return drawn(
+        "by-cutoff",
+        "Figures by cutoff",
+        f"Mean over lists of each figure at the cutoffs {', '.join(map(str, CUTOFFS))}, as far as a"
+        " further one finds anything.",
+        series,
+        x="cutoff",
+        y="mean over lists",
+    )
+
+
+def _longest(found: Mapping[str, Figure]) -> int:
+    """Return the last cutoff at which recall is more than at the one before, or the first."""
+    recalls = [found[f"recall@{k}"].value or 0.0 for k in CUTOFFS]
+    grows = [
+        k for k, (one, other) in zip(CUTOFFS[1:], pairwise(recalls), strict=True) if one < other
+    ]
+    return max(grows, default=CUTOFFS[0])
 
 
 def _interpolated(levels: Mapping[float, Figure]) -> str:
     points = [(level, figure.value) for level, figure in levels.items() if figure.value is not None]
-    drawn = _chart(
+    curve_drawn = drawn(
         "interpolated",
         "Precision at recall",
         "At each level of recall the largest precision at any rank from where it is reached on, as"
@@ -41,7 +78,7 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
         x="recall",
         y="interpolated precision",
     )
-    if not drawn:
+    if not curve_drawn:
         return ""
     head = "".join(
         f'<th class="number">{name}</th>' for name in ("recall", "precision", "low", "high")
@@ -50,7 +87,7 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
         numbers(f"{level:.1f}", format_figure(figure.value), *bounds(figure))
         for level, figure in levels.items()
     ]
-    return drawn.replace("</figure>", f"{table(head, rows)}</figure>")
+    return curve_drawn.replace("</figure>", f"{table(head, rows)}</figure>")
 
 
 def _precision_recall(found: Mapping[str, Figure]) -> str:
@@ -60,7 +97,7 @@ def _precision_recall(found: Mapping[str, Figure]) -> str:
         # Beyond the longest list only the divisor grows.
         if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
             points.append((recall, precision))
-    return _chart(
+    return drawn(
         "precision-recall",
         "Precision and recall",
         f"Mean precision against mean recall at the cutoffs {', '.join(map(str, CUTOFFS))}, from"
@@ -78,7 +115,7 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
     step = f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
     split = f" and {', '.join(by)}" if by else ""
     charts = [
-        _chart(
+        drawn(
             "time",
             "Over time",
             f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
@@ -89,7 +126,7 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             y=SHARE,
             time_step=found.step,
         ),
-        _chart(
+        drawn(
             "rank",
             "By rank and by position",
             "Share of impressions with a positive, by rank in the list and by the position that"
@@ -103,7 +140,7 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             x="rank or position",
             y=SHARE,
         ),
-        _chart(
+        drawn(
             "tail",
             "Long tail",
             f"Share of all impressions and positives that goes to the most shown of the"
@@ -132,7 +169,7 @@ def _calibration(points: Curve | None) -> str:
             "Scores are logged, but not all within 0 and 1: they cannot be"
             " compared with observed shares as probabilities can.",
         )
-    return _chart(
+    return drawn(
         "calibration",
         "Calibration",
         "Observed share of positives by mean score, in ten bins of the score. On the dotted line"
@@ -144,7 +181,7 @@ def _calibration(points: Curve | None) -> str:
     )
 
 
-def _chart(
+def drawn(
     name: str,
     title: str,
     explanation: str,

@@ -56,7 +56,7 @@ class Curves:
 def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
     with connected(files[0]) as connection:
-        _open(connection, files)
+        open_outcomes(connection, files)
         step, time = _time(connection, by)
         items, tail, tail_positives = _tail(connection)
         return Curves(
@@ -71,7 +71,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
         )
 
 
-def _open(connection: Any, files: Sequence[str]) -> None:
+def open_outcomes(connection: Any, files: Sequence[str]) -> None:
     """Make the view `slates`. A URI is read by pyarrow, which knows its file system."""
     if any(map(locations.is_uri, files)):
         connection.register("slates", dataset_of(files))

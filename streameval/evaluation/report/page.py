@@ -31,11 +31,17 @@ _VERDICTS: Final = {
 
 
 def write_report(
-    path: Path, answer: Answer, files: Sequence[str], source: Source | None, checks: Path | None
+    path: Path,
+    answer: Answer,
+    files: Sequence[str],
+    source: Source | None,
+    checks: Path | None,
+    *,
+    more: Sequence[str] = (),
 ) -> None:
     """Write the page; the files of `source` are scanned again for the charts of ranked lists.
 
-    Raises `InputError` where something cannot be read or written.
+    `more` charts come after these. Raises `InputError` where something cannot be read or written.
     """
     results = _read_checks(checks) if checks is not None else []
     lists, charts = 0, list[str]()
@@ -44,6 +50,7 @@ def write_report(
     if source is not None and source.outcomes:
         # The last one has a table below it, which would leave a hole beside it further up.
         charts[-1:-1] = outcome_charts(curves(source.files, answer.by), answer.by)
+    charts[-1:-1] = more
     about = f"{counted(lists, 'ranked list')} from " if source is not None else ""
     page = _page(answer, about + _names(files), [text for text in charts if text], results)
     try:
