@@ -16,7 +16,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 lock lint test chaos simulate planted-bugs demo bench bench-peers attacks bench-offline false-alarms scorecards planted clean
+.PHONY: help venv spark s3 npm lock lint test chaos simulate planted-bugs demo bench bench-peers attacks bench-offline false-alarms scorecards planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,6 +55,15 @@ spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 M
 	@touch $@
 
 s3: .cache/s3/.made ## a server for S3, for the tests of object stores
+
+.cache/npm/.made: .ci/npm/package-lock.json
+	@command -v npm >/dev/null || { echo "make: npm is needed (Debian: apt-get install npm)" >&2; exit 1; }
+	mkdir -p $(@D)
+	cp .ci/npm/package.json .ci/npm/package-lock.json $(@D)
+	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+npm: .cache/npm/.made ## axe-core, for the tests of the live page in Chromium
 
 lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(PIP) install uv

@@ -32,6 +32,7 @@ _LIBS = pathlib.Path(
     or pathlib.Path(__file__).parent.parent / ".cache" / "kafka" / "libs"
 )
 _S3_SERVER = pathlib.Path(__file__).parent.parent / ".cache" / "s3" / "bin" / "moto_server"
+AXE = pathlib.Path(__file__).parent.parent / ".cache/npm/node_modules/axe-core/axe.min.js"
 _names = itertools.count(1)
 # Below the ports that Linux, macOS and Windows give to connections that go out.
 PORTS = (20_000, 32_000)
@@ -60,6 +61,12 @@ def free_port():
             return port
 
 
+def browser_program():
+    """A browser that the tests of the live page can drive, if there is one."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
 def missing_programs():
     """What tests need and this machine lacks, for a person to read."""
     here = {
@@ -72,6 +79,8 @@ def missing_programs():
         "javac": shutil.which("javac"),
         "Spark (Java and pyspark)": shutil.which("java") and importlib.util.find_spec("pyspark"),
         "a server for S3 (moto)": _s3_program(),
+        "Chromium": browser_program(),
+        "axe-core": AXE.exists(),
     }
     return [name for name, found in here.items() if not found]
 

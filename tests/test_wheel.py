@@ -31,6 +31,16 @@ def test_continuous_integration_imports_the_wheel_and_not_the_source_tree():
     assert "site-packages" in PACKAGE.parts
 
 
+def test_the_wheel_has_the_charts_of_the_live_page_with_their_licence():
+    """npm fetches uPlot while the wheel is built; a build without npm says what the page lacks."""
+    folder = PACKAGE / "web" / "static" / "uplot"
+    if not os.environ.get("STREAMEVAL_TEST_WHEEL") and not folder.exists():
+        pytest.skip("this source tree was installed without npm")
+    assert "uPlot (v1.6" in (folder / "uPlot.iife.min.js").read_text()[:200]
+    assert (folder / "uPlot.min.css").exists()
+    assert "The MIT License" in (folder / "LICENSE").read_text()
+
+
 def needed() -> dict[str, Distribution]:
     """The distributions that streameval needs without extras, and those that they need."""
     waiting = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]

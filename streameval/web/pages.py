@@ -1,4 +1,4 @@
-"""The pages of a worker, as routes of aiohttp: `/`, `/metrics`, `/healthz`, `/readyz`, the API.
+"""The pages of a worker, as routes of aiohttp: `/`, its files, `/metrics`, probes, and the API.
 
 They only read the last description of the service and run in the site's own thread. `/healthz`
 says whether the process should live (its loop still ticks), `/readyz` whether it works (servers
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from streameval.web import exposition, overview
 from streameval.web.api import Api
+from streameval.web.static_files import STATIC
 from streameval.web.status import ServiceStatus
 
 # A tick that is this late (seconds) means a stuck loop: a batch takes one.
@@ -46,10 +47,12 @@ class Pages:
     def __init__(self, described: Described, api: Api | None = None) -> None:
         self._described, self._api = described, api
         self._registry = exposition.registry(lambda: described.status)
+        self._overview = 0.0, ""  # described_at, and the page written for it
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes, and the headers of every response."""
         app.router.add_get("/", self.overview)
+        app.router.add_get("/static/{name}", self.static)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
@@ -58,9 +61,23 @@ class Pages:
         app.on_response_prepare.append(_harden)
 
     async def overview(self, _request: web.Request) -> web.Response:
-        """Show figures, partitions and counts to a person."""
-        text = overview.render(self._described.status, time.time())
-        return web.Response(text=text, content_type="text/html")
+        """Show how the recommender does to a person; written once a tick, for all viewers."""
+        described_at = self._described.described_at
+        if self._overview[0] != described_at:
+            self._overview = described_at, overview.render(self._described.status, time.time())
+        return web.Response(text=self._overview[1], content_type="text/html")
+
+    async def static(self, request: web.Request) -> web.Response:
+        """Answer a file of the live page, or 304 where the browser has it."""
+        found = STATIC.get(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        headers = {"Cache-Control": "no-cache", "ETag": f'"{found.etag}"'}
+        if any(each.value == found.etag for each in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(
+            body=found.body, content_type=found.content_type, charset="utf-8", headers=headers
+        )
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer a scrape, in the format its Accept header asks for."""

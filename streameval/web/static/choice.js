@@ -1,0 +1,111 @@
+// What the reader has chosen to see, kept in the address of the page.
+
+import { el } from "./dom.js";
+import { words } from "./format.js";
+
+const BASES = ["matured", "nowcast", "live"];
+const HOURS = ["1", "6", "24"];
+const DIMENSION = "by.";
+
+export class Choice {
+  constructor(settings, changed) {
+    this.settings = settings;
+    this.changed = changed;
+    this.asked = new URLSearchParams(location.search);
+    this.selects = new Map();
+    this.form = el("form", { id: "choice", class: "choice", "aria-label": "What is shown" });
+    const names = [...new Set(settings.figures.map(nameOf))];
+    const kinds = [...new Set(settings.figures.filter((one) => one.by === "feedback").map((one) => one.key))];
+    this.select("window", "Window", settings.windows, settings.longest);
+    this.select("basis", "Basis", BASES, "matured");
+    this.select("figure", "Figure of the chart", names, names[0], words);
+    this.select("kind", "Kind of feedback", kinds, kinds[0]);
+    for (const dimension of settings.dimensions) {
+      this.select(DIMENSION + dimension, dimension, ["", ...this.wanted(DIMENSION + dimension)], "");
+    }
+    this.select("hours", "Hours of the chart", HOURS, "6");
+    this.form.addEventListener("change", (event) => this.store(event.target));
+    this.kindMatters();
+  }
+
+  wanted(name) {
+    return this.asked.has(name) && this.asked.get(name) ? [this.asked.get(name)] : [];
+  }
+
+  select(name, label, values, fallback, shown) {
+    const control = el("select", { name });
+    fillSelect(control, values, shown);
+    const asked = this.asked.get(name);
+    control.value = values.includes(asked) ? asked : fallback;
+    this.selects.set(name, control);
+    this.form.append(el("label", {}, el("span", {}, label), control));
+  }
+
+  get(name) {
+    return this.selects.get(name).value;
+  }
+
+  /** Whether the reader, and not the page, has chosen this. */
+  isAsked(name) {
+    return this.asked.has(name);
+  }
+
+  suggest(name, value) {
+    if (!this.isAsked(name) && this.get(name) !== value) this.selects.get(name).value = value;
+  }
+
+  /** The figure of the chart: a row of `settings.figures`. */
+  figure() {
+    const named = this.settings.figures.filter((one) => nameOf(one) === this.get("figure"));
+    return named.find((one) => one.by !== "feedback" || one.key === this.get("kind")) ?? named[0];
+  }
+
+  /** Offer the values of the dimensions that there are. */
+  offer(rows) {
+    for (const dimension of this.settings.dimensions) {
+      const control = this.selects.get(DIMENSION + dimension);
+      const found = [...new Set(rows.map((row) => row[dimension]))].sort();
+      const values = ["", ...new Set([...found, ...(control.value ? [control.value] : [])])];
+      if (values.join("\n") !== [...control.options].map((one) => one.value).join("\n")) {
+        const held = control.value;
+        fillSelect(control, values);
+        control.value = held;
+      }
+    }
+  }
+
+  /** Whether a row is of the chosen values of the dimensions. */
+  holds(row) {
+    return this.settings.dimensions.every((dimension) => {
+      const chosen = this.get(DIMENSION + dimension);
+      return !chosen || row[dimension] === chosen;
+    });
+  }
+
+  /** Name the segment of a row by what is not chosen already. */
+  title(row) {
+    const left = this.settings.dimensions.filter((name) => !this.get(DIMENSION + name));
+    const shown = left.length ? left : this.settings.dimensions;
+    return shown.map((name) => row[name] || "(none)").join(" · ") || "all";
+  }
+
+  store(control) {
+    if (control.value) this.asked.set(control.name, control.value);
+    else this.asked.delete(control.name);
+    history.replaceState(null, "", `?${this.asked}${location.hash}`);
+    this.kindMatters();
+    this.changed();
+  }
+
+  kindMatters() {
+    this.selects.get("kind").disabled = this.figure().by !== "feedback";
+  }
+}
+
+function nameOf(figure) {
+  return figure.by === "k" ? `${figure.figure}@${figure.key}` : figure.figure;
+}
+
+function fillSelect(control, values, shown = (value) => value || "all") {
+  control.replaceChildren(...values.map((value) => el("option", { value }, shown(value))));
+}

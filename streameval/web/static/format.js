@@ -1,0 +1,61 @@
+// Numbers and times as people read them.
+
+export const NOTHING = "–";
+
+/** Decimals that leave two digits of a number: an interval says no more. */
+function decimals(number) {
+  if (!(number > 0)) return 4;
+  return Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(number))));
+}
+
+export function plain(value) {
+  if (value === null || value === undefined) return NOTHING;
+  if (typeof value !== "number") return String(value);
+  return Number.isInteger(value) ? value.toLocaleString("en") : Number(value.toPrecision(4)).toString();
+}
+
+/** What a unit multiplies by, and its sign: shares in per cent, differences in points. */
+export function scaled(unit) {
+  return { "%": [100, " %"], points: [100, " points"] }[unit] ?? [1, ""];
+}
+
+/** A figure with half of its 95 % interval. */
+export function mean(value, half, unit) {
+  if (value === null || value === undefined) return NOTHING;
+  const [scale, sign] = scaled(unit);
+  if (half === null || half === undefined) return `${Number((value * scale).toPrecision(4))}${sign}`;
+  const digits = decimals(half * scale);
+  return `${(value * scale).toFixed(digits)} ± ${(half * scale).toFixed(digits)}${sign}`;
+}
+
+export function number(value, unit) {
+  if (value === null || value === undefined) return NOTHING;
+  const [scale, sign] = scaled(unit);
+  return `${Number((value * scale).toPrecision(4))}${sign}`;
+}
+
+/** A signed number with as many decimals as its interval bears. */
+export function signed(value, width, scale) {
+  const text = (value * scale).toFixed(decimals(width * scale));
+  return value > 0 ? `+${text}` : text.replace("-", "−");
+}
+
+export function time(milliseconds) {
+  if (milliseconds === null || milliseconds === undefined) return NOTHING;
+  return `${new Date(milliseconds).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+/** A duration in its largest unit, rounded down: people hear news of it once a unit. */
+export function duration(seconds) {
+  const left = Math.max(0, Math.floor(seconds));
+  if (left < 60) return `${left} s`;
+  if (left < 3600) return `${Math.floor(left / 60)} min`;
+  if (left < 86400) return `${Math.floor(left / 3600)} h`;
+  return `${Math.floor(left / 86400)} d`;
+}
+
+export function words(name) {
+  const known = { ndcg: "NDCG", map: "MAP", mrr: "MRR" };
+  const [stem, cutoff] = name.split("@");
+  return (known[stem] ?? stem.replaceAll("_", " ")) + (cutoff ? `@${cutoff}` : "");
+}

@@ -1,0 +1,389 @@
+"""The live page: in a real browser, without JavaScript, without uPlot, and with hostile names.
+
+Its figures are those of a replay (`page_server`). Chromium and axe-core are needed: a test without
+them skips on a laptop and fails in CI.
+"""
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from html import unescape
+
+import aiohttp
+import browser
+import page_server
+import pytest
+import servers
+import test_exposition
+
+from streameval.core.definition import Definition
+from streameval.core.figures import figures
+from streameval.experiments.words import sentences
+from streameval.web import overview, pages
+from streameval.web.static_files import CHARTS, STATIC
+from streameval.web.status import PartitionStatus
+
+HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
+DRAWN = "document.querySelectorAll('#key-figures tbody tr').length > 3"
+SEEN = "document.querySelector('#state').textContent.startsWith('Serving')"
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    return page_server.Documents(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs a coroutine in the loop that the module's browser lives in."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def tab(run):
+    """Opens tabs of one browser."""
+    opened = browser.browser()
+    yield run(opened.__aenter__())
+    run(opened.__aexit__(None, None, None))
+
+
+@asynccontextmanager
+async def opened(tab, documents, query="", **how):
+    """A page over `documents` that has drawn its figures; it may complain about nothing."""
+    async with page_server.serving(documents) as address:
+        page = await tab()
+        await page.open(address + query, **how)
+        if how.get("scripts", True):
+            await page.wait_for(f"{DRAWN} && {SEEN}")
+        yield page
+        assert page.complaints == []
+        await page.call("Page.close")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1_440])
+def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
+    """What matters stands first, nothing is wider than the screen, axe-core finds nothing."""
+    if not servers.AXE.exists():
+        servers.missing("axe-core (make npm)")
+
+    async def scenario():
+        async with opened(tab, documents, width=width, scheme=scheme) as page:
+            await page.wait_for("document.querySelectorAll('article svg').length > 0")
+            await page.evaluate(
+                "for (const one of document.querySelectorAll('details')) one.open = true"
+            )
+            text = await page.text()
+            for sentence in sentences(documents.cards[0]):
+                assert sentence in text
+            assert "± is a 95 % interval" in text
+            assert await page.evaluate("document.documentElement.scrollWidth") == width
+            await page.evaluate(servers.AXE.read_text() + "; 0")
+            found = await page.evaluate("axe.run().then((found) => found.violations)")
+        return [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+    assert run(scenario()) == []
+
+
+def test_the_figures_of_the_page_are_those_of_the_document(run, tab, documents):
+    """Each variant's key figure with half of its 95 % interval, as the document has it."""
+
+    async def scenario():
+        async with opened(tab, documents, "?window=1h&basis=live") as page:
+            return await page.text("#key-figures")
+
+    shown = run(scenario())
+    for row in documents.found["rates"]:
+        if (row["window"], row["basis"], row["feedback"]) == ("1h", "live", "click"):
+            half = 1.959964 * row["positive_rate_stderr"]
+            assert f"{row['positive_rate']:.2%}".removesuffix("%") in shown
+            assert f"± {100 * half:.2f} %" in shown
+
+
+def test_a_choice_is_kept_in_the_address(run, tab, documents):
+    """It survives a reload, and the figures and the chart are asked for anew."""
+    ask = """(() => {
+      const select = document.querySelector("select[name=NAME]");
+      select.value = "VALUE";
+      select.dispatchEvent(new Event("change", { bubbles: true }));
+    })()"""
+
+    async def scenario():
+        async with opened(tab, documents) as page:
+            for name, value in (("window", "1h"), ("figure", "ndcg@10"), ("'by.variant'", "B")):
+                await page.evaluate(ask.replace("NAME", name).replace("VALUE", value))
+            await page.wait_for(
+                "document.querySelector('#key-figures caption').textContent.startsWith('1h')"
+            )
+            address = await page.evaluate("location.search")
+            await page.call("Page.reload")
+            await page.wait_for(f"document.readyState === 'complete' && {DRAWN}")
+            kept = "[...document.querySelectorAll('#choice select')].map((one) => one.value)"
+            heads = "[...document.querySelectorAll('#key-figures thead th')]"
+            disabled = await page.evaluate("document.querySelector('select[name=kind]').disabled")
+            return (
+                address,
+                await page.evaluate(kept),
+                await page.evaluate(f"{heads}.map((one) => one.innerText)"),
+                disabled,
+            )
+
+    address, kept, heads, disabled = run(scenario())
+    assert address == "?window=1h&figure=ndcg%4010&by.variant=B"
+    assert kept == ["1h", "matured", "ndcg@10", "click", "B", "6"]
+    assert heads == ["figure", "B", "compared"]
+    assert disabled, "a ranking metric has no kind"
+    assert any("section=ranking&figure=ndcg" in path for path in documents.asked)
+
+
+def test_hostile_names_do_no_harm(run, tab, tmp_path):
+    """A variant that is markup is shown as text, by the server and by the script."""
+    documents = page_server.Documents(tmp_path, "A", HOSTILE)
+
+    async def scenario():
+        async with opened(tab, documents) as page:
+            await page.evaluate(
+                "for (const one of document.querySelectorAll('details')) one.open = true"
+            )
+            return await page.text(), await page.evaluate("document.images.length")
+
+    text, images = run(scenario())
+    assert HOSTILE in text
+    assert images == 0
+    html = overview.render(documents.status(), 1_767_600_000.0)
+    assert "<img" not in html
+    assert HOSTILE in unescape(html)
+
+
+def test_a_failed_check_opens_its_part_and_says_what_to_do(run, tab, documents):
+    failed = documents.checks[0] | {"state": "failed", "message": "12 users differ: run a recount"}
+
+    async def scenario(checks):
+        documents.checks, before = checks, documents.checks
+        try:
+            async with opened(tab, documents) as page:
+                await page.wait_for("document.querySelector('#checks').open === true")
+                return await page.text("#checks")
+        finally:
+            documents.checks = before
+
+    assert "12 users differ: run a recount" in run(scenario([*documents.checks, failed]))
+
+
+def test_a_user_is_shown_to_those_with_the_token(run, tab, documents):
+    """By the keyboard alone, and a wrong token is told what to do."""
+    fill = """(() => {
+      const form = document.querySelector("#user form");
+      form.id.value = "u7"; form.elements.id.value = "u7"; form.elements.token.value = "TOKEN";
+      form.querySelector("button").focus();
+    })()"""
+
+    async def scenario(token, wanted):
+        async with page_server.serving(documents) as address:
+            page = await tab()
+            await page.open(address)
+            await page.wait_for(DRAWN)
+            await page.evaluate("document.querySelector('#user').open = true")
+            await page.wait_for("document.querySelector('#user form') !== null")
+            await page.evaluate(fill.replace("TOKEN", token))
+            await page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r")
+            await page.wait_for(f"document.querySelector('#user').innerText.includes('{wanted}')")
+            return await page.text("#user")
+
+    assert "impressions\t30" in run(scenario(page_server.TOKEN, "impressions"))
+    assert "the token is wrong" in run(scenario("guess", "token is wrong"))
+
+
+def test_the_page_says_when_it_is_stale_and_keeps_the_figures(run, tab, documents):
+    """A worker that answers no more, after the time in which a page expects an answer."""
+
+    async def scenario():
+        async with page_server.serving(documents) as address:
+            page = await tab()
+            await page.open(address)
+            await page.wait_for(DRAWN)
+        # The clock of the page is set on: nobody waits in a test.
+        await page.evaluate(
+            "performance.now = ((real) => () => real() + 60000)(performance.now.bind(performance))"
+        )
+        await page.wait_for("document.querySelector('#state').textContent.startsWith('Stale')")
+        await page.wait_for("document.querySelector('#trouble').hidden === false")
+        return await page.text("#key-figures"), await page.text("#trouble")
+
+    figures, trouble = run(scenario())
+    assert "NDCG@10" in figures
+    assert "Not everything could be fetched" in trouble
+
+
+def test_what_the_server_wrote_stays_until_the_workers_have_shared_their_figures(
+    run, tab, documents, monkeypatch
+):
+    """The first reader after a quiet hour sees figures at once, and soon those of all workers."""
+    answers = iter([True])
+    real = documents.figures
+
+    def nothing_yet(query):
+        found = real(query)
+        if next(answers, False):
+            found |= {"partitions": found["partitions"] | {"shown": []}, "lists": [], "rates": []}
+        return found
+
+    monkeypatch.setattr(documents, "figures", nothing_yet)
+
+    async def scenario():
+        async with page_server.serving(documents) as address:
+            page = await tab()
+            await page.open(address)
+            await page.wait_for("document.querySelector('#choice') !== null")
+            first = await page.text("#key-figures")
+            await page.wait_for("document.querySelector('#note').textContent !== ''")
+            return first, await page.text("#key-figures")
+
+    first, then = run(scenario())
+    assert "NDCG@10" in first
+    assert "compared" not in first
+    assert "compared" in then
+
+
+def test_tables_keep_their_scroll_when_figures_change(run, tab, documents):
+    """A reader who has scrolled to a column stays there, and the part that is open stays open."""
+
+    async def scenario():
+        async with opened(tab, documents, width=390) as page:
+            await page.evaluate("document.querySelector('#all').open = true")
+            await page.wait_for("document.querySelector('#all .table') !== null")
+            await page.evaluate("document.querySelector('#all .table').scrollLeft = 120")
+            documents.found["watermark"] += 61_000
+            before = await page.text("#freshness")
+            await page.wait_for(
+                f"document.querySelector('#freshness').innerText !== {json.dumps(before)}"
+            )
+            return await page.evaluate("document.querySelector('#all .table').scrollLeft")
+
+    assert run(scenario()) == 120
+
+
+def test_without_uplot_the_page_says_so_and_shows_the_numbers(run, tab, documents, monkeypatch):
+    """As in a checkout whose build had no npm."""
+    monkeypatch.setattr(
+        overview,
+        "_FILES",
+        re.sub(rf"<script defer src=/static/{CHARTS}></script>", "", overview._FILES),
+    )
+
+    async def scenario():
+        async with opened(tab, documents) as page:
+            await page.wait_for("document.querySelector('#history-table table') !== null")
+            return await page.text("#main")
+
+    text = run(scenario())
+    assert "built without npm and lacks uPlot" in text
+    assert "3.93 ± 0.35 %" in text
+
+
+def test_without_javascript_the_essentials_are_there(run, tab, documents):
+    async def scenario():
+        async with opened(tab, documents, scripts=False) as page:
+            return await page.text()
+
+    text = run(scenario())
+    assert text.startswith("Skip to the figures\nstreameval") or "Serving" in text
+    assert sentences(documents.cards[0])[0] in text
+    assert "95 % interval" in text
+    assert "NDCG@10" in text
+
+
+def test_a_page_costs_no_rendering_for_each_viewer(run, documents, monkeypatch):
+    """The document is written once a tick, static files are sent once."""
+    written = []
+    real = overview.render
+    monkeypatch.setattr(pages.overview, "render", lambda *given: written.append(1) or real(*given))
+
+    async def scenario():
+        async with page_server.serving(documents) as address, aiohttp.ClientSession() as session:
+            for _ in range(3):
+                async with session.get(address) as answer:
+                    assert answer.headers["Cache-Control"] == "no-store"
+            for name, file in STATIC.items():
+                async with session.get(f"{address}static/{name}") as answer:
+                    assert await answer.read() == file.body
+                    assert answer.headers["Content-Security-Policy"] == overview.POLICY
+                    tag = answer.headers["ETag"]
+                async with session.get(
+                    f"{address}static/{name}", headers={"If-None-Match": tag}
+                ) as answer:
+                    assert answer.status == 304
+            async with session.get(f"{address}static/..%2fpages.py") as answer:
+                assert answer.status == 404
+
+    run(scenario())
+    assert len(written) == 1
+
+
+def test_the_page_needs_nothing_but_this_worker():
+    """The policy lets files of the worker in and nothing inline; no file names another host."""
+    assert overview.POLICY.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in overview.POLICY
+    own = {
+        name: file.body.decode() for name, file in STATIC.items() if not name.startswith("uPlot")
+    }
+    for name, text in own.items():
+        hosts = set(re.findall(r"https?://[^\"'/ ]+", text))
+        assert hosts <= {"http://www.w3.org"}, name  # the name of SVG, which nobody fetches
+        assert "innerHTML" not in text
+        assert "insertAdjacentHTML" not in text
+
+
+# --- What the server writes ---------------------------------------------------------------------
+
+NOW = 1_700_000_100.0
+
+
+def without_figures(**given):
+    """A worker that has just begun."""
+    return test_exposition.a_status(**given)
+
+
+def test_the_server_escapes_everything_and_bounds_the_segments():
+    """The page shows hostile labels as text, and only so many segments side by side."""
+    definition = Definition()
+    segments = [(f"<script>{number}</script>",) for number in range(50)]
+    shown = figures(definition, test_exposition.some_sums(definition, 5, segments))
+    html = overview.render(without_figures(shown=shown, topic=HOSTILE, definition=definition), NOW)
+    assert "<img" not in html
+    assert re.findall(r"<script[^>]*>", html) == re.findall(r"<script[^>]*>", overview._FILES)
+    assert html.count("<th scope=col>&lt;script&gt;") == overview.MAX_SEGMENTS
+    assert f"{50 - overview.MAX_SEGMENTS} more segments" in html
+    tags = re.sub(r"data-settings='[^']*'", "", "".join(re.findall(r"<[a-z]+ [^>]*>", html)))
+    assert " on" not in tags, "no handlers in the markup"
+    assert "style=" not in tags
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        ([1, 4], "2 of 6 partitions: 1, 4. Other workers"),
+        ([], "0 of 6 partitions. Other workers"),
+        (list(range(6)), None),
+    ],
+)
+def test_the_server_says_which_part_of_the_topic_its_figures_are_of(mine, said):
+    partitions = [PartitionStatus(number) for number in mine]
+    html = overview.render(without_figures(partitions=partitions, topic_partitions=6), NOW)
+    assert (said in html) if said else ("part only" not in html)
+
+
+def test_a_worker_that_has_nothing_yet_says_so():
+    html = overview.render(without_figures(partitions=[PartitionStatus(0)], broker_up=False), NOW)
+    assert "No slate in any window yet" in html
+    assert "Kafka does not answer" in html
+
+
+def test_every_figure_of_the_document_can_be_chosen(documents):
+    """A mean with an error that the page does not know would be missing from its chart."""
+    known = {(one["section"], one["figure"]) for one in overview.choices(documents.definition)}
+    for section in ("rates", "ranking", "values", "lists"):
+        errors = [name for name in documents.found[section][0] if name.endswith("_stderr")]
+        assert {(section, name.removesuffix("_stderr")) for name in errors} <= known
