@@ -226,8 +226,11 @@ def test_a_dashboard_links_the_others_and_marks_alerts_verdicts_and_deploys(name
     assert (link["type"], link["tags"]) == ("dashboards", ["streameval"])
     assert link["tags"] == board(name)["tags"]
     assert link["includeVars"] is link["keepTime"] is True
-    marks = [mark["name"] for mark in board(name)["annotations"]["list"]]
-    assert marks == ["Alerts", "Verdicts", "Versions", "Deploys"]
+    marks = board(name)["annotations"]["list"]
+    assert [mark["name"] for mark in marks] == ["Alerts", "Verdicts", "Versions", "Deploys"]
+    for mark in marks[:-1]:
+        assert mark["target"]["expr"] == mark["expr"]
+        assert re.findall(r"{{(\w+)}}", mark["titleFormat"])
 
 
 def test_compose_begins_with_the_dashboard_of_quality():

@@ -135,6 +135,8 @@ def _annotations(marks: Marks) -> Iterator[dashboard.AnnotationQuery]:
     """Build marks on all graphs for as long as a query has samples."""
     for name, mark in marks.items():
         made = dashboard.AnnotationQuery().name(name).datasource(_SOURCE).enable(enable=True)
+        # Grafana reads the query of an annotation here or there, by its version.
+        made.target(prometheus.Dataquery().expr(mark["query"]).ref_id("Anno"))
         made.icon_color(mark["color"]).expr(mark["query"])
         yield made.title_format(mark["title"]).tag_keys(mark["tags"])
 
