@@ -23,7 +23,6 @@ from streameval.base.retry import persist
 from streameval.core.definition import Definition
 from streameval.core.experiments.outcome_slates import OutcomeSlates
 from streameval.core.experiments.sums import ExperimentSums, Gap
-from streameval.evaluation.arms import arm_batches, consumer_of, slates_of
 from streameval.worker.assigned_partition import AssignedPartition
 from streameval.worker.outcome_writer import Files
 
@@ -76,6 +75,9 @@ class ExperimentFill:
 
         It reads half of the time, because the thread and the loop share the processor.
         """
+        # A worker without outcome files has no gaps to fill, and needs no pyarrow.
+        from streameval.evaluation.arms import consumer_of
+
         consumer = consumer_of(self._definition, gap.experiment)
         for file in files:
             if not await asyncio.to_thread(self._files.fits, file, gap.experiment.arm):
@@ -100,6 +102,8 @@ def _adding(
     consumer: ExperimentSums, definition: Definition, gap: Gap, file: str
 ) -> Iterator[None]:
     """Add the slates of a file that lie in the gap, some thousand at a step."""
+    from streameval.evaluation.arms import arm_batches, slates_of
+
     made = OutcomeSlates(definition)
     for record in arm_batches([file], gap.experiment.arm, lambda _: None):
         consumer.add(list(slates_of(record, gap.experiment.arm, made, gap.begin, gap.end)))
