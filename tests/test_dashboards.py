@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -239,24 +238,6 @@ def test_compose_begins_with_the_dashboard_of_quality():
         "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"
     ]
     assert Path(home).name == "quality.json"
-
-
-def test_without_the_sdk_one_line_says_what_to_install():
-    """A module that is None in `sys.modules` cannot be found."""
-    script = (
-        "import sys; sys.modules['grafana_foundation_sdk'] = None;"
-        "sys.argv = ['streameval', 'rules', '--dashboard', 'quality'];"
-        "from importlib import util; util.find_spec = lambda name: None;"
-        "from streameval.cli.app import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "streameval: rules --dashboard needs grafana-foundation-sdk, which is not installed:"
-        " pip install 'streameval[dashboards]'\n"
-    )
 
 
 @each_board

@@ -138,7 +138,12 @@ def test_the_worker_starts_without_extras(bare, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
-    [(["snapshot"], "files"), (["evaluate", "--list"], "evaluate"), (["demo"], "demo")],
+    [
+        (["snapshot"], "files"),
+        (["evaluate", "--list"], "evaluate"),
+        (["demo"], "demo"),
+        (["rules", "--dashboard", "quality"], "dashboards"),
+    ],
 )
 def test_other_commands_name_the_missing_extra(bare, tmp_path, arguments, extra):
     code, _, errors = run(bare, tmp_path, *arguments)
