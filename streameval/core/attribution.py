@@ -86,7 +86,7 @@ class Attribution:
         """
         slates = self.slates
         labels_of, recent, inbox = slates.labels_of, slates.recent, self.inbox
-        keep_offsets = slates.keep_details and offsets is not None
+        keep_offsets = slates.keep_outcomes and offsets is not None
         late: list[int] = []
         whole = _Whole(slates)
         feedback_before = len(inbox)
@@ -447,7 +447,7 @@ class Attribution:
         """Attribute feedback to an impression for good."""
         slate.feedback = marked(slate.feedback, item, kind, ts, retract, micro)
         known = slate.details
-        if known is not None:
+        if known is not None and known.log_limit:
             known.log.append((item, kind, ts, value, retract))
             if len(known.log) > MAX_LOGGED_FEEDBACK:
                 records, *_ = by_key(slate.feedback)[item, kind]

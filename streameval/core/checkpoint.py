@@ -394,7 +394,11 @@ def restore(
 
 def _slate(record: SlateRecord, partition: Partition, stored: Header) -> Slate:
     """Return a stored slate with the arm fields of today, "" for one that was not read then."""
-    slate = Slate.of(record, keep_details=partition.slates.keep_details)
+    slate = Slate.of(
+        record,
+        keep_details=partition.slates.keep_details,
+        keep_outcomes=partition.keep_outcomes,
+    )
     if slate.details is not None:
         labels, definition = slate.details.labels, partition.definition
         dimensions = len(definition.dimensions)

@@ -100,7 +100,8 @@ class OpenSlates:
     """The users and open slates of one partition.
 
     With `journal`, `unsaved` takes the slates that the next checkpoint has to write; with
-    `keep_details` slates keep the fields of outcome files. `dirty` are the slates that the next
+    `keep_outcomes` slates keep the fields of outcome files, and with arms of experiments
+    (`keep_details`) the labels alone. `dirty` are the slates that the next
     flush looks at, `offset` belongs to the record being applied.
     """
 
@@ -111,15 +112,17 @@ class OpenSlates:
         ledger: Ledger,
         *,
         journal: bool = False,
-        keep_details: bool = False,
+        keep_outcomes: bool = False,
     ) -> None:
         self.definition = definition
         self.segments = segments
         self.ledger = ledger
         self.journal = journal
-        self.keep_details = keep_details
+        self.keep_outcomes = keep_outcomes
+        self.keep_details = keep_outcomes or bool(definition.arm_fields)
         self.labels_of = label_reader(definition.labels)
         self._labels = len(definition.labels)
+        self._label_values: dict[Labels, tuple[str, ...]] = {}
         self.users: dict[str, User] = {}
         self.dirty: list[Slate] = []
         # Open slates by their request since the last flush.
@@ -183,9 +186,9 @@ class OpenSlates:
         else:
             slate = self._join(user, event.request_id, ts, segment)
         if self.keep_details:
-            self._detail(slate, event, labels).keep_score(
-                event.item_id, event.score, event.propensity
-            )
+            details = self._detail(slate, event, labels)
+            if self.keep_outcomes:
+                details.keep_score(event.item_id, event.score, event.propensity)
         if event.latency_ms is not None or event.fallback:
             slate.note_extras(event)
         if user.watched:
@@ -220,7 +223,7 @@ class OpenSlates:
             self.recent.clear()
         details = slate.details
         decides = segment != slate.segment or (
-            details is not None and details.labels != label_values(labels, self._labels)
+            details is not None and details.labels != self._values(labels)
         )
         run = self.recent[slate.request] = SlateRun(
             slate,
@@ -228,7 +231,7 @@ class OpenSlates:
             slate.user,
             labels,
             slate.anchor,
-            details,
+            details if self.keep_outcomes else None,
             slate.time + decides,
             slate.time + self._window,
             delta,
@@ -260,6 +263,7 @@ class OpenSlates:
                 ledger.book_list(slate, cell)
             if self.keep_details:
                 details = self._detail(slate, event, labels)
+            if self.keep_outcomes:
                 for item, (score, propensity) in event.details.items():
                     details.keep_score(item, score, propensity)
 
@@ -300,9 +304,13 @@ class OpenSlates:
         field, so none depends on the fields of another experiment.
         """
         known = slate.details
-        values = label_values(labels, self._labels)
+        values = self._values(labels)
         if known is None:
-            known = slate.details = SlateDetails(self.offset, event.ts, values, {}, [])
+            if self.keep_outcomes:
+                known = SlateDetails(self.offset, event.ts, values, {}, [])
+            else:
+                known = SlateDetails.arms(event.ts, values)
+            slate.details = known
         elif event.ts < known.ts:
             known.ts, known.labels = event.ts, values
         elif event.ts == known.ts and values != known.labels:
@@ -310,6 +318,15 @@ class OpenSlates:
             segment = min(values[:arms], known.labels[:arms])
             known.labels = (*segment, *map(min, values[arms:], known.labels[arms:]))
         return known
+
+    def _values(self, labels: Labels) -> tuple[str, ...]:
+        """Return `label_values`, one tuple for all slates with these labels."""
+        values = self._label_values.get(labels)
+        if values is None:
+            if len(self._label_values) >= MAX_RECENT:
+                self._label_values.clear()
+            values = self._label_values[labels] = label_values(labels, self._labels)
+        return values
 
     def _join(self, user: User, request: str, ts: int, segment: int) -> Slate:
         """Return the slate of (user, request) that an impression at `ts` belongs to (rule 1)."""

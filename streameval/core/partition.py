@@ -73,7 +73,7 @@ class Partition:
             self.segments,
             self.ledger,
             journal=journal,
-            keep_details=keep_outcomes or bool(definition.arm_fields),
+            keep_outcomes=keep_outcomes,
         )
         self.experiments = ExperimentSums(definition, self.segments, aggregates)
         self.finals: list[FinalConsumer] = [self.experiments] if definition.experiments else []
@@ -193,9 +193,7 @@ class Partition:
         for consumer in self.finals:
             consumer.settle()
         slates, self._outcomes = self._outcomes, []
-        return [
-            slate for slate in slates if slate.details is not None and slate.details.ts != NEVER
-        ]
+        return [slate for slate in slates if slate.details is not None and slate.details.is_whole]
 
     def _closing(self, *, exactly: bool = False) -> Iterator[None]:
         """Finalize slates, and hand them to the consumers while their segments are known."""

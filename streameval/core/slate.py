@@ -52,13 +52,18 @@ class Relevance(NamedTuple):
 NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), ())
 
 
+_NO_SCORES: dict[str, tuple[float | None, float | None]] = {}
+_NO_LOG: list[LoggedFeedback] = []
+
+
 class SlateDetails(msgspec.Struct, gc=False, array_like=True):
     """The fields of outcome files that no figure needs.
 
     `offset` of the record that opened the slate (-1: unknown), `ts` and `labels` of its earliest
     event, `scores` (score, propensity by item), `log` of the feedback attributed for good, which is
     `bounded` where it has grown to `log_limit`. A `ts` of NEVER: the slate is older than its
-    details, and has no outcome.
+    details. Where only arms of experiments are kept, `scores` and `log` are shared empty objects
+    and `log_limit` is 0.
     """
 
     offset: int
@@ -68,9 +73,19 @@ class SlateDetails(msgspec.Struct, gc=False, array_like=True):
     log: list[LoggedFeedback]
     log_limit: int = 2 * MAX_LOGGED_FEEDBACK
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are known from the first impression on, so that the slate has an outcome."""
+        return self.log_limit > 0 and self.ts != NEVER
+
+    @classmethod
+    def arms(cls, ts: int, labels: tuple[str, ...]) -> SlateDetails:
+        """Return the details that experiments need, which are dear: every slate has them."""
+        return cls(NEVER, ts, labels, _NO_SCORES, _NO_LOG, 0)
+
     def keep_score(self, item: str, score: float | None, propensity: float | None) -> None:
         """Note the logged score of an item, from the first impression that has a score."""
-        if score is not None or propensity is not None:
+        if self.log_limit and (score is not None or propensity is not None):
             self.scores.setdefault(sharing()(item, item), (score, propensity))
 
 
@@ -252,7 +267,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         )
 
     @classmethod
-    def of(cls, record: SlateRecord, *, keep_details: bool) -> Slate:
+    def of(cls, record: SlateRecord, *, keep_details: bool, keep_outcomes: bool) -> Slate:
         """Return a slate as it was stored, with nothing booked."""
         user, request, time, segment, anchor, items, marks, extras, details = record
         if isinstance(items, dict):
@@ -261,7 +276,9 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         if not keep_details:
             details = None  # they are complete only if kept from the first impression on
         elif details is None:
-            details = SlateDetails(NEVER, NEVER, (), {}, [])
+            details = SlateDetails.arms(NEVER, ())
+        elif not (keep_outcomes and details.is_whole):
+            details = SlateDetails.arms(details.ts, details.labels)
         slate = cls(user, request, time, segment, anchor, items, extras=extras, details=details)
         slate.feedback = restored(marks)
         return slate

@@ -50,7 +50,6 @@ from streameval.worker.assigned_partition import (
     PendingCommit,
     settle,
 )
-from streameval.worker.experiment_fill import ExperimentFill
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
@@ -168,6 +167,9 @@ class Ingest:
             if self.definition.experiments:
                 self._spawn(self._judge())
             if self.definition.experiments and self._outcomes is not None:
+                # Reading files needs modules that most workers need not load.
+                from streameval.worker.experiment_fill import ExperimentFill
+
                 fill = ExperimentFill(self._outcomes, self.definition, self.partitions)
                 self._spawn(fill.run())
             while not self._stopping.is_set():
