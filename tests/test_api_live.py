@@ -3,19 +3,23 @@
 import asyncio
 import json
 import math
+import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import servers
 import service
 from jsonschema import Draft202012Validator
+from mcp import Client, StdioServerParameters
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streameval.config.load import load
@@ -25,6 +29,7 @@ from streameval.worker.history_job import HistoryJob
 
 pytestmark = pytest.mark.servers
 
+API = Path(__file__).parent.parent / "docs" / "api.md"
 SLIDE = 600_000
 END = 1_700_000_400_000 // SLIDE * SLIDE + 60_000  # figures stay for nine minutes of idling
 TOKEN = "a token of sixteen characters or more"
@@ -344,3 +349,65 @@ def test_the_history_has_the_figures_of_its_minute(running):
     status, _, error = get(workers[0], "/history?figure=clicks")
     assert status == 400
     assert error["error"].startswith("figure: write one of impressions, ")
+
+
+def test_an_agent_reads_the_same(running):
+    """The official client starts `streameval mcp` and calls each tool."""
+    workers, wanted = running
+    complete(workers[0], wanted)
+    command = ["-m", "streameval", "mcp"]
+    environment = {"NO_PROXY": "127.0.0.1", **os.environ}
+
+    async def calls():
+        arguments = [*command, "--config", str(workers[1].config)]
+        parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
+        async with Client(parameters) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+
+            async def call(tool, **given):
+                found = await client.call_tool(tool, given)
+                return found.structured_content or found.content[0].text
+
+            return tools, {
+                "figures": await call("figures", window="2h", section="ranking"),
+                "experiments": await call("experiments"),
+                "experiment": await call("experiment", name="ranker"),
+                "checks": await call("checks"),
+                "health": await call("health"),
+                "wrong": await call("figures", window="1h"),
+            }
+
+    tools, found = asyncio.run(calls())
+    assert [*tools] == ["figures", "experiments", "experiment", "checks", "health"]
+    assert all(tool.annotations.read_only_hint for tool in tools.values())
+    assert found["figures"]["ranking"] == [
+        row for row in wanted["ranking"] if (row["window"], row["basis"]) == ("2h", "matured")
+    ]
+    assert found["experiments"] == get(workers[0], "/experiments")[2]
+    assert found["experiment"]["name"] == "ranker"
+    assert found["checks"]["checks"] == []
+    assert found["health"]["ready"]
+    assert "window: write one of 30m, 2h" in found["wrong"]
+
+
+PROGRAMS = re.findall(r"^```(sh|python)\n(.*?)^```", API.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("language", "program"), PROGRAMS)
+def test_the_programs_of_the_docs_run(running, language, program):
+    workers, wanted = running
+    complete(workers[0], wanted)
+    if language == "sh" and shutil.which("curl") is None:
+        servers.missing("curl")
+    command = ["bash", "-eu"] if language == "sh" else [sys.executable, "-"]
+    done = subprocess.run(
+        command,
+        input=program.replace("127.0.0.1:8080", f"127.0.0.1:{workers[0].port}"),
+        env={**os.environ, "TOKEN": TOKEN, "NO_PROXY": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "error" not in done.stdout

@@ -326,7 +326,7 @@ def records(scene: Scene) -> list:
 
 
 @pytest.mark.servers
-@of("python", but=("evaluate.md", "notebooks.md"))
+@of("python", but=("evaluate.md", "notebooks.md", "api.md"))
 def test_a_program_in_python_runs(scene: Scene, block: Block) -> None:
     before = len(records(scene))
     printed = run_python(scene, block)
@@ -363,7 +363,7 @@ def assert_an_event(found: list) -> None:
 
 
 @pytest.mark.servers
-@of("sh", but=("README.md",))
+@of("sh", but=("README.md", "api.md"))
 def test_a_script_runs(scene: Scene, block: Block) -> None:
     script = block.text
     scene.run("redis-cli FLUSHALL")  # of another test's topics and definition

@@ -15,6 +15,7 @@ EXTRAS: Final = {
     "duckdb": "evaluate",
     "matplotlib": "report",
     "grafana_foundation_sdk": "dashboards",
+    "mcp": "mcp",
 }
 """The extra that brings each optional package; a worker that writes files needs less."""
 FILES: Final = "files"

@@ -367,6 +367,27 @@ def rules(
     typer.echo(text, nl=False)
 
 
+@app.command(epilog="Example: streameval mcp --url http://127.0.0.1:8080")
+def mcp(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="A worker's pages. Default: `listen` of the configuration."
+        ),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Let an agent read figures, experiments, checks and health: a server of the MCP.
+
+    It speaks over standard input and output, reads the API of one worker, and changes nothing.
+    """
+    extras.require("streameval mcp", "mcp")
+    address = url or f"http://{settings_of(config).listen}"
+    from streameval.cli.mcp_server import server
+
+    server(address).run()
+
+
 @app.command(epilog="Example: streameval schema > event.schema.json")
 def schema(config: Config = None) -> None:
     """Print the JSON Schema of the events that producers send."""

@@ -247,6 +247,7 @@ def _experiments() -> dict[str, Schema]:
         "since": _MAYBE_INTEGER,
         "sentences": _list(_TEXT),
         "warnings": _list(_TEXT),
+        "remarks": _list(_TEXT),
         "experiments": _list(row),
         "splits": _list(split),
     }
