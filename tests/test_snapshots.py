@@ -384,7 +384,7 @@ def leave(folder, *, value=0.0):
     """What a leader's process leaves in the folder of a snapshot."""
     folder.mkdir(parents=True)
     one = {"name": "drift", "severity": "error", "passed": True, "value": value, "seconds": 1.0}
-    one["unanswered_since"] = None
+    one |= {"message": "", "unanswered_since": None}
     day = {"day": "2026-01-31", "fingerprint": "", "users": 1, "rates": []}
     (folder / "checks.json").write_text(json.dumps({"time": 1, "checks": [one]}))
     (folder / "daily.json").write_text(json.dumps(day))
