@@ -15,6 +15,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import browser
 import pytest
 import servers
 import service
@@ -182,6 +183,33 @@ def compare_rates(found, wanted):
         assert {k: v for k, v in row.items() if k not in means} == {
             k: v for k, v in same.items() if k not in means
         }
+
+
+def test_the_page_of_each_worker_shows_the_figures_of_both(running):
+    """Each has two of four partitions; both show the sum, which is the whole log's."""
+    workers, wanted = running
+    complete(workers[0], wanted)
+    slates = {
+        row["variant"]: f"{row['slates']:,}"
+        for row in wanted["lists"]
+        if (row["window"], row["basis"]) == ("2h", "matured")
+    }
+
+    async def read(tab, worker):
+        page = await tab()
+        await page.open(f"http://127.0.0.1:{worker.port}/")
+        await page.wait_for("document.querySelector('#freshness').innerText.includes('4 of 4')")
+        await page.wait_for("document.querySelector('#key-figures .compared') !== null")
+        assert page.complaints == []
+        return await page.text("#key-figures")
+
+    async def both():
+        async with browser.browser() as tab:
+            return [await read(tab, worker) for worker in workers]
+
+    one, other = asyncio.run(both())
+    assert one == other
+    assert re.search(r"slates\s+" + r"\s+".join(slates[name] for name in sorted(slates)), one)
 
 
 def test_one_window_and_basis_may_be_asked_for(running):

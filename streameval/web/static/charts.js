@@ -1,11 +1,13 @@
 // Lines with bands over time: by uPlot, and as a table besides.
 
 import { el, folded, frame, table } from "./dom.js";
-import { mean, NOTHING, number, scaled, time } from "./format.js";
+import { between, scaled, time } from "./format.js";
 
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 5]];
 const MOST_ROWS = 24;
 const DAY_SECONDS = 86_400;
+// Seconds between ticks: there is a point a minute.
+const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080].map((minutes) => 60 * minutes);
 
 export const canDraw = () => typeof window.uPlot === "function";
 
@@ -53,14 +55,8 @@ export class Chart {
   }
 
   text(one, index) {
-    const value = one.value[index] ?? null;
-    if (value === null) return NOTHING;
-    const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
-    if (low === null || high === null) return number(value, this.unit);
-    const middle = Math.abs(value - low - (high - value)) < 1e-6 * (high - low);
-    return middle
-      ? mean(value, (high - low) / 2, this.unit)
-      : `${number(value, this.unit)} (${number(low, this.unit)} to ${number(high, this.unit)})`;
+    const at = (values) => values[index] ?? null;
+    return between(at(one.value), at(one.low), at(one.high), this.unit);
   }
 
   /** Write the legend with the figures at one time. */
@@ -91,7 +87,7 @@ export class Chart {
   }
 
   draw() {
-    const columns = this.series.flatMap((one) => [one.value, one.low ?? one.value, one.high ?? one.value]);
+    const columns = this.series.flatMap((one) => [one.value, one.low, one.high]);
     const [scale] = scaled(this.unit);
     const data = [
       this.times.map((at) => at / 1000),
@@ -118,7 +114,7 @@ export class Chart {
       cursor: { drag: { x: false, y: false } },
       scales: { x: { time: true } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks.at(-1) - ticks[0])) },
+        { ...axis, incrs: TICKS, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks.at(-1) - ticks[0])) },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))}${sign}`) },
       ],
       series: [{}, ...this.series.flatMap((_, order) => lines(order))],

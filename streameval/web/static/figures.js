@@ -39,7 +39,7 @@ export function keyFigures(data, settings, choice) {
   const body = rows
     .filter(([, found]) => found.size)
     .map(([figure, found]) => keyRow(figure, shown.map((title) => found.get(title)), settings));
-  const heads = ["figure", ...shown.map((title, index) => keyed(title, index)), "compared"];
+  const heads = ["figure", ...shown.map((title, index) => keyed(title, index)), el("span", { class: "compared" }, "compared")];
   const counted = shown.map((title) => {
     const row = segments(data.lists ?? [], choice).get(title);
     return row ? plain(row.slates) : "–";
@@ -74,7 +74,7 @@ function keyRow(figure, rows, settings) {
   const ends = marks.flatMap(({ low, value, high }) => [low, value, high]).filter((end) => end !== null);
   const scale = ends.length ? [Math.min(...ends), Math.max(...ends)] : [0, 1];
   const cells = marks.map(({ value, half }) => mean(value, half, figure.unit));
-  return [figure.label, ...cells, whisker(marks, scale)];
+  return [figure.label, ...cells, el("div", { class: "compared" }, whisker(marks, scale))];
 }
 
 /** A table for each of some sections: a row for each segment and kind or cutoff. */

@@ -2,10 +2,12 @@
 
 export const NOTHING = "–";
 
-/** Decimals that leave two digits of a number: an interval says no more. */
-function decimals(number) {
-  if (!(number > 0)) return 4;
-  return Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(number))));
+/** Decimals for an interval of this half width: one digit of it, or two where it begins with 1 to 3. */
+function decimals(half) {
+  if (!(half > 0)) return 0;
+  const exponent = Math.floor(Math.log10(half));
+  const digits = half / 10 ** exponent < 3.55 || half / 10 ** exponent >= 9.5 ? 1 : 0;
+  return Math.min(6, Math.max(0, digits - Math.floor(Math.log10(Number(half.toPrecision(1 + digits))))));
 }
 
 export function plain(value) {
@@ -26,6 +28,15 @@ export function mean(value, half, unit) {
   if (half === null || half === undefined) return `${Number((value * scale).toPrecision(4))}${sign}`;
   const digits = decimals(half * scale);
   return `${(value * scale).toFixed(digits)} ± ${(half * scale).toFixed(digits)}${sign}`;
+}
+
+/** A figure with the two ends of an interval around it. */
+export function between(value, low, high, unit) {
+  if (value === null || low === null || high === null) return number(value, unit);
+  const [scale, sign] = scaled(unit);
+  const digits = decimals(((high - low) / 2) * scale);
+  const [written, ...ends] = [value, low, high].map((one) => (one * scale).toFixed(digits));
+  return `${written} (${ends.join(" to ")})${sign}`;
 }
 
 export function number(value, unit) {
