@@ -82,7 +82,7 @@ def test_dashboards_follow_the_dimensions():
     made = json.loads(text)
     chosen = {each["name"]: each for each in made["templating"]["list"]}
     for dimension in ("surface", "country"):
-        assert chosen[dimension]["current"]["value"] == "$__all"
+        assert chosen[dimension]["current"]["value"] == ["$__all"]
     (ndcg,) = (panel for panel in made["panels"] if panel["title"] == "NDCG")
     mean = ndcg["targets"][0]
     assert mean["legendFormat"] == "{{basis}} {{surface}} {{country}}"

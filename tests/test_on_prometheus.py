@@ -179,7 +179,7 @@ def scene(tmp_path_factory):
     workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
     with Stream(kafka, topic), workers[0], workers[1]:
         for worker in workers:
-            worker.wait_until_up()
+            service.wait_for(lambda worker=worker: worker.page("/healthz"), 120, "pages are served")
         with servers.prometheus(configuration(rules, workers)) as running:
             yield Prometheus(running.address), workers
 
@@ -225,7 +225,7 @@ def test_every_query_of_a_dashboard_has_data(name, scene):
         return not missing
 
     try:
-        service.wait_for(complete, 90, "all queries have data")
+        service.wait_for(complete, 180, "all queries have data")
     except AssertionError:
         pytest.fail("no data:\n" + "\n".join(sorted(missing)))
 
@@ -257,15 +257,23 @@ def test_both_workers_have_a_part_in_what_is_shown(scene):
     )
 
 
-def test_an_annotation_names_the_verdict(scene):
-    prometheus, _ = scene
+def test_annotations_name_verdicts_and_alerts(judged):
+    prometheus, _ = judged
     marks = {mark["name"]: mark for mark in board("experiments")["annotations"]["list"]}
-    found = prometheus.ask(filled("experiments", marks["Verdicts"]["expr"]))
-    verdicts = {(labels["experiment"], labels["arm"]): labels["verdict"] for labels, _ in found}
-    assert verdicts == {("better", "B"): "better", ("worse", "A"): "worse"}
-    firing = prometheus.ask(filled("experiments", marks["Alerts"]["expr"]))
-    alerts = {labels["alertname"] for labels, _ in firing}
-    assert {"StreamevalVariantBetter", "StreamevalVariantWorse"} <= alerts
+
+    def verdicts():
+        found = prometheus.ask(filled("experiments", marks["Verdicts"]["expr"]))
+        return {(one["experiment"], one["arm"], one["verdict"]) for one, _ in found}
+
+    decided = {("better", "B", "better"), ("worse", "A", "worse")}
+    service.wait_for(lambda: verdicts() == decided, 60, "both verdicts are marked")
+
+    def alerts():
+        found = prometheus.ask(filled("experiments", marks["Alerts"]["expr"]))
+        return {labels["alertname"] for labels, _ in found}
+
+    wanted = {"StreamevalVariantBetter", "StreamevalVariantWorse"}
+    service.wait_for(lambda: wanted <= alerts(), 60, "both alerts are marked")
 
 
 # --- gates ----------------------------------------------------------------------------------------
@@ -289,7 +297,7 @@ def judged(scene):
     numbers = {"better": 1, "worse": -1, "early": 0}
     service.wait_for(
         lambda: {one["experiment"]: value for one, value in prometheus.ask(series)} == numbers,
-        60,
+        120,
         "the gates are decided",
     )
     return prometheus, workers

@@ -28,7 +28,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 _SOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _GRAFANA: Final = common_models.DataSourceRef(type_val="grafana", uid="-- Grafana --")
-_EVERYTHING: Final = models.VariableOption(text="All", value="$__all")
+_EVERYTHING: Final = models.VariableOption(text=["All"], value=["$__all"])
 _COLORS: Final = {1: "green", 0: "blue", -1: "red"}
 _BOUND: Final = "/ [-+] 2 se$/"
 """The legends of the lines two standard errors from a mean."""
@@ -128,7 +128,8 @@ def _choice(name: str, series: str, everything: str = "") -> dashboard.QueryVari
 def _options(name: str, values: Sequence[str]) -> dashboard.CustomVariable:
     made = [models.VariableOption(value == values[0], value, value) for value in values]
     variable = dashboard.CustomVariable(name).label(name.capitalize()).values(",".join(values))
-    return variable.options(made).current(made[0]).multi(multi=True)
+    chosen = models.VariableOption(text=[values[0]], value=[values[0]])
+    return variable.options(made).current(chosen).multi(multi=True)
 
 
 def _annotations(marks: Marks) -> Iterator[dashboard.AnnotationQuery]:
@@ -177,9 +178,9 @@ def _tile(wanted: PanelText) -> stat.Panel:
     panel.targets(_targets(wanted))
     if wanted.states:
         panel.mappings([_words(wanted.states[""])])
-    if (limits := _limits(wanted)) is not None:
-        panel.thresholds(limits)
-    return panel
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    # Without thresholds Grafana paints everything above 80 red.
+    return panel.thresholds(_limits(wanted) or _thresholds((None, "green")))
 
 
 def _states(wanted: PanelText) -> statetimeline.Panel:
@@ -247,7 +248,10 @@ def _limits(wanted: PanelText) -> dashboard.ThresholdsConfig | None:
     if limit is None:
         return None
     colors = ("red", "green") if wanted.above is None else ("green", "red")
-    steps = zip((None, limit), colors, strict=True)
+    return _thresholds(*zip((None, limit), colors, strict=True))
+
+
+def _thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
     return dashboard.ThresholdsConfig().steps([models.Threshold(*step) for step in steps])
 
 
