@@ -10,13 +10,14 @@ PROCESSES ?= auto
 BIN := $(VENV)/bin
 PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PYTHONS ?= python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 # Without this Python puts the working folder on sys.path and tests could import the source tree.
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test chaos simulate planted-bugs demo bench bench-peers bench-experiments attacks bench-offline false-alarms scorecards planted clean
+.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments attacks bench-offline false-alarms scorecards planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -94,6 +95,19 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 
 test: lint ## lint and every test (ARGS are pytest's)
 	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
+
+# Each has an environment of its own; tests that start servers run on one Python only.
+pythons: ## the tests that need no server, on every later Python that is here (PYTHONS names them)
+	@ran=; for python in $(PYTHONS); do \
+		version=$$($$python -c 'import ensurepip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+		case " $$ran " in *" $$version "*) continue;; esac; \
+		echo "== Python $$version: $$($$python -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+		$(MAKE) --no-print-directory VENV=.cache/python-$$version PYTHON=$$python venv || exit 1; \
+		.cache/python-$$version/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup -m "not servers and not slow" $(ARGS) || exit 1; \
+		ran="$$ran $$version"; \
+	done; \
+	test -n "$$ran" || { echo "make: none of $(PYTHONS) is here" >&2; exit 1; }; \
+	echo "passed on Python$$ran"
 
 chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its seed replays it
 	STREAMEVAL_CHAOS_KILLS=30 STREAMEVAL_CHAOS_EVENTS=300000 \

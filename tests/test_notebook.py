@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -380,7 +381,15 @@ def test_a_row_of_replay_has_the_name_that_experiments_use() -> None:
     value, stderr = ranking["ndcg"][0], ranking["ndcg_stderr"][0]
     row = next(row for row in found if row["figure"] == "ndcg@3")
     assert (row["value"], row["stderr"]) == (value, stderr)
-    assert row["high"] - row["value"] == pytest.approx(1.959964 * stderr)
+    trials = value * (1 - value) / stderr**2
+    for bound in (row["low"], row["high"]):  # as Wilson defined them
+        distance = abs(value - bound) / math.sqrt(bound * (1 - bound) / trials)
+        assert distance == pytest.approx(1.959964)
+    rank = next(row for row in found if row["figure"] == "mean_rank_of_positives")
+    assert rank["high"] - rank["value"] == pytest.approx(1.959964 * rank["stderr"])
+    certain = [row for row in found if row["stderr"] == 0]
+    assert certain
+    assert all(row["low"] is None for row in certain)
 
 
 def test_text_and_html_hold_the_figures_and_no_foreign_markup() -> None:

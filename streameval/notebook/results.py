@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from streameval.evaluation.answer import Answer, Figure, Note
     from streameval.evaluation.compared import Compared
 
-# Half the width of an interval of 95 %, in standard errors.
-_NORMAL: Final = 1.959963984540054
 # Figures that a chart shows where nobody named any.
 _PANELS: Final = 8
 _SECTIONS: Final = ("rates", "values", "ranking", "lists")
 _STDERR: Final = "_stderr"
 _OF_FIGURE: Final = frozenset({"feedback", "k"})
+# Sections whose figures all lie in [0, 1], and the ends of other names that do.
+_OF_SHARES: Final = frozenset({"rates", "ranking"})
+_SHARES: Final = ("_rate", "_share")
 
 
 class Evaluation(Rows):
@@ -157,7 +158,7 @@ class Replay(Rows):
         self.sections = {name: Rows(rows) for name, rows in sections.items()}
         if "users" in document:
             self.sections["users"] = Rows(list(_user_rows(document["users"])))
-        super().__init__([row for name in _SECTIONS for row in _long(sections[name])])
+        super().__init__([row for name in _SECTIONS for row in _long(name, sections[name])])
 
     def __getitem__(self, section: str) -> Rows:
         """Return the rows of a section."""
@@ -203,7 +204,7 @@ def _with_errors(row: Row) -> Row:
     }
 
 
-def _long(rows: Sequence[Row]) -> Iterator[Row]:
+def _long(section: str, rows: Sequence[Row]) -> Iterator[Row]:
     """Yield a row for each figure with a standard error, under the name that experiments use."""
     for row in rows:
         whose = {
@@ -218,15 +219,31 @@ def _long(rows: Sequence[Row]) -> Iterator[Row]:
                 continue
             figure = name.removesuffix(_STDERR)
             value, error = row[figure], row[name]
-            known = value is not None and error is not None
+            is_share = section in _OF_SHARES or figure.endswith(_SHARES)
+            low, high = _bounds(value, error, is_share=is_share)
             yield {
                 **whose,
                 "figure": f"{figure}{suffix}",
                 "value": value,
-                "low": value - _NORMAL * error if known else None,
-                "high": value + _NORMAL * error if known else None,
+                "low": low,
+                "high": high,
                 "stderr": error,
             }
+
+
+def _bounds(
+    value: float | None, stderr: float | None, *, is_share: bool
+) -> tuple[float | None, float | None]:
+    """Return the interval of 95 % for one look; a standard error of 0 says nothing about it."""
+    if value is None or not stderr:
+        return None, None
+    from streameval.stats.intervals import LEVEL, normal, wilson
+
+    if is_share:
+        low, high = wilson(value, value * (1 - value) / stderr**2, normal(LEVEL))
+        return float(low), float(high)
+    half = normal(LEVEL) * stderr
+    return value - half, value + half
 
 
 def _panels(rows: Sequence[Row], labels: Sequence[str], names: Sequence[str]) -> list[Panel]:
