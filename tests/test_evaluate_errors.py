@@ -52,7 +52,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*LISTS, "--metrics", "Precison"), "Precison: no such figure; did you mean precision@10?"),
         ((*LISTS, "--metrics", "ndcg@k"), "ndcg@k: no such figure; did you mean ndcg@10?"),
         ((*LISTS, "--metrics", "ndcg@"), "ndcg@: no such figure; did you mean ndcg@10?"),
-        ((*LISTS, "--metrics", "maq"), "maq: no such figure; did you mean map?"),
+        ((*LISTS, "--metrics", "mapq"), "mapq: no such figure; did you mean map?"),
         ((*LISTS, "--metrics", "auc@k"), "auc@k: no such figure; did you mean auc?"),
         (
             (*LISTS, "--metrics", "interpolated_precison@5"),
