@@ -195,6 +195,7 @@ def added_up(found):
     topic = WholeTopic(shared, definition, lambda: 3)
     for versions in found:
         shared.found = versions
+        topic._free_at = 0.0
         for kept in topic._kept.values():
             kept.until = 0.0
         yield shared, asyncio.run(topic.figures(names[0], None))
@@ -220,3 +221,27 @@ def test_unchanged_sums_are_not_read_again():
         for shared, _ in added_up(({0: Version()}, {0: Version(age=9)}, {0: Version(offset=2)}))
     ]
     assert reads == [1, 1, 2]
+
+
+def test_computing_takes_no_more_than_its_share_whatever_is_asked(monkeypatch):
+    """A document that nobody has asked for is computed at once; the others wait for it."""
+    definition, one = partition(3)
+    names = [window.name for window in definition.windows]
+    shared = Shared({name: packed(one, index) for index, name in enumerate(names)})
+    shared.fingerprint, shared.found = fingerprint(definition), {0: Version()}
+    topic = WholeTopic(shared, definition, lambda: 1)
+    clock = iter(range(0, 10**9, 10))  # ten seconds between two looks at it
+    monkeypatch.setattr("streameval.web.whole_topic.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("streameval.web.whole_topic.time.thread_time", iter([0, 9, 9, 18]).__next__)
+
+    async def ask():
+        bases = ("live", "matured")
+        first = [await topic.figures(names[0], basis) for basis in bases]
+        shared.found = {0: Version(offset=2)}
+        return first, [await topic.figures(names[0], basis) for basis in bases]
+
+    first, again = asyncio.run(ask())
+    assert [one.etag for one in first] == [one.etag for one in again], (
+        "18 s of work in half an hour"
+    )
+    assert shared.read == 2

@@ -142,6 +142,7 @@ def test_the_worker_starts_without_extras(bare, tmp_path):
         (["snapshot"], "files"),
         (["evaluate", "--list"], "evaluate"),
         (["demo"], "demo"),
+        (["mcp"], "mcp"),
         (["rules", "--dashboard", "quality"], "dashboards"),
     ],
 )

@@ -24,7 +24,7 @@ from streameval.core.fingerprint import fingerprint
 from streameval.core.shared_sums import SharedSums, busiest, impressions_of, unpack
 from streameval.web import history
 
-# With the owners' own share at most 2 % of a worker's time, see docs/operations.md.
+# All windows and bases together; with owners' and leader's shares at most 2 % of a worker's time.
 SHARE: Final = 0.01
 # Owners share new sums as often, at most.
 FRESH_SECONDS: Final = 2.0
@@ -113,6 +113,7 @@ class WholeTopic:
         self._store, self._definition, self._partitions = store, definition, partitions
         self._fingerprint = fingerprint(definition)
         self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._free_at = 0.0  # until then what was computed before is returned
         self._seen: dict[str, tuple[float, str]] = {}
         self._busy = asyncio.Lock()
 
@@ -124,18 +125,18 @@ class WholeTopic:
         windows = self._windows(window)
         async with self._busy:
             kept = self._kept.get((window or "", basis or ""))
-            if kept is not None and time.monotonic() < kept.until:
+            if kept is not None and time.monotonic() < max(kept.until, self._free_at):
                 return kept.document
             await self._store.ask(windows)
             versions = {name: await self._versions(name) for name in windows}
             coverage = self._coverage(versions) | {"workers": len(await self._store.workers())}
             made_of = ({name: _written(found) for name, found in versions.items()}, coverage)
-            took = 0.0
             if kept is None or kept.made_of != made_of:
                 shared = {name: await self._read(name, versions[name]) for name in windows}
                 found, took = await asyncio.to_thread(self._document, shared, basis, coverage)
                 kept = self._kept[window or "", basis or ""] = _Kept(made_of, found)
-            kept.until = time.monotonic() + max(FRESH_SECONDS, took / SHARE)
+                self._free_at = max(time.monotonic(), self._free_at) + took / SHARE
+            kept.until = time.monotonic() + FRESH_SECONDS
             return kept.document
 
     async def version(self, window: str | None) -> str:

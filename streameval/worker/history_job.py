@@ -12,10 +12,12 @@ from typing import Final, Protocol
 from streameval.core.definition import Definition
 from streameval.experiments.words import Scorecard
 from streameval.web.experiment_history import RINGS, name_of, point
-from streameval.web.whole_topic import SHARE, WholeTopic
+from streameval.web.whole_topic import WholeTopic
 
 # Owners share at the beginning of a minute, after a tick and a turn.
 AFTER_SECONDS: Final = 10.0
+# The share of the leader's time; with many segments there are fewer points.
+SHARE: Final = 0.005
 MINUTE_MS: Final = 60_000
 
 
