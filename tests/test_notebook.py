@@ -478,6 +478,10 @@ def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str], tmp_
         ),
         (streameval.compare, "give --by and --against"),
         (lambda t: streameval.compare([t], labels=t), "files of slates: give at least two"),
+        (
+            lambda t: streameval.evaluate(t, "rbp", labels=t, persistence="a"),
+            "--persistence a: give",
+        ),
         (lambda _: streameval.replay(b"{}"), "events: give paths, a frame, or events in a list"),
         (lambda _: streameval.replay([1]), "events[0]: an event is a dict, or JSON as bytes"),
         (
@@ -538,6 +542,8 @@ def test_import_streameval_imports_nothing_else() -> None:
         ("duckdb", "evaluate(ratings='e.csv')", "reading tables needs DuckDB, which is not"),
         ("matplotlib", "replay([]).chart()", "chart needs matplotlib, which is not installed"),
         ("pyarrow", "replay([]).to_arrow()", "to_arrow needs pyarrow, which is not installed"),
+        ("pyarrow", "evaluate('e.csv')", "streameval.evaluate needs pyarrow, which is not"),
+        ("pyarrow", "outcomes('.')", "streameval.outcomes needs pyarrow, which is not installed"),
         ("pandas", "replay([]).to_pandas()", "to_pandas needs pandas, which is not installed"),
     ],
 )
@@ -549,4 +555,6 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     code += f"try: streameval.{call}\nexcept streameval.StreamevalError as error: print(error)"
     found = alone(code)
     assert found.startswith(said)
-    assert ": pip install " in found
+    extra = "evaluate" if missing == "duckdb" else "notebook"
+    wanted = "pandas" if missing == "pandas" else f"'streameval[{extra}]'"
+    assert found.endswith(f": pip install {wanted}")

@@ -20,6 +20,8 @@ EXTRAS: Final = {
 """The extra that brings each optional package; a worker that writes files needs less."""
 FILES: Final = "files"
 """The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
+NOTEBOOK: Final = "notebook"
+"""The extra of the functions of `import streameval`."""
 _NAMES: Final = {"duckdb": "DuckDB", "grafana_foundation_sdk": "grafana-foundation-sdk"}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from streameval.base.errors import InputError
-from streameval.base.extras import require
+from streameval.base.extras import NOTEBOOK, require
 from streameval.base.in_memory import InMemory
 from streameval.notebook.outcome_rows import Outcomes
 
@@ -89,7 +89,7 @@ def _in_memory(name: str, frame: Any, argument: str = "") -> InMemory:
 
 def arrow_of(name: str, frame: Any) -> Any:
     """Return a frame as an Arrow table. Raises `InputError`."""
-    require("reading a frame", "pyarrow")
+    require("reading a frame", "pyarrow", NOTEBOOK)
     import pyarrow as pa
 
     if isinstance(frame, pa.Table):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streameval.base.errors import InputError
-from streameval.base.extras import require
+from streameval.base.extras import NOTEBOOK, require
 
 # Inches: the width of a chart, of a line in it, and of the title and axis of a panel.
 _WIDTH: Final = 7.0
@@ -71,7 +71,7 @@ class Chart:
 
 def drawn(panels: Sequence[Panel]) -> Chart:
     """Draw panels, one below the other. Raises `InputError` where there is nothing to draw."""
-    require("chart", "matplotlib")
+    require("chart", "matplotlib", NOTEBOOK)
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

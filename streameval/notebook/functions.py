@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streameval.base.errors import InputError
+from streameval.base.extras import NOTEBOOK, require
 from streameval.base.instants import instant
 from streameval.notebook.arguments import Events, Tables, events_of, instant_of, path_of, tables_of
 from streameval.notebook.outcome_rows import Outcomes, outcomes_at
@@ -48,6 +49,7 @@ def evaluate(
     `inputs` are the other options of `streameval evaluate` by name, such as `labels`, `ratings` or
     `train`: tables too, or values. Raises `StreamevalError`.
     """
+    require("streameval.evaluate", "pyarrow", NOTEBOOK)
     from streameval.evaluation import input_kinds
     from streameval.evaluation.request import EVENTS, QRELS, RUN, names_of
 
@@ -96,6 +98,7 @@ def compare(
     with `qrels` or `predictions` with `ratings`, the first one the control. A mapping gives frames
     the names of models. Raises `StreamevalError`.
     """
+    require("streameval.compare", "pyarrow", NOTEBOOK)
     from streameval.evaluation.comparison import Wanted, compared
     from streameval.evaluation.request import LABELS, PREDICTIONS, QRELS, RATINGS, RUN, names_of
 

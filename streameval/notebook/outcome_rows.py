@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from streameval.base.errors import InputError
-from streameval.base.extras import require
+from streameval.base.extras import NOTEBOOK, require
 from streameval.files.locations import is_uri
 from streameval.notebook.rows import Rows, frame_of
 
@@ -67,7 +67,7 @@ class Outcomes:
 
         Files of an object store are read at once, by the keys in their URI.
         """
-        require("to_duckdb", "duckdb")
+        require("to_duckdb", "duckdb", NOTEBOOK)
         import duckdb
 
         from streameval.files.table_scans import parquet_scan
@@ -113,7 +113,7 @@ class Outcomes:
 
 def outcomes_at(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Outcomes:
     """Return the outcome files at paths, folders or URIs. Raises `InputError`."""
-    require("reading outcome files", "pyarrow")
+    require("streameval.outcomes", "pyarrow", NOTEBOOK)
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     found = Outcomes([os.fspath(path) for path in given])
     for file in found.files[:1]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from streameval.base.errors import InputError
-from streameval.base.extras import installed, require
+from streameval.base.extras import NOTEBOOK, installed, require
 from streameval.base.terminal import UNDEFINED, plain_table
 
 Row = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Rows:
 
     def to_arrow(self) -> Any:
         """Return the rows as an Arrow table."""
-        require("to_arrow", "pyarrow")
+        require("to_arrow", "pyarrow", NOTEBOOK)
         import pyarrow as pa
 
         names = list(dict.fromkeys(name for row in self._rows for name in row))

@@ -100,7 +100,10 @@ class Number(Parameter):
 
     def read(self, value: Any) -> float:
         """Return the number. Raises `InputError`."""
-        number = float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.option} {value}: give a number") from error
         if not math.isfinite(number):
             raise InputError(f"{self.option} {value}: give a finite number")
         if not (self.above < number < self.below and number >= self.least):
