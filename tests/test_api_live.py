@@ -50,6 +50,7 @@ SETTINGS = {
         }
     ],
 }
+SECTIONS = "rates, ranking, values, lists, ranks, nowcast, maturity"
 EXACT = ("ranking", "values", "lists", "ranks")
 
 
@@ -223,6 +224,20 @@ def test_one_window_and_basis_may_be_asked_for(running):
     ]
 
 
+def test_rows_come_in_pages(running):
+    workers, wanted = running
+    whole = [row for row in complete(workers[0], wanted)[2]["ranks"] if row["basis"] == "matured"]
+    rows, after = [], 0
+    while after is not None:
+        path = f"/figures?basis=matured&section=ranks&limit=7&after={after}"
+        _, _, found = get(workers[0], path)
+        assert "rates" not in found
+        assert len(found["ranks"]) == min(7, len(whole) - after)
+        rows += found["ranks"]
+        after = found["next"]
+    assert rows == whole
+
+
 def test_a_client_that_has_the_document_gets_no_copy(running):
     workers, wanted = running
     complete(workers[0], wanted)
@@ -280,8 +295,14 @@ def test_checks_are_empty_where_none_are_configured(running):
         ("/history?section=ranks", 400, "section: write one of rates, ranking, values, lists"),
         ("/experiments/absent", 404, "no experiment has this name: ranker"),
         ("/figures?window=1h", 400, "window: write one of 30m, 2h"),
+        ("/figures?limit=5", 400, f"limit, after: they need a section, one of {SECTIONS}"),
+        ("/figures?section=rates&limit=0", 400, "limit: write a number from 1 to 10000000"),
         ("/figures?basis=x", 400, "basis: write one of live, matured, nowcast"),
-        ("/figures?bases=live", 400, "unknown parameter: /api/v1/figures has window, basis"),
+        (
+            "/figures?bases=live",
+            400,
+            "unknown parameter: /api/v1/figures has window, basis, section, limit, after",
+        ),
         ("/health?a=b", 400, "unknown parameter: /api/v1/health has no parameters"),
     ],
 )

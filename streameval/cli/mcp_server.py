@@ -61,8 +61,8 @@ def server(url: str) -> MCPServer:
         revenue or watch time; lists: empty, short and abandoned slates, latency; ranks: impressions
         and positives by rank. `_stderr` is one standard error.
         """
-        wanted = {"basis": basis} | ({} if window is None else {"window": window})
-        found = await asked("/figures", **wanted)
+        wanted = {} if window is None else {"window": window}
+        found = await asked("/figures", basis=basis, section=section, **wanted)
         kept = ("at", "partitions", "workers", section)
         return {name: found[name] for name in kept}
 

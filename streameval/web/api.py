@@ -22,7 +22,7 @@ from streameval.core.definition import Definition
 from streameval.experiments.words import document_of
 from streameval.web import experiment_history, history
 from streameval.web.health import health
-from streameval.web.openapi import CHARTED, MAX_HOURS, PREFIX, filters, openapi
+from streameval.web.openapi import CHARTED, MAX_HOURS, MAX_ROWS, PREFIX, SECTIONS, filters, openapi
 from streameval.web.status import ServiceStatus
 from streameval.web.whole_topic import Document, SharedState, WholeTopic, document
 
@@ -85,10 +85,16 @@ class Api:
         app.router.add_get(f"{PREFIX}/{{rest:.*}}", _answered(self.unknown))
 
     async def figures(self, request: web.Request) -> Document:
-        """Return the figures of all partitions."""
-        _known(request, ("window", "basis"))
+        """Return the figures of all partitions, or some rows of one section."""
+        _known(request, ("window", "basis", "section", "limit", "after"))
         window, basis = self._window(request), _choice(request, "basis", history.BASES)
-        return await self._topic.figures(window, basis)
+        section = _choice(request, "section", SECTIONS)
+        if section is None and request.query.keys() & {"limit", "after"}:
+            raise InputError(f"limit, after: they need a section, one of {', '.join(SECTIONS)}")
+        after = _number(request, "after", 0, MAX_ROWS, 0)
+        limit = _number(request, "limit", 1, MAX_ROWS, MAX_ROWS)
+        found = await self._topic.figures(window, basis)
+        return found if section is None else _rows(found, section, after, limit)
 
     async def history(self, request: web.Request) -> Document:
         """Return one figure over the last hours, with a series for each row that is asked for."""
@@ -98,7 +104,7 @@ class Api:
         figure = request.query.get("figure", "positives_per_impression")
         window = self._window(request) or self._definition.windows[0].name
         basis = _choice(request, "basis", history.BASES) or "live"
-        hours = _number(request, "hours", MAX_HOURS, 6)
+        hours = _number(request, "hours", 1, MAX_HOURS, 6)
         wanted = {row: request.query[name] for name, row in rows.items() if name in request.query}
         minute = int(time.time() // 60)
         key = (minute, section, figure, window, basis, hours, *sorted(wanted.items()))
@@ -238,11 +244,20 @@ def _choice(request: web.Request, name: str, values: Sequence[str]) -> str | Non
     return given
 
 
-def _number(request: web.Request, name: str, most: int, default: int) -> int:
+def _number(request: web.Request, name: str, least: int, most: int, default: int) -> int:
     given = request.query.get(name, str(default))
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= most):
-        raise InputError(f"{name}: write a number from 1 to {most}")
+    if not (given.isascii() and given.isdecimal() and least <= int(given[:9]) <= most):
+        raise InputError(f"{name}: write a number from {least} to {most}")
     return int(given[:9])
+
+
+def _rows(found: Document, section: str, after: int, limit: int) -> Document:
+    """Return some rows of one section; `next` is the `after` of the rows that follow them."""
+    rows = found.value[section]
+    end = after + limit
+    rest = {name: value for name, value in found.value.items() if name not in SECTIONS}
+    following = end if end < len(rows) else None
+    return document(rest | {section: rows[after:end], "next": following})
 
 
 def _chart(

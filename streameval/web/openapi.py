@@ -15,6 +15,9 @@ from streameval.web import history
 
 PREFIX: Final = "/api/v1"
 MAX_HOURS: Final = 24
+# Rows of one section that can be asked for at once: all that `MAX_SEGMENTS` could make.
+MAX_ROWS: Final = 10_000_000
+SECTIONS: Final = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
 
 Schema = dict[str, Any]
 CHARTED: Final = ("section", "figure", "window", "basis", "hours")
@@ -57,7 +60,6 @@ def filters(definition: Definition) -> dict[str, str]:
 def _paths(definition: Definition) -> dict[str, Any]:
     window = _parameter("window", "Default: all.", _one_of([w.name for w in definition.windows]))
     basis = _parameter("basis", "Default: all.", _one_of(history.BASES))
-    hours = {"type": "integer", "minimum": 1, "maximum": MAX_HOURS, "default": 6}
     rows = [
         _parameter(name, "Only rows with this label.", _INTEGER if name == "k" else _TEXT)
         for name in filters(definition)
@@ -67,8 +69,17 @@ def _paths(definition: Definition) -> dict[str, Any]:
         _parameter("figure", "Default: positives_per_impression.", _TEXT),
         _parameter("window", "Default: the first.", window["schema"]),
         _parameter("basis", "Default: live.", basis["schema"]),
-        _parameter("hours", "How far back.", hours),
+        _parameter("hours", "How far back. Default: 6.", _within(1, MAX_HOURS)),
         *rows,
+    ]
+    figures = [
+        window,
+        basis,
+        _parameter("section", "Only this one. Default: all.", _one_of(SECTIONS)),
+        _parameter("limit", "At most so many rows of the section.", _within(1, MAX_ROWS)),
+        _parameter(
+            "after", "Rows to leave out: `next` of the answer before.", _within(0, MAX_ROWS)
+        ),
     ]
     name = {**_parameter("name", "Its name.", _TEXT), "in": "path", "required": True}
     user = {**_parameter("id", "The user_id of the events.", _TEXT), "in": "path", "required": True}
@@ -80,7 +91,7 @@ def _paths(definition: Definition) -> dict[str, Any]:
     itself = _get("openapi", "This description.", "", ())
     itself["responses"]["200"]["content"] = {"application/json": {"schema": {"type": "object"}}}
     return {
-        "/figures": _get("figures", "The figures of all partitions.", "Figures", [window, basis]),
+        "/figures": _get("figures", "The figures of all partitions.", "Figures", figures),
         "/history": _get("history", "One figure over time.", "Chart", charted),
         "/experiments": _get("experiments", "All scorecards.", "Experiments", ()),
         "/experiments/{name}": _get(
@@ -128,6 +139,10 @@ def _content(schema: str) -> dict[str, Any]:
 
 def _parameter(name: str, description: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _within(least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
 def _one_of(values: Sequence[str]) -> Schema:
@@ -196,7 +211,7 @@ def _figures(definition: Definition) -> Schema:
         "nowcast": _rows(by_kind, ()),
         "maturity": _rows({name: labels[name] for name in labels if name != "basis"}, ()),
     }
-    return _object(
+    described = _object(
         at=_MAYBE_INTEGER,
         partitions=_object(
             shown=_list(_INTEGER), of=_INTEGER, stale=_list(_INTEGER), missing=_list(_INTEGER)
@@ -207,6 +222,10 @@ def _figures(definition: Definition) -> Schema:
         events={"type": "object"},
         **sections,
     )
+    # With a section, the others are left out.
+    described["required"] = [name for name in described["properties"] if name not in sections]
+    described["properties"]["next"] = _MAYBE_INTEGER
+    return described
 
 
 def _rows(labels: Mapping[str, Schema], metrics: Sequence[Any]) -> Schema:

@@ -83,16 +83,17 @@ class SharedState(Protocol):
 
 
 class Document(NamedTuple):
-    """JSON with its entity tag."""
+    """JSON with its entity tag, and the plain values that it was written of."""
 
     body: bytes
     etag: str
+    value: Mapping[str, Any]
 
 
 def document(value: Mapping[str, Any]) -> Document:
     """Write a document; a figure that is no finite number is a bug."""
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return Document(body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+    return Document(body, f'"{hashlib.sha256(body).hexdigest()[:16]}"', value)
 
 
 @dataclass(slots=True)
