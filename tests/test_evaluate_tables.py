@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from default_events import DIMENSIONS
 from evaluating import invoke, refused, run
+from msgspec.structs import replace as replace_outcome
 from sklearn.metrics import (
     mean_absolute_error,
     mean_squared_error,
@@ -27,7 +28,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from streameval.cli import evaluate as evaluating_command
 from streameval.core.metrics import METRICS, Lists, Scores
 from streameval.core.metrics.inputs import Number
-from streameval.core.outcome import Outcome
+from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.evaluation import item_means, units
 from streameval.evaluation.input_kinds import INPUT_KINDS
 from streameval.evaluation.readers import ranked_tables
@@ -552,7 +553,36 @@ def test_kinds_of_feedback_have_their_rates_in_one_run(tmp_path: Path) -> None:
         mine = [part for part in found["segments"] if part["feedback"] == kind]
         mine = [{name: part[name] for name in ("day", "figures")} for part in mine]
         assert mine == alone["segments"]
-    assert "--events" in refused(slates_as("outcomes", tmp_path), *RATES, "--by", "feedback")
+
+
+def test_kinds_of_feedback_are_told_apart_in_outcome_files(tmp_path: Path) -> None:
+    """Of two items a has a click, a like that was taken back, and a dwell that is too short.
+
+    Of the next slate b has a like after one that was taken back, at the same time as another.
+    """
+    first = [(0, "click", 1.0, 5, False), (0, "like", 1.0, 7, False), (0, "like", 1.0, 9, True),
+             (0, "dwell", 9.0, 9, False), (1, "other", 1.0, 9, False)]  # fmt: skip
+    second = [(0, "like", 1.0, 4, True), (0, "like", 1.0, 6, False), (1, "like", 1.0, 6, False),
+              (1, "like", 1.0, 6, True), (1, "dwell", 10.0, 8, False)]  # fmt: skip
+    rows = [
+        replace_outcome(
+            slate(number, f"r{number}", items, gains=gains),
+            feedback=[FeedbackOutcome(*entry) for entry in feedback],
+        )
+        for number, (items, gains, feedback) in enumerate(
+            [(["a", "b"], [1.0, 0.0], first), (["c", "d"], [1.0, 1.0], second)]
+        )
+    ]
+    path = tmp_path / "o.parquet"
+    pq.write_table(table(0, rows, DIMENSIONS), path)
+    (tmp_path / "c.yaml").write_text('positives: [click, like, "dwell>=10"]\n')
+    found = run(
+        str(path), "--metrics", "positive_rate", "--by", "feedback",
+        "--config", str(tmp_path / "c.yaml"),
+    )  # fmt: skip
+    assert values(found) == {"positive_rate": 3 / 4}, "one user, and four items"
+    rates = {part["feedback"]: values(part)["positive_rate"] for part in found["segments"]}
+    assert rates == {"click": 1 / 4, "like": 1 / 4, "dwell": 1 / 4}
 
 
 def test_a_whole_slate_of_a_log_is_a_read_of_each_of_its_items(tmp_path: Path) -> None:

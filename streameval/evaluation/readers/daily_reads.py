@@ -3,7 +3,8 @@
 In a log an item is read on the day (UTC) of its impression and positive on the day of its feedback,
 as in Gorse. The configuration defines positive feedback, and the latest feedback of a day decides
 if some is retracted. In outcome files an item is read, and positive if it has a gain, on the day of
-its slate. Either way items are distinct: shown twice a day counts once.
+its slate; its feedback tells kinds apart. Either way items are distinct: shown twice a day counts
+once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,21 @@ _POSITIVE: Final = f"""
         FROM feedback GROUP BY ALL
     ) WHERE NOT retracted
 """  # noqa: S608  # our own number
+_OF_KINDS: Final = f"""
+    INSERT INTO positives SELECT DISTINCT user, item, day, kind FROM (
+        SELECT slate, user, day, item, kind,
+            arg_max(retract, delay * 2 + retract::INTEGER) AS retracted
+        FROM (
+            SELECT slate, user, (epoch_ms(time) // {_DAY_MS})::INTEGER AS day,
+                items[found.item + 1] AS item, found.kind AS kind, found.value AS value,
+                found.delay AS delay, found.retract AS retract
+            FROM (
+                SELECT row_number() OVER () AS slate, user, time, items, unnest(feedback) AS found
+                FROM part
+            )
+        ) WHERE {{counts}} GROUP BY ALL
+    ) WHERE NOT retracted
+"""  # noqa: S608  # our own number
 _RATES: Final = """
     SELECT user, strftime(DATE '1970-01-01' + day, '%Y-%m-%d') AS day, count(*),
         count(*) FILTER ((user, item, day) IN (SELECT (user, item, day) FROM positives{of_kind}))
@@ -62,19 +78,19 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
         if dimension not in {DAY, FEEDBACK}:
             raise InputError(f"--by {dimension}: the daily positive rate is split by day, feedback")
     by_kind = FEEDBACK in given.by
-    if by_kind and not given[EVENTS]:
-        raise InputError(f"--by {FEEDBACK}: needs {EVENTS.described}")
     with connected(*given[EVENTS], *given[FILES]) as connection:
         connection.execute(_TABLES)
+        # Without a split by kind, outcome files need no configuration: gains are positive.
+        definition = given.definition() if given[EVENTS] or by_kind else None
+        kinds = definition.kinds if definition is not None and by_kind else ()
+        notes: list[Note] = []
         if given[EVENTS]:
-            definition = given.definition()
-            kinds = [positive.kind for positive in definition.positives] if by_kind else []
+            assert definition is not None, "it says which feedback is positive"
             notes = _load_events(connection, given[EVENTS], definition, advance)
             connection.execute(_POSITIVE)
         else:
-            notes, kinds = [], []
-            connection.execute("CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER)")
-            _load_outcomes(connection, files_of(given[FILES]), advance)
+            counting = definition if by_kind else None
+            _load_outcomes(connection, files_of(given[FILES]), advance, counting)
         if not by_kind:
             return evaluated(_users(connection, given), asked, given).answer(*notes)
         # A read counts once over all kinds, so their sums are no part of the whole.
@@ -141,30 +157,54 @@ def _insert(connection: Any, table: str, rows: Sequence[tuple[Any, ...]]) -> Non
         connection.unregister("part")
 
 
-def _load_outcomes(connection: Any, files: Sequence[str], advance: Advance) -> None:
+def _load_outcomes(
+    connection: Any, files: Sequence[str], advance: Advance, definition: Definition | None
+) -> None:
+    """Read slates; with a definition also the positives of each of its kinds.
+
+    Positives of any kind are items with a gain, and their kind is "".
+    """
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
                 f"{locations.redacted(file)}: not an outcome file; "
                 "files of events are given as --events"
             )
-    for record in record_batches(files, ["user", "time", "items", "gains"], advance):
+    connection.execute(
+        "CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER, kind VARCHAR)"
+    )
+    columns = ["user", "time", "items", "gains", *(["feedback"] if definition else [])]
+    for record in record_batches(files, columns, advance):
         connection.register("part", pa.Table.from_batches([record]))
         connection.execute(f"""
             CREATE OR REPLACE TEMP TABLE of_slates AS
             SELECT user, unnest(items) AS item, (epoch_ms(time) // {_DAY_MS})::INTEGER AS day,
                 unnest(gains) AS gain FROM part
         """)  # noqa: S608  # our own number
+        if definition is not None:
+            connection.execute(_OF_KINDS.format(counts=_counting(definition)))
         connection.unregister("part")
         connection.execute("INSERT INTO reads SELECT DISTINCT user, item, day FROM of_slates")
         connection.execute(
-            "INSERT INTO positives SELECT DISTINCT user, item, day FROM of_slates WHERE gain > 0"
+            "INSERT INTO positives SELECT DISTINCT user, item, day, '' FROM of_slates"
+            " WHERE gain > 0"
         )
+
+
+def _counting(definition: Definition) -> str:
+    """Return the condition under which feedback counts, as `_counts` has it."""
+    found = []
+    for positive in definition.positives:
+        least = positive.threshold
+        counts = "" if least is None else f" AND (retract OR value >= {least!r})"
+        found.append(f"kind = {literal(positive.kind)}{counts}")
+    return " OR ".join(found)
 
 
 def _users(connection: Any, given: Given, kind: str | None = None) -> Iterator[UnitBatch[Reads]]:
     """Yield the reads of users and days, with positives of one kind or of any."""
-    of_kind = "" if kind is None else f" WHERE kind = {literal(kind)}"
+    wanted = "" if kind is None and not given[EVENTS] else kind
+    of_kind = "" if wanted is None else f" WHERE kind = {literal(wanted)}"
     connection.execute(_RATES.format(of_kind=of_kind))
     by = () if kind is None and FEEDBACK in given.by else given.by
     while rows := connection.fetchmany(ROWS):
