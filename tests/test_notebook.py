@@ -240,6 +240,12 @@ def test_models_in_frames_have_the_bits_of_the_files(frame: Callable[[pa.Table],
     found = streameval.compare({"old": frame(old), "new": frame(new)}, labels=frame(labels))
     text = json.dumps(wanted).replace("old.csv", "old").replace("new.csv", "new")
     assert of(found) == json.loads(text)
+    names = "file:///a", "\0" + "é" * 300
+    hostile = streameval.compare(
+        dict(zip(names, (frame(old), frame(new)), strict=True)), labels=frame(labels)
+    )
+    assert {(row["control"], row["arm"]) for row in hostile} == {names}
+    assert [row["value"] for row in hostile] == [row["value"] for row in found]
     unnamed = streameval.compare([frame(old), frame(new)], labels=frame(labels))
     assert {(row["arm"], row["control"]) for row in unnamed} == {("files[1]", "files[0]")}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from streameval.base.errors import InputError, UnreachableError
+from streameval.base.in_memory import InMemory
 
 if TYPE_CHECKING:  # slow to import, and not needed for a path
     from pyarrow import fs
@@ -39,8 +40,8 @@ class Location(NamedTuple):
 
 
 def is_uri(name: str) -> bool:
-    """Tell a URI from a path."""
-    return "://" in name
+    """Tell a URI from a path, and from a name of data in memory."""
+    return "://" in name and not isinstance(name, InMemory)
 
 
 def redacted(name: str) -> str:
@@ -119,7 +120,7 @@ def read(name: str) -> tuple[Any, int]:
 
 def on_disk(name: str) -> str:
     """Return the path in `file:///…`, and any other name unchanged. Raises `InputError`."""
-    return opened(name).path if name.startswith("file://") else name
+    return opened(name).path if is_uri(name) and name.startswith("file://") else name
 
 
 def size(name: str) -> int:
@@ -139,7 +140,7 @@ def said(error: BaseException, name: str) -> str:
 
 def require_name(name: str) -> None:
     """Raise `InputError` for a path that no file can have, `UnreachableError` where it is away."""
-    if not is_uri(name):
+    if not isinstance(name, InMemory) and not is_uri(name):
         with reaching(name):
             Path(name).exists()
 
