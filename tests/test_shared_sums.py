@@ -17,6 +17,7 @@ from streameval.core.shared_sums import pack, share, unpack
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import Commit, PackedSums
 from streameval.web.whole_topic import STALE_MS, WholeTopic
+from streameval.worker.sharing import SumsToShare
 
 
 def partition(seed):
@@ -86,6 +87,39 @@ def test_what_another_version_packed_is_refused():
     for data in (b"", b"nonsense", pack(shared_sums.SharedSums(1, 1, {}, {}))[:-3]):
         with pytest.raises(ValueError, match="of another version"):
             unpack(data)
+
+
+def test_a_partition_without_events_is_shared_too():
+    """Its figures are known: there are none. Else a topic with one would have no history."""
+    definition, one = partition(3)
+    packing = SumsToShare(definition)
+    windows = packing.due(60.0)
+    for number, state in enumerate((one, Partition(definition))):
+        packing.take(Assigned(number, state), state.sums(), windows)
+    packing.packed(windows, 60.0)
+    assert packing.due(61.0) == [], "nobody asks"
+    packing.ask({windows[0]})
+    assert packing.due(63.0) == windows[:1]
+    by_number = {(each.partition, each.window): each.packed for each in packing.taken()}
+    assert len(by_number) == 2 * len(windows)
+    shared = Shared(by_number)
+    shared.fingerprint, shared.found = fingerprint(definition), {0: Version(), 1: Version()}
+    topic = WholeTopic(shared, definition, lambda: 2)
+    found = asyncio.run(topic.figures(None, None)).value
+    assert found["partitions"]["shown"] == [0, 1]
+    assert found["watermark"] == one.watermark
+    assert {name: found[name] for name in figures(definition, {}).sections} == figures(
+        definition, one.sums()
+    ).sections
+    points, _ = asyncio.run(topic.points())
+    assert len(points) == 3 * len(windows)
+
+
+@dataclasses.dataclass
+class Assigned:
+    number: int
+    state: Partition
+    next_offset: int = 0
 
 
 # --- On Redis -----------------------------------------------------------------------------------
@@ -167,8 +201,8 @@ class Version:
 class Shared:
     """What owners share, in memory; counts how often sums are read."""
 
-    def __init__(self, of_window):
-        self.of_window, self.read = of_window, 0
+    def __init__(self, packed):
+        self.packed, self.read = packed, 0
         self.found = {}
 
     async def ask(self, windows):
@@ -180,7 +214,7 @@ class Shared:
 
     async def sums(self, partition, window):
         self.read += 1
-        return self.of_window[window]
+        return self.packed[partition, window]
 
     async def workers(self):
         return {"one": (0, "{}")}
@@ -190,7 +224,7 @@ def added_up(found):
     """The documents of partitions 0 and 1, and of 2, which is missing, as time goes on."""
     definition, one = partition(3)
     names = [window.name for window in definition.windows]
-    shared = Shared({name: packed(one, index) for index, name in enumerate(names)})
+    shared = Shared({(n, name): packed(one, at) for n in (0, 1) for at, name in enumerate(names)})
     shared.fingerprint = fingerprint(definition)
     topic = WholeTopic(shared, definition, lambda: 3)
     for versions in found:
@@ -227,7 +261,7 @@ def test_computing_takes_no_more_than_its_share_whatever_is_asked(monkeypatch):
     """A document that nobody has asked for is computed at once; the others wait for it."""
     definition, one = partition(3)
     names = [window.name for window in definition.windows]
-    shared = Shared({name: packed(one, index) for index, name in enumerate(names)})
+    shared = Shared({(n, name): packed(one, at) for n in (0, 1) for at, name in enumerate(names)})
     shared.fingerprint, shared.found = fingerprint(definition), {0: Version()}
     topic = WholeTopic(shared, definition, lambda: 1)
     clock = iter(range(0, 10**9, 10))  # ten seconds between two looks at it

@@ -56,14 +56,14 @@ class PackedBasis(msgspec.Struct, array_like=True):
 
 
 class SharedSums(msgspec.Struct):
-    """The sums of a partition in one window at T (ms), by basis.
+    """The sums of a partition in one window at T (ms), by basis; both None before the first event.
 
     `events` are the exact counters of the partition. `left_out` counts the segments that are part
     of `__other__` here because all would be too large to share.
     """
 
-    time: int
-    watermark: int
+    time: int | None
+    watermark: int | None
     events: dict[str, Any]
     bases: dict[str, PackedBasis]
     left_out: int = 0
@@ -73,7 +73,9 @@ class SharedSums(msgspec.Struct):
         return {(window, basis): _unpacked(found) for basis, found in self.bases.items()}
 
 
-def share(sums: Sums, window: int, time: int, watermark: int, events: dict[str, Any]) -> SharedSums:
+def share(
+    sums: Sums, window: int, time: int | None, watermark: int | None, events: dict[str, Any]
+) -> SharedSums:
     """Return the sums of one window as they are shared.
 
     Where there are more than `MAX_SHARED_SUMS`, the segments with the fewest impressions become

@@ -205,10 +205,10 @@ class WholeTopic:
         every = [part for parts in shared.values() for part in parts]
         newest = max(shared.values(), key=len, default=())
         written = {
-            "at": max((part.time for part in every), default=None),
+            "at": _latest(part.time for part in every),
             **coverage,
             "segments_in_other": max((part.left_out for part in every), default=0),
-            "watermark": max((part.watermark for part in every), default=None),
+            "watermark": _latest(part.watermark for part in every),
             "events": _added([part.events for part in newest]),
             **self._sections(shared, basis),
         }
@@ -219,7 +219,9 @@ class WholeTopic:
         sections = self._sections(shared, None)
         points = {}
         for window, parts in shared.items():
-            now = max(part.time for part in parts)
+            now = _latest(part.time for part in parts)
+            if now is None:
+                continue
             for basis in history.BASES:
                 rows = {
                     name: [
@@ -259,6 +261,10 @@ class WholeTopic:
                     impressions[segment] += impressions_of(found)
         kept = busiest(impressions, self._definition.max_segments)
         return lambda segment: segment if segment in kept else (OTHER,) * len(segment)
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def _written(versions: Mapping[int, Version]) -> list[tuple[int, int, int]]:

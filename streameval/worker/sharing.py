@@ -86,14 +86,16 @@ class SumsToShare:
     def take(self, partition: AssignedPartition, sums: Sums, windows: Sequence[str]) -> None:
         """Pack the sums of one partition."""
         state, began = partition.state, time.monotonic()
-        if state.watermark is None or state.reading_time is None:
-            return
         for window in windows:
             shared = share(
                 sums, self._indexes[window], state.reading_time, state.watermark, state.events
             )
             self._packed[partition.number, window] = PackedSums(
-                partition.number, window, partition.next_offset, state.reading_time, pack(shared)
+                partition.number,
+                window,
+                partition.next_offset,
+                state.reading_time or 0,
+                pack(shared),
             )
         self._seconds += time.monotonic() - began
 
