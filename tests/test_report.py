@@ -164,6 +164,56 @@ def test_curves_are_the_counts_of_the_slates(tmp_path: Path) -> None:
     assert found.tail[-1] == found.tail_positives[-1] == (1.0, 1.0)
 
 
+def test_the_band_over_time_is_clustered_by_user(tmp_path: Path) -> None:
+    """The same as from users' own sums; one step, and a segment of one user has no band."""
+    gains = [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0]]
+    names = ["x", "y", "z"]
+    rows = [
+        slate(number, each, score=None, items=names[: len(each)])
+        for number, each in enumerate(gains * 4)
+    ]
+    rows = [replace(row, user=f"u{n % 3}", time=START) for n, row in enumerate(rows)]
+    rows.append(replace(rows[0], labels=("alone", ""), user="one"))
+    path = tmp_path / "outcomes.parquet"
+    pq.write_table(table(0, rows, DIMENSIONS), path)
+    found = curves([str(path)], ["variant"])
+    assert found.time_errors["alone"] == [None]
+    for arm in ("<A>", "B"):
+        sums: dict[str, list[float]] = {}
+        for row in rows:
+            if row.labels[0] == arm:
+                x, y = sums.setdefault(row.user, [0.0, 0.0])
+                sums[row.user] = [x + sum(row.gains), y + len(row.gains)]
+        positives, impressions = (sum(each) for each in zip(*sums.values(), strict=True))
+        ratio = positives / impressions
+        squares = sum((x - ratio * y) ** 2 for x, y in sums.values())
+        error = (squares * len(sums) / (len(sums) - 1)) ** 0.5 / impressions
+        assert found.time[arm][0][1] == pytest.approx(ratio)
+        assert found.time_errors[arm] == [pytest.approx(error)]
+
+
+def test_differences_are_drawn_as_a_forest_over_time_and_by_arm(tmp_path: Path) -> None:
+    file = outcomes(tmp_path)
+    arms = ("--by", "variant", "--against", "B", "--metrics", "mrr,ndcg@3")
+    page = report(tmp_path / "r.html", file, *arms)
+    forest = page[page.index('aria-label="Differences from the control"') :].partition("</svg>")[0]
+    for label in ("mrr · &lt;A&gt;", "ndcg@3 · &lt;A&gt;"):
+        assert f">{label}</text>" in forest
+    assert 'aria-label="Differences over time"' in page
+    for title in ("Over time", "Precision and recall"):
+        drawn = page[page.index(f'aria-label="{title}"') :].partition("</svg>")[0]
+        assert ">B</text>" in drawn, "a line for each arm"
+    without = report(tmp_path / "w.html", file, "--by", "variant", "--metrics", "mrr")
+    assert "Differences" not in without
+
+
+def test_a_band_is_interrupted_with_its_line() -> None:
+    minutes = [(60_000.0 * at, 0.1) for at in (0, 1, 2, 6, 7, 8)]
+    band = [(at, value - 0.05, value + 0.05) for at, value in minutes]
+    svg = chart("t", {"a": minutes}, x="time", y="rate", time_step=60_000, bands={"a": band})
+    assert svg.count("fill-opacity: 0.18") == 2
+
+
 def test_the_line_over_time_is_interrupted_where_there_is_no_slate() -> None:
     def lines(points: list[tuple[float, float]]) -> int:
         """How often a line is begun: the `M` of the path that has no markers."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Final
 
 from streameval.core.metrics import curve
 from streameval.evaluation.answer import Figure
-from streameval.evaluation.report.curves import Curve, Curves
+from streameval.evaluation.compared import Compared
+from streameval.evaluation.report.curves import Band, Curve, Curves, segment_name
 from streameval.evaluation.report.markup import bounds, format_figure, numbers, table
-from streameval.evaluation.report.plots import chart
+from streameval.evaluation.report.plots import Interval, chart, forest
 from streameval.evaluation.sources import Source
 from streameval.evaluation.sums import evaluate
 
@@ -23,15 +26,24 @@ BY_CUTOFF: Final = ("map", "mar", "ndcg", "hit_rate")
 
 SHARE: Final = "share with a positive"
 
+ONE_LOOK: Final = NormalDist().inv_cdf(0.975)
+"""Standard errors to either side of a 95 % interval of one look."""
 
-def list_charts(source: Source) -> tuple[int, list[str]]:
+
+def list_charts(source: Source, by: Sequence[str]) -> tuple[int, list[str]]:
     """Return the number of lists, and the charts of precision over recall."""
     at_cutoffs = [f"{name}@{k}" for k in CUTOFFS for name in ("precision", "recall")]
     at_cutoffs += [f"{name}@{k}" for k in CUTOFFS for name in BY_CUTOFF]
     at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
-    found = evaluate(source.read(lambda _: None), [*at_cutoffs, *at_levels.values()]).figures()
+    names = [*at_cutoffs, *at_levels.values()]
+    evaluation = evaluate(source.read(lambda _: None), names, by)
+    found = evaluation.figures()
+    segments = {
+        segment_name(segment): evaluation.figures(segment)
+        for segment in (sorted(evaluation.segments) if by else ())
+    }
     levels = {level: found[name] for level, name in at_levels.items()}
-    charts = [_precision_recall(found), _by_cutoff(found), _interpolated(levels)]
+    charts = [_precision_recall(segments or {"": found}), _by_cutoff(found), _interpolated(levels)]
     return levels[0.0].n, charts
 
 
@@ -90,26 +102,106 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
     return curve_drawn.replace("</figure>", f"{table(head, rows)}</figure>")
 
 
-def _precision_recall(found: Mapping[str, Figure]) -> str:
-    points: Curve = []
-    for k in CUTOFFS:
-        precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value
-        # Beyond the longest list only the divisor grows.
-        if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
-            points.append((recall, precision))
+def _precision_recall(segments: Mapping[str, Mapping[str, Figure]]) -> str:
     return drawn(
         "precision-recall",
         "Precision and recall",
         f"Mean precision against mean recall at the cutoffs {', '.join(map(str, CUTOFFS))}, from"
         " left to right, as far as a further one finds anything. Precision divides by the cutoff"
         " also where a list is shorter.",
-        {"": points},
+        {name: _over_recall(found) for name, found in segments.items()},
         x="recall",
         y="precision",
     )
 
 
-def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
+def _over_recall(found: Mapping[str, Figure]) -> Curve:
+    points: Curve = []
+    for k in CUTOFFS:
+        precision, recall = found[f"precision@{k}"].value, found[f"recall@{k}"].value
+        # Beyond the longest list only the divisor grows.
+        if precision is not None and recall is not None and recall > (points or [(0, 0)])[-1][0]:
+            points.append((recall, precision))
+    return points
+
+
+def forest_chart(rows: Sequence[Compared]) -> str:
+    """Return the differences as intervals below one another; "" where none has a value."""
+    arms = sorted({row.arm for row in rows})
+    intervals = []
+    for row in rows:
+        scored, control = row.scored, abs(row.scored.control_value or 0)
+        if scored.difference is None or not control:
+            continue
+        share = 100 / control
+        label = segment_name((row.metric, row.arm, *row.labels.values()))
+        intervals.append(
+            Interval(
+                label,
+                scored.difference * share,
+                _scaled(scored.low, scored.high, share),
+                _scaled(scored.once_low, scored.once_high, share),
+                arms.index(row.arm),
+            )
+        )
+    if not intervals:
+        return ""
+    title = "Differences from the control"
+    explanation = (
+        f"Differences from {rows[0].control}, as a share of its figure. The thin line bounds a"
+        " difference at all looks together, the thick one at one look. Without a line there are"
+        " too few users."
+    )
+    return _framed(title, explanation, forest("forest", intervals, "difference, %"))
+
+
+def _scaled(low: float | None, high: float | None, by: float) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low * by, high * by)
+
+
+def _around(points: Curve, errors: Sequence[float | None]) -> Band:
+    """Return 95 % bounds of points for one look; NaN where there are none."""
+    reach = [math.nan if error is None else ONE_LOOK * error for error in errors]
+    return [(at, value - r, value + r) for (at, value), r in zip(points, reach, strict=True)]
+
+
+def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
+    """Draw the difference of each arm from the control by step, where both have impressions."""
+    pairs = {(row.arm, row.control, tuple(row.labels.values())): None for row in rows}
+    series: dict[str, Curve] = {}
+    bands: dict[str, Band] = {}
+    for arm, control, labels in pairs:
+        one, other = segment_name((arm, *labels)), segment_name((control, *labels))
+        there = dict(zip(found.time.get(other, ()), found.time_errors.get(other, ()), strict=True))
+        by_start = {at: (value, error) for (at, value), error in there.items()}
+        points: Curve = []
+        errors: list[float | None] = []
+        here = zip(found.time.get(one, ()), found.time_errors.get(one, ()), strict=True)
+        for (at, value), error in here:
+            if at in by_start:
+                value_there, error_there = by_start[at]
+                points.append((at, value - value_there))
+                unknown = error is None or error_there is None
+                errors.append(None if unknown else math.hypot(error or 0, error_there or 0))
+        name = f"{one} − {other}"
+        series[name], bands[name] = points, _around(points, errors)
+    return drawn(
+        "time-differences",
+        "Differences over time",
+        f"Share with a positive less that of {rows[0].control if rows else ''}, step by step, with"
+        " 95 % bounds for one look at one step: of many steps some stand out by chance.",
+        series,
+        x="time",
+        y="difference",
+        time_step=found.step,
+        bands=bands,
+        signed=True,
+    )
+
+
+def outcome_charts(
+    found: Curves, by: Sequence[str], differences: Sequence[Compared] = ()
+) -> list[str]:
     """The charts of outcome files."""
     minutes = found.step // 60_000
     step = f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
@@ -119,13 +211,20 @@ def outcome_charts(found: Curves, by: Sequence[str]) -> list[str]:
             "time",
             "Over time",
             f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
-            f" {step}{split}. A step of few impressions moves a lot by chance. The line is"
-            " interrupted at a step without impressions.",
+            f" {step}{split}. The band is the 95 % interval of one step, clustered by user. The"
+            " line is interrupted at a step without impressions.",
             found.time,
             x="time",
             y=SHARE,
             time_step=found.step,
+            bands={
+                name: [(at, max(0, low), high) for at, low, high in _around(points, errors)]
+                for (name, points), errors in zip(
+                    found.time.items(), found.time_errors.values(), strict=True
+                )
+            },
         ),
+        _differences_over_time(found, differences),
         drawn(
             "rank",
             "By rank and by position",
@@ -191,11 +290,25 @@ def drawn(
     y: str,
     time_step: int | None = None,
     diagonal: bool = False,
+    bands: Mapping[str, Band] | None = None,
+    signed: bool = False,
 ) -> str:
     """A chart with its title and explanation; "" where there is nothing to draw."""
     if not any(series.values()):
         return ""
-    svg = chart(name, series, x=x, y=y, time_step=time_step, diagonal=diagonal)
+    svg = chart(
+        *(name, series),
+        x=x,
+        y=y,
+        time_step=time_step,
+        diagonal=diagonal,
+        bands=bands,
+        signed=signed,
+    )
+    return _framed(title, explanation, svg)
+
+
+def _framed(title: str, explanation: str, svg: str) -> str:
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     return (
         f"<figure><h2>{escape(title)}</h2>\n{svg}"

@@ -6,6 +6,7 @@ files do not change a bit; they are divided here, once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -31,20 +32,25 @@ _STEPS: Final = tuple(
 Curve: TypeAlias = list[tuple[float, float]]
 """Points (x, y), x rising."""
 
+Band: TypeAlias = list[tuple[float, float, float]]
+"""Points (x, low, high), x rising."""
+
 
 @dataclass(frozen=True, slots=True)
 class Curves:
     """Curves of outcome files; an empty one has nothing to show.
 
     `time`: share of impressions with a positive by the start of a `step` (both ms), for each
-    segment. `rank` and `position`: the same share by rank and by position as sent. `tail`: share
-    of impressions, and `tail_positives` of positives, by share of items, most shown first; `items`
-    counts those. `calibration`: observed share by mean score; None where scores are not within 0
-    and 1, empty where none is logged.
+    segment, and `time_errors`: the standard error of each point, clustered by user (None: fewer
+    than two users). `rank` and `position`: the same share by rank and by position as sent. `tail`:
+    share of impressions, and `tail_positives` of positives, by share of items, most shown first;
+    `items` counts those. `calibration`: observed share by mean score; None where scores are not
+    within 0 and 1, empty where none is logged.
     """
 
     step: int
     time: dict[str, Curve]
+    time_errors: dict[str, list[float | None]]
     rank: Curve
     position: Curve
     items: int
@@ -57,11 +63,12 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
     with connected(files[0]) as connection:
         open_outcomes(connection, files)
-        step, time = _time(connection, by)
+        step, time, errors = _time(connection, by)
         items, tail, tail_positives = _tail(connection)
         return Curves(
             step=step,
             time=time,
+            time_errors=errors,
             rank=_by_position(connection, "ranks"),
             position=_by_position(connection, "positions"),
             items=items,
@@ -79,27 +86,49 @@ def open_outcomes(connection: Any, files: Sequence[str]) -> None:
     connection.execute(f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}")  # noqa: S608  # quoted
 
 
-def _time(connection: Any, by: Sequence[str]) -> tuple[int, dict[str, Curve]]:
+def segment_name(values: Sequence[str]) -> str:
+    """Return the name of a segment in charts."""
+    return " · ".join(value or "-" for value in values)
+
+
+def _time(
+    connection: Any, by: Sequence[str]
+) -> tuple[int, dict[str, Curve], dict[str, list[float | None]]]:
     first, last = connection.execute(
         "SELECT epoch_ms(min(time)), epoch_ms(max(time)) FROM slates"
     ).fetchone()
     if first is None:
-        return _STEPS[0], {}
+        return _STEPS[0], {}, {}
     step = next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
     # Each dimension is a known column of outcome files (`outcomes.DIMENSIONS`).
     segment = " || ' · ' || ".join(f"coalesce({name}, '-')" for name in by) or "''"
     rows = connection.execute(
         f"""
-        SELECT {segment} AS segment, epoch_ms(time) // {step} * {step} AS start,
-            sum(len(gains)), sum(len([gain FOR gain IN gains IF gain > 0]))
-        FROM slates GROUP BY ALL ORDER BY ALL
+        WITH users AS (
+            SELECT {segment} AS segment, epoch_ms(time) // {step} * {step} AS start, "user",
+                sum(len(gains)) AS y, sum(len([gain FOR gain IN gains IF gain > 0])) AS x
+            FROM slates GROUP BY ALL
+        )
+        SELECT segment, start, count(*), sum(y), sum(x), sum(x * x), sum(x * y), sum(y * y)
+        FROM users WHERE y > 0 GROUP BY ALL ORDER BY ALL
         """  # noqa: S608
     ).fetchall()
     found: dict[str, Curve] = {}
-    for name, start, impressions, positives in rows:
-        if impressions:
-            found.setdefault(name, []).append((start, positives / impressions))
-    return step, found
+    errors: dict[str, list[float | None]] = {}
+    for name, start, users, y, x, *products in rows:
+        found.setdefault(name, []).append((start, x / y))
+        errors.setdefault(name, []).append(_error(users, x, y, products))
+    return step, found, errors
+
+
+def _error(users: int, x: int, y: int, products: Sequence[int]) -> float | None:
+    """Return the standard error of x / y by the delta method over users."""
+    if users < 2:
+        return None
+    xx, xy, yy = products
+    # The integers are multiplied out first: nothing cancels in floats.
+    squares = (xx * y * y - 2 * x * y * xy + x * x * yy) / y**2
+    return math.sqrt(squares * users / (users - 1)) / y
 
 
 def _by_position(connection: Any, column: str) -> Curve:

@@ -16,7 +16,7 @@ from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.evaluation.answer import Answer, Figure, counted
 from streameval.evaluation.compared import Compared
-from streameval.evaluation.report.charts import list_charts, outcome_charts
+from streameval.evaluation.report.charts import forest_chart, list_charts, outcome_charts
 from streameval.evaluation.report.curves import curves
 from streameval.evaluation.report.markup import UNDEFINED, bounds, format_figure, numbers, table
 from streameval.evaluation.sources import Source
@@ -46,10 +46,11 @@ def write_report(
     results = _read_checks(checks) if checks is not None else []
     lists, charts = 0, list[str]()
     if source is not None:
-        lists, charts = list_charts(source)
+        lists, charts = list_charts(source, answer.by)
     if source is not None and source.outcomes:
         # The last one has a table below it, which would leave a hole beside it further up.
-        charts[-1:-1] = outcome_charts(curves(source.files, answer.by), answer.by)
+        found = curves(source.files, answer.by)
+        charts[-1:-1] = outcome_charts(found, answer.by, answer.differences or ())
     charts[-1:-1] = more
     about = f"{counted(lists, 'ranked list')} from " if source is not None else ""
     page = _page(answer, about + _names(files), [text for text in charts if text], results)
@@ -120,7 +121,7 @@ def _differences(rows: Sequence[Compared] | None) -> str:
         "<p>Low and high bound the difference at all looks together, with 95 % for each figure by"
         " itself: of many figures one stands out by chance.</p>"
     )
-    return f"<h2>Differences</h2>\n{about}\n{table(head, body)}\n"
+    return f"<h2>Differences</h2>\n{about}\n{table(head, body)}\n{forest_chart(rows)}\n"
 
 
 def _notes(answer: Answer) -> str:

@@ -10,12 +10,14 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from streameval.base.extras import require
-from streameval.evaluation.report.curves import Curve
+from streameval.evaluation.report.curves import Band, Curve
+
+Point = TypeVar("Point", bound=tuple[float, ...])
 
 INK: Final = "#010101"
 GRID: Final = "#020202"
@@ -56,21 +58,67 @@ def chart(
     y: str,
     time_step: int | None = None,
     diagonal: bool = False,
+    bands: Mapping[str, Band] | None = None,
+    signed: bool = False,
 ) -> str:
     """One chart of lines, as an `<svg>` element whose ids start with `name`.
 
     `x` and `y` label the axes. With `time_step` (ms) x is time (ms since the epoch), and a line is
-    interrupted between points that are further apart. `diagonal`: with the line y = x.
+    interrupted between points that are further apart. `diagonal`: with the line y = x. `bands` lie
+    around the series of their name. `signed`: with the line y = 0, and values below it.
     Raises `InputError` where matplotlib is not installed.
     """
+
+    def drawing() -> Any:
+        return _figure(
+            series, bands or {}, x, y, time_step=time_step, diagonal=diagonal, signed=signed
+        )
+
+    return _svg(name, drawing)
+
+
+class Interval(NamedTuple):
+    """A row of a forest plot: `bounds` for all looks, `once` for one look; `colour` from 0."""
+
+    label: str
+    value: float
+    bounds: tuple[float, float] | None
+    once: tuple[float, float] | None
+    colour: int
+
+
+def forest(name: str, rows: Sequence[Interval], x: str) -> str:
+    """Return intervals below one another, with a line at 0, as an `<svg>` element."""
+    return _svg(name, lambda: _forest(rows, x))
+
+
+def _svg(name: str, drawing: Callable[[], Any]) -> str:
     matplotlib = _matplotlib()
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         # The page's font has the letters: matplotlib's own only measures them.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        figure = _figure(series, x=x, y=y, time_step=time_step, diagonal=diagonal)
         written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+        drawing().savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     return _embedded(name, written.getvalue())
+
+
+def _forest(rows: Sequence[Interval], x: str) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 0.7 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvline(0, color=INK, linewidth=1.0, linestyle=(0, (1, 3)))
+    for place, row in enumerate(rows):
+        colour = LINES[row.colour % len(LINES)]
+        for ends, width in ((row.bounds, 1.4), (row.once, 4.0)):
+            if ends is not None:
+                axes.plot(ends, [place, place], color=colour, linewidth=width)
+        axes.plot([row.value], [place], color=INK, marker="o", markersize=3.5)
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(x)
+    axes.grid(visible=False, axis="y")
+    return figure
 
 
 def _matplotlib() -> Any:
@@ -81,7 +129,14 @@ def _matplotlib() -> Any:
 
 
 def _figure(
-    series: Mapping[str, Curve], *, x: str, y: str, time_step: int | None, diagonal: bool
+    series: Mapping[str, Curve],
+    bands: Mapping[str, Band],
+    x: str,
+    y: str,
+    *,
+    time_step: int | None,
+    diagonal: bool,
+    signed: bool,
 ) -> Any:
     # The figure by itself: pyplot would keep it and look for a screen.
     from matplotlib.figure import Figure
@@ -89,11 +144,21 @@ def _figure(
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.add_subplot()
     handles = []
-    for number, curve in enumerate(series.values()):
+    for number, (name, curve) in enumerate(series.items()):
         points = curve if time_step is None else _interrupted(curve, time_step)
+        if name in bands:
+            band = bands[name] if time_step is None else _interrupted(bands[name], time_step)
+            axes.fill_between(
+                _abscissas(band, time=time_step is not None),
+                [low for _, low, _ in band],
+                [high for *_, high in band],
+                color=LINES[number % len(LINES)],
+                alpha=0.18,
+                linewidth=0,
+            )
         handles += axes.plot(
             _abscissas(points, time=time_step is not None),
-            [value for _, value in points],
+            [value for _, value, *_ in points],
             color=LINES[number % len(LINES)],
             linestyle=_STYLES[number // len(LINES) % len(_STYLES)],
             marker="o",
@@ -106,7 +171,12 @@ def _figure(
         labels.append("y = x")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_ylim(0, 1.08 * max([y for points in series.values() for _, y in points]) or 1)
+    if signed:
+        axes.axhline(0, color=INK, linewidth=1.0, linestyle=(0, (1, 3)), zorder=1)
+    else:
+        tops = [y for points in series.values() for _, y in points]
+        tops += [high for band in bands.values() for *_, high in band if not math.isnan(high)]
+        axes.set_ylim(0, 1.08 * max(tops) or 1)
     if time_step is not None:
         axes.xaxis.axis_date("UTC")
         figure.autofmt_xdate(rotation=30)
@@ -124,20 +194,21 @@ def _legend(axes: Any, lines: Sequence[tuple[Any, str]]) -> None:
         text.set_text(label)
 
 
-def _interrupted(points: Curve, step: int) -> Curve:
+def _interrupted(points: Sequence[Point], step: int) -> list[Point]:
     """Put a point without a value into each gap of more than a step: no line crosses it."""
-    whole: Curve = []
-    for at, value in points:
+    whole: list[Any] = []
+    for point in points:
+        at, *values = point
         if whole and at - whole[-1][0] > step:
-            whole.append((whole[-1][0] + step, math.nan))
-        whole.append((at, value))
+            whole.append((whole[-1][0] + step, *(math.nan for _ in values)))
+        whole.append(point)
     return whole
 
 
-def _abscissas(points: Curve, *, time: bool) -> Sequence[Any]:
+def _abscissas(points: Sequence[Sequence[float]], *, time: bool) -> Sequence[Any]:
     if time:
-        return [datetime.fromtimestamp(ms / 1000, UTC) for ms, _ in points]
-    return [at for at, _ in points]
+        return [datetime.fromtimestamp(ms / 1000, UTC) for ms, *_ in points]
+    return [at for at, *_ in points]
 
 
 def _embedded(name: str, svg: str) -> str:
@@ -149,6 +220,4 @@ def _embedded(name: str, svg: str) -> str:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, variable)
     # The page sets the size.
-    return re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1).replace(
-        ' height="216pt"', "", 1
-    )
+    return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", svg, count=1)
