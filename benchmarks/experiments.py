@@ -1,8 +1,15 @@
-"""What experiments, values and guardrails cost in the core, side by side in one process.
+"""What experiments, values and guardrails cost: the core, the accumulators, a whole service.
 
-The same events go through one partition of each kind, a stretch at a time and in turns: decode,
-apply, commit and, now and then, a checkpoint. The clock is the processor's, so a busy machine
-changes the ratios little.
+    python benchmarks/experiments.py [--impressions 400000] [--service]
+
+*Core*: the same events go through one partition of each kind, in one process, a stretch at a time
+and in turns: decode, apply, commit and, now and then, a checkpoint. The clock is the processor's,
+so a busy machine changes the ratios little.
+
+*Accumulators*: bytes in the checkpoint of a partition for 4 arms and all metrics.
+
+*Service* (with `--service`): a worker on Kafka and Redis reads 100,000 users as fast as it can,
+then a stream at half that rate: time of /metrics, and freshness. It needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -12,16 +19,26 @@ import os
 import platform
 import random
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import cramjam
+import msgspec
+import servers
+import service
 from workload import Shape, records
 
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment, Guardrail
+from streameval.core.experiments.metrics import metrics_of
 from streameval.core.partition import Partition, drained
 
 SLICE, COMMIT, CHECKPOINT = 250, 10_000, 60_000
@@ -92,10 +109,107 @@ def measure(sent: str, impressions: int) -> dict[str, list[float]]:
     return {name: candidate.seconds for name, candidate in candidates.items()}
 
 
+def accumulators(users: int = 20_000) -> tuple[int, int, int]:
+    """Return metrics, and bytes of the sums of an experiment of 4 arms, plain and compressed."""
+    arms = ("A", "B", "C", "D")
+    experiment = replace(EXPERIMENT, split=dict.fromkeys(arms, 1.0))
+    definition = replace(VALUED, experiments=(experiment,))
+    state = Partition(definition)
+    shape = Shape(10 * users, sent="slates", partitions=1, users=users, variants=4)
+    decoder = EventDecoder.of(definition)
+    stream = [value for _, _, value in records(shape)]
+    for start in range(0, len(stream), COMMIT):
+        state.apply(decoder.decode_batch(stream[start : start + COMMIT])[0])
+        state.flush()
+    drained(state.finalizing())
+    state.experiments.take_visits()
+    (sums,) = state.experiments.arm_sums
+    assert sorted(sums.sums) == list(arms), "every arm has slates"
+    encoded = msgspec.msgpack.encode(state.experiments.state())
+    packed = len(bytes(cramjam.zstd.compress(encoded, level=1)))
+    return len(metrics_of(definition)), len(encoded), packed
+
+
+# ---------------------------------------------------------------------------------- a service
+
+
+def service_figures(impressions: int, seconds: float) -> None:
+    """Print the time of /metrics and the freshness of a worker with everything on."""
+    settings: dict[str, Any] = {
+        "positives": ["click", {"kind": "like", "value": "sum"}],
+        "dimensions": ["variant", "surface"],
+        "attribution_window": "1m",
+        "experiments": [
+            {
+                "name": "bench",
+                "arm": "variant",
+                "control": "A",
+                "split": {"A": 1, "B": 1},
+                "primary": EXPERIMENT.primary,
+                "guardrails": [guardrail.metric for guardrail in EXPERIMENT.guardrails],
+            }
+        ],
+    }
+    slates = impressions // 10
+    with servers.kafka() as kafka, servers.redis() as redis:
+        service.create_topic(kafka.port, "bench", 4)
+        sent = list(records(Shape(impressions, sent="slates", users=130_000)))
+        service.produce(kafka.port, "bench", [(key, value) for _, key, value in sent])
+        _, ends = service.read_log(kafka.port, "bench", 4)
+        began = time.monotonic()
+        with service.Worker(kafka.port, redis.url, "bench", **settings) as worker:
+            worker.wait_until_up()
+            loading = _scrapes(worker)
+            service.wait_until_read(redis.url, "bench", ends, 600)
+            rate = len(sent) / (time.monotonic() - began)
+            idle = _scrapes(worker)
+            before = worker.metrics()
+            half = rate / 2
+            more = list(
+                records(
+                    Shape(int(half * seconds * 10), sent="slates", users=130_000),
+                    first_slate=slates,
+                )
+            )
+            more = more[: int(half * seconds)]
+            service.produce(
+                *(kafka.port, "bench"), [(key, value) for _, key, value in more], seconds=seconds
+            )
+            time.sleep(3)
+            after = worker.metrics()
+    print(f"/metrics while loading: {loading}; idle: {idle}")
+    print(f"rate with start-up {rate:,.0f} events/s; freshness at half of it: p99 within")
+    print(f"  {_quantile(before, after, 0.99)} s of {len(more):,} events in {seconds:.0f} s")
+
+
+def _scrapes(worker: service.Worker, count: int = 20) -> str:
+    times = []
+    for _ in range(count):
+        began = time.monotonic()
+        page = worker.page()
+        times.append(time.monotonic() - began)
+        time.sleep(0.1)
+    median, most = statistics.median(times), max(times)
+    return f"median {median * 1000:.0f} ms, max {most * 1000:.0f} ms, {len(page) / 1000:.0f} kB"
+
+
+def _quantile(before: dict[Any, float], after: dict[Any, float], share: float) -> float:
+    """Return the bound of the bucket of freshness in which a quantile lies."""
+    name = "streameval_freshness_seconds_bucket"
+    buckets = sorted(
+        (float(dict(labels)["le"]), count - before.get((name, labels), 0))
+        for (each, labels), count in after.items()
+        if each == name
+    )
+    return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
+
+
 def main() -> None:
     """Print the rate of each kind as a share of the rate without."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--impressions", type=int, default=400_000)
+    parser.add_argument("--service", action="store_true", help="also a worker on real servers")
+    parser.add_argument("--seconds", type=float, default=20.0, help="at half of its rate")
     arguments = parser.parse_args()
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
@@ -114,6 +228,11 @@ def main() -> None:
                 f"| {name} | {sum(seconds):.2f} | {sum(plain) / sum(seconds):.2f}"
                 f" | {statistics.median(ratios):.2f} |"
             )
+    metrics, plain, packed = accumulators()
+    print(f"\naccumulators of 4 arms and {metrics} metrics: {plain:,} B, {packed:,} B compressed")
+    if arguments.service:
+        print()
+        service_figures(10 * arguments.impressions, arguments.seconds)
 
 
 if __name__ == "__main__":
