@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments attacks bench-offline false-alarms scorecards planted clean
+.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks bench-offline false-alarms scorecards planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -148,7 +148,10 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flink/.made ## more peers
 
 bench-experiments: $(BIN)/.dev ## what experiments, values and guardrails cost: rate, pages, freshness, bytes
-	$(BIN)/python benchmarks/experiments.py $(ARGS)
+	$(BIN)/python benchmarks/experiments.py --service $(ARGS)
+
+alerts: $(BIN)/.dev ## planted faults fire their alerts on a real Prometheus, in 6 minutes
+	$(BIN)/python benchmarks/alerts.py $(ARGS)
 
 attacks: $(BIN)/.dev ## how long a worker's loop is held while its log attacks it
 	$(BIN)/python benchmarks/attacks.py $(ARGS)
