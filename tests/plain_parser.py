@@ -103,8 +103,8 @@ def _event(fields):
             user_id=_text(fields, "user_id", 256),
             request_id=_text(fields, "request_id", 256),
             items=_items(fields.get("items")),
-            variant=_text(fields, "variant", 64, None),
-            surface=_text(fields, "surface", 64, None),
+            variant=_label(fields, "variant"),
+            surface=_label(fields, "surface"),
             fallback=_flag(fields, "fallback"),
             latency_ms=_between(fields, "latency_ms", 0, 3_600_000),
         )
@@ -115,8 +115,8 @@ def _event(fields):
             item_id=_text(fields, "item_id", 256),
             request_id=_text(fields, "request_id", 256, None),
             position=_position(fields),
-            variant=_text(fields, "variant", 64, None),
-            surface=_text(fields, "surface", 64, None),
+            variant=_label(fields, "variant"),
+            surface=_label(fields, "surface"),
             score=_number(fields, "score", None),
             propensity=_propensity(fields),
             fallback=_flag(fields, "fallback"),
@@ -163,6 +163,13 @@ def _text(fields, name, longest, default=REQUIRED):
         raise _InvalidError(name)
     if any(ord(sign) < 0x20 or 0x7F <= ord(sign) <= 0x9F for sign in value):
         raise _InvalidError(f"a control character in {name}")
+    return value
+
+
+def _label(fields, name):
+    value = _text(fields, name, 64, None)
+    if value == "__all__":
+        raise _InvalidError(f"{name} stands for all values")
     return value
 
 

@@ -32,6 +32,7 @@ def firing(
     *,
     query: str = FIRING,
     minutes: int = 1,
+    rules: Path = RULES,
 ) -> None:
     """Assert which alert fires at some minutes of a timeline with a value each so many minutes."""
     tests = [
@@ -45,7 +46,7 @@ def firing(
     series = [{"series": name, "values": values} for name, values in timeline.items()]
     interval = f"{minutes}m"
     document = {
-        "rule_files": [str(RULES)],
+        "rule_files": [str(rules)],
         "evaluation_interval": interval,
         "tests": [{"interval": interval, "input_series": series, "promql_expr_test": tests}],
     }

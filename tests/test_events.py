@@ -285,6 +285,9 @@ def test_what_is_no_json_is_malformed(value):
         encode(IMPRESSION, position=10**40),
         encode(IMPRESSION, variant=""),
         encode(IMPRESSION, variant="v" * 65),
+        encode(IMPRESSION, variant="__all__"),
+        encode(IMPRESSION, surface="__all__").replace(b"_", b"\\u005f"),
+        encode(SLATE, surface="__all__"),
         encode(IMPRESSION, propensity=0),
         encode(IMPRESSION, propensity=1.01),
         encode(IMPRESSION).replace(b"}", b',"score":1e400}'),
@@ -327,6 +330,15 @@ def test_what_is_no_json_is_malformed(value):
 )
 def test_json_that_breaks_the_schema_is_invalid(value):
     assert reason(value) == "invalid"
+
+
+def test_only_a_label_may_not_be_the_name_of_a_total():
+    for value in (
+        encode(IMPRESSION, item_id="__all__", request_id="__all__", country="__all__"),
+        encode(FEEDBACK, feedback="__all__"),
+        encode(SLATE, items=["__all__"], variant="__all__x"),
+    ):
+        assert not isinstance(EventDecoder(DIMENSIONS, 0).decode(value), Rejection), value
 
 
 CONTROLS = ["\x00", "\t", "\n", "\x1f", "\x7f", "\x80", "\x85", "\x9f"]

@@ -41,7 +41,9 @@ def test_counters_and_figures_survive_kills_of_workers_and_of_redis():
     ):
         service.create_topic(kafka.port, topic, PARTITIONS)
         records = list(traffic(seed, EVENTS, step=40_000_000 // EVENTS))
-        workers = [service.Worker(kafka.port, redis.url, topic, **SETTINGS) for _ in range(2)]
+        # By two dimensions there are totals: most users are in several segments.
+        settings = SETTINGS | {"dimensions": ["variant", "surface"]}
+        workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
         with workers[0], workers[1]:
             sending = pool.submit(service.produce, kafka.port, topic, records, seconds=sum(gaps))
             for what, gap in zip(plan, gaps, strict=True):

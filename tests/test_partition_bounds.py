@@ -30,7 +30,7 @@ def test_segments_beyond_the_bound_are_other_in_order_of_arrival():
     events += [click(n, request=f"r{n}") for n in range(12)]
     document = run(definition, [[event] for event in events])
     assert_same(document, oracle(definition, events))
-    assert {row["surface"] for row in document["rates"]} == {"", "home", "__other__"}
+    assert {row["surface"] for row in document["rates"]} == {"", "home", "__other__", "__all__"}
 
 
 def test_items_beyond_the_bound_are_dropped_in_order_of_arrival():

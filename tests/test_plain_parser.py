@@ -73,6 +73,7 @@ VALUES = (
         "\u2028",
         "slate",
         "view",
+        "__all__",
         "NaN",
         '"',
         "\\",

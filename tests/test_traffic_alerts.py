@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from prometheus import firing
+
+from streameval.cli.rules import rules
+from streameval.config.settings import Settings
 
 HOUR, DAY = 60, 1440
 FAULT = 3 * HOUR
@@ -266,3 +270,33 @@ def test_traffic_that_waits_to_be_read_has_not_stopped(tmp_path):
     """The worker hangs: records wait, and another alert says so."""
     site = Site(traffic=since(0.0), lag=lambda t: 1 + np.maximum(t - FAULT, 0) * 30.0)
     firing(tmp_path, site.series(), {FAULT + 30: ""}, query=TRAFFIC)
+
+
+def by_surface(name: str) -> list[str]:
+    """The series of a segment with a second dimension, and the totals that show the same."""
+    if "variant=" not in name:
+        return [name]
+    placed = re.sub(r'variant="(\w)"', r'variant="\1", surface="home"', name)
+    if "_total{" in name:  # counters have no totals: their segments add up
+        return [placed]
+    return [
+        placed,
+        placed.replace('"home"', '"__all__"'),
+        re.sub(r'variant="B"', 'variant="__all__"', placed),
+        re.sub(r'variant="B", surface="home"', 'variant="__all__", surface="__all__"', placed),
+    ][: 4 if 'variant="B"' in name else 2]
+
+
+@pytest.mark.parametrize("alert", ["StreamevalRateCollapsed", "StreamevalFallbacks"])
+def test_a_fault_of_a_segment_is_not_told_of_its_totals_again(alert, tmp_path):
+    path = tmp_path / "rules.yml"
+    path.write_text(rules(Settings(dimensions=("variant", "surface"))), encoding="utf-8")
+    timeline = {
+        placed: values
+        for name, values in replace(FIRES[alert], minutes=FAULT + 30).series().items()
+        for placed in by_surface(name)
+    }
+    assert any('variant="__all__", surface="__all__"' in name for name in timeline)
+    firing(tmp_path, timeline, {FAULT + 30: alert}, rules=path)
+    of_totals = 'group by (alertname) (ALERTS{surface="__all__"} or ALERTS{variant="__all__"})'
+    firing(tmp_path, timeline, {FAULT + 30: ""}, query=of_totals, rules=path)

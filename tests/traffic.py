@@ -59,6 +59,7 @@ def traffic(  # noqa: C901  # one walk
         variant = rng.choice(("A", "B"))
         items = rng.sample(range(300), rng.choice((3, 5, 10)))
         base = {"ts": ts, "user_id": user, "request_id": f"r{seed}-{request}", "variant": variant}
+        base["surface"] = ("home", "search")[request % 2]
         if rng.random() < 0.3:
             send(ts, base | {"type": "slate", "items": [f"i{item}" for item in items]})
             sent += 1

@@ -80,6 +80,8 @@ MAX_WINDOWS: Final = 20
 MAX_EXPERIMENTS: Final = 20
 # The label of everything beyond such a bound.
 OTHER: Final = "__other__"
+# The label of a dimension in figures over all its values. No event may have it.
+ALL: Final = "__all__"
 # Panes of one window: a tick sums over all of them for each user.
 MAX_PANES: Final = 10_000
 # The longest window, attribution window, lateness or skew: a year and a day (ms).

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from streameval.base.limits import NANO, OTHER
+from streameval.base.limits import ALL, NANO, OTHER
 from streameval.checks import sql
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, duration, failed, nothing, passed
 from streameval.core.definition import Window
+from streameval.core.merged_segments import totals_of
 
 Segment: TypeAlias = tuple[str, ...]
 Labels: TypeAlias = tuple[str, Segment]
@@ -127,17 +128,21 @@ def _recomputed(
         + [f"sum(s{i})" for i in range(len(scores))]
     )
     # A user with nothing but empty slates has no rate.
+    by_segment = f"""
+        SELECT segment, "user", sum(len(items)) AS impressions, count(request) AS slates,
+            count(*) FILTER (WHERE request IS NOT NULL AND len(positive) > 0) AS with_positive,
+            {by_user}
+        FROM ({sql.judged(definition, chosen)})
+        GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted
+    counted_in = _counted_in(len(definition.dimensions))
     rows = evidence.rows(
         f"""SELECT segment, count(nullif(impressions, 0)), sum(impressions), sum(slates),
                 sum(with_positive), {totals}
             FROM (
-                SELECT segment, "user", sum(len(items)) AS impressions,
-                    count(request) AS slates,
-                    count(*) FILTER (WHERE request IS NOT NULL AND len(positive) > 0)
-                        AS with_positive, {by_user}
-                FROM ({sql.judged(definition, chosen)})
+                SELECT segment, "user", sum(COLUMNS(* EXCLUDE (segment, "user"))) AS '\\0'
+                FROM (SELECT * REPLACE (unnest({counted_in}) AS segment) FROM ({by_segment}))
                 GROUP BY ALL
-            ) GROUP BY segment"""  # noqa: S608  # names and numbers of the definition, quoted
+            ) GROUP BY segment"""  # noqa: S608  # as above
     )
     for values, users, impressions, slates, with_positive, *rest in rows:
         n = len(kinds)
@@ -153,6 +158,16 @@ def _recomputed(
                 [int(value or 0) for value in rest[2 * n :]],
             ),
         )
+
+
+def _counted_in(dimensions: int) -> str:
+    """List the segment of a row and its totals in SQL."""
+    values = tuple(f"segment[{number}]" for number in range(1, dimensions + 1))
+    totals = (
+        ", ".join(sql.literal(ALL) if value == ALL else value for value in total)
+        for total in totals_of(values)
+    )
+    return f"[segment, {', '.join(f'[{total}]' for total in totals)}]"
 
 
 def _compare(

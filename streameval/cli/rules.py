@@ -12,7 +12,9 @@ from string import Template
 from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
+from streameval.base.limits import ALL
 from streameval.cli.common import RUNBOOK
+from streameval.core.merged_segments import totals_of
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 
 if TYPE_CHECKING:
@@ -80,10 +82,19 @@ def rules(settings: Settings, runbook: str = RUNBOOK) -> str:
 
 
 def _live(settings: Settings) -> str:
-    """Select live figures that show a fault soon: of windows up to an hour, or the shortest."""
+    """Select live figures that show a fault soon: of windows up to an hour, or the shortest.
+
+    They are of segments: a fault is one alert for each segment, and not one more for each total.
+    """
     windows = sorted(settings.definition().windows, key=lambda window: window.size)
     chosen = [window.name for window in windows if window.size <= _HOUR] or [windows[0].name]
-    return f'{{basis="live", window=~"{"|".join(chosen)}"}}'
+    segments = "".join(f', {name}!="{ALL}"' for name in _with_totals(settings))
+    return f'{{basis="live", window=~"{"|".join(chosen)}"{segments}}}'
+
+
+def _with_totals(settings: Settings) -> tuple[str, ...]:
+    """Return the dimensions that have totals."""
+    return settings.dimensions if totals_of(settings.dimensions) else ()
 
 
 def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:

@@ -227,7 +227,8 @@ class Settings(BaseSettings):
         ("variant",),
         max_length=MAX_DIMENSIONS,
         description="Text fields of impressions and slates that split the figures into segments;"
-        " empty for none.",
+        " empty for none. With two or more there are also figures over all values of each,"
+        " `__all__`.",
     )
     max_segments: Integer = Field(
         200,

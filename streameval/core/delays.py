@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -68,14 +67,22 @@ class ArrivalCurve:
         It is the mean over slates whose age goes evenly from one moment to the next (ms).
         """
         areas = [self._area(moment) for moment in moments]
-        return [
-            MICRO - MICRO * (areas[i] - areas[i + 1]) // (2 * self._total * (older - younger))
-            for i, (older, younger) in enumerate(pairwise(moments))
-        ]
+        found = []
+        for (older, younger), ((most, by_most), (least, by_least)) in zip(
+            pairwise(moments), pairwise(areas), strict=True
+        ):
+            area = MICRO * (most * by_least - least * by_most)
+            whole = by_most * by_least * 2 * self._total * (older - younger)
+            found.append(MICRO - area // whole)
+        return found
 
-    def _area(self, x: int) -> Fraction:
-        """Return twice the area under the counts of delays below an age, from 0 to x (x >= 0)."""
+    def _area(self, x: int) -> tuple[int, int]:
+        """Return twice the area under the counts of delays below an age, from 0 to x (x >= 0).
+
+        It is a fraction: numerator and denominator.
+        """
         bucket = bisect_right(self._edges, x) - 1
         within = x - self._edges[bucket]
-        part = Fraction(self._counts[bucket] * within * within, self._widths[bucket])
-        return 2 * x * self._below[bucket] + self._offsets[bucket] + part
+        width = self._widths[bucket]
+        whole = 2 * x * self._below[bucket] + self._offsets[bucket]
+        return whole * width + self._counts[bucket] * within * within, width

@@ -12,6 +12,8 @@
    at 1.4 us an event. JSON forbids raw ones below 0x20. The others need a backslash, a 0x7f or a
    byte beyond ASCII: the bytes of a whole batch are searched at once for these three, and only
    events that have one are looked at again.
+5. No label is `__all__`, which stands for all values of a dimension in figures. The bytes of a
+   whole batch are searched for it too.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, S
 import msgspec
 
 from streameval.base.limits import (
+    ALL,
     MAX_DETAIL_LENGTH,
     MAX_EVENT_BYTES,
     MAX_ID_LENGTH,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     Timestamp = int
     Id = str
     Label = str
+    Value = str
     Position = int
     Number = float
     Flag = bool
@@ -73,6 +77,15 @@ else:
     Label = Annotated[
         str,
         msgspec.Meta(min_length=1, max_length=MAX_LABEL_LENGTH, extra_json_schema=_NO_CONTROL),
+    ]
+    # (msgspec does not enforce `not` either: rule 5.)
+    Value = Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=MAX_LABEL_LENGTH,
+            extra_json_schema=_NO_CONTROL | {"not": {"const": ALL}},
+        ),
     ]
     Position = Annotated[
         int, msgspec.Meta(ge=1, le=MAX_POSITION, description="Rank in the slate, from 1.")
@@ -175,7 +188,7 @@ class EventTypes(NamedTuple):
 @cache
 def event_types(labels: tuple[str, ...]) -> EventTypes:
     """Return the types of events whose fields `labels` are read; equal labels give equal types."""
-    fields: list[Any] = [(name, Label | None, None) for name in labels]
+    fields: list[Any] = [(name, Value | None, None) for name in labels]
 
     def with_labels(base: type[Any]) -> Any:
         tag = base.__struct_config__.tag
@@ -282,7 +295,7 @@ class EventDecoder:
                 None if value and len(value) > MAX_EVENT_BYTES else value for value in values
             ]
         decoded, rejected = self._parse(values, readable)
-        suspicious = not _is_plain(joined)
+        suspicious = not _is_plain(joined) or _ALL in joined
         slate_type = self.types.slate
         newest = MIN_TS
         for index, event in enumerate(decoded):
@@ -343,8 +356,8 @@ class EventDecoder:
         return decoded, rejected
 
     def _check_text(self, value: bytes | None, event: Event) -> None:
-        """Raise ValueError for a control character in an id or a label, and for bytes not UTF-8."""
-        if value is None or _is_plain(value):
+        """Raise ValueError for control characters, for a label `__all__`, for bytes not UTF-8."""
+        if value is None or (_is_plain(value) and _ALL not in value):
             return
         value.decode()  # msgspec does not look into fields that it ignores
         texts = [event.user_id, event.request_id]
@@ -352,7 +365,10 @@ class EventDecoder:
             texts += [event.feedback, event.item_id]
         else:
             texts += event.positions if isinstance(event, SlateEvent) else [event.item_id]
-            texts += label_values(self._labels_of(event), self._label_count)
+            labels = label_values(self._labels_of(event), self._label_count)
+            if ALL in labels:
+                raise ValueError(f"The label {ALL} stands for all values, and no event may have it")
+            texts += labels
         if any(text is not None and _CONTROL.search(text) for text in texts):
             raise ValueError("Control character in an id or a label")
 
@@ -410,6 +426,7 @@ def _milliseconds(text: str) -> int:
     return ts
 
 
+_ALL = ALL.encode()
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """The control characters: Unicode's category Cc."""
 

@@ -12,7 +12,8 @@ of the kind, then such slates by the curve of first relevant items. A row withou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from streameval.base.limits import (
 )
 from streameval.core.definition import Definition
 from streameval.core.delays import ArrivalCurve, delay_edges
+from streameval.core.merged_segments import Clusters, totals_of
 from streameval.core.windows.aggregate import Active
 from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.delays import Delays
@@ -58,7 +60,11 @@ class ArrivalCurves:
     def __init__(self, definition: Definition, delays: DelaysBySegment) -> None:
         self._edges = delay_edges(definition.attribution_window)
         self.groups = len(definition.kinds) + 1
-        self._delays = {segment: self._grouped(counts) for segment, counts in delays.items()}
+        totals = added(
+            {total: counts} for segment, counts in delays.items() for total in totals_of(segment)
+        )
+        own = {**delays, **totals}
+        self._delays = {segment: self._grouped(counts) for segment, counts in own.items()}
         everywhere = sum(delays.values(), np.zeros(self.groups * DELAY_BUCKETS, np.int64))
         self._everywhere = [self._curve(counts, MIN_DELAYS) for counts in self._grouped(everywhere)]
 
@@ -75,6 +81,7 @@ class ArrivalCurves:
         return None if counts.sum() < least else ArrivalCurve(self._edges, counts.tolist())
 
 
+@dataclass(frozen=True, slots=True)
 class YoungPanes:
     """The live panes that can still change at T, with the amounts they count by (segment, cluster).
 
@@ -83,21 +90,26 @@ class YoungPanes:
     are impressions and slates.
     """
 
-    def __init__(self, windows: Windows, state: WindowState, active: Active) -> None:
+    moments: list[int]
+    counts: Ints
+
+    @classmethod
+    def of(cls, windows: Windows, state: WindowState, active: Active) -> Self:
+        """Return the young panes of a window."""
         assert windows.reading_time is not None, "the windows were read"
         now = windows.reading_time + 1
         slide = state.window.slide
         first = max(state.matured.last + 1, state.live.first)
         numbers = range(first, state.live.last + 1)
-        self.moments = [now - number * slide for number in numbers] + [0]
+        moments = [now - number * slide for number in numbers] + [0]
         if numbers:
-            self.moments[-1] = max(0, now - numbers.stop * slide)
+            moments[-1] = max(0, now - numbers.stop * slide)
         panes = [(n - first, pane.tables[0]) for n, pane in state.panes.items() if n in numbers]
         tables = [(index, table) for index, found in panes for table in found]
         shape = (len(numbers), len(active.there))
-        self.counts = np.zeros((2, *shape), np.int64)
-        if not tables or not self.counts.size:
-            return
+        counts = np.zeros((2, *shape), np.int64)
+        if not tables or not counts.size:
+            return cls(moments, counts)
         column = _columns(windows, active)
         sizes = [len(table.keys) for _, table in tables]
         rows = np.repeat([index for index, _ in tables], sizes) * shape[1]
@@ -106,7 +118,12 @@ class YoungPanes:
             values = np.concatenate([table.values[counted] for _, table in tables])
             # Float sums of integers are exact below 2**53, and bincount is the fast one.
             sums = np.bincount(rows, weights=values, minlength=shape[0] * shape[1])
-            self.counts[counted] = sums.astype(np.int64).reshape(shape)
+            counts[counted] = sums.astype(np.int64).reshape(shape)
+        return cls(moments, counts)
+
+    def merged(self, clusters: Clusters) -> YoungPanes:
+        """Return the counts of totals."""
+        return YoungPanes(self.moments, clusters.added(self.counts))
 
     def effective(
         self, curves: ArrivalCurves, segment: tuple[str, ...], part: slice, live: Ints

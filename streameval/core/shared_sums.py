@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import MAX_SHARED_SUMS, OTHER
+from streameval.base.limits import MAX_SHARED_SUMS
 from streameval.core.figures import Segment, SegmentSums, Sums
+from streameval.core.merged_segments import beyond_bound, is_total, with_totals
 
 # Higher levels take twice the time for a tenth of the size.
 _LEVEL: Final = 1
@@ -85,7 +86,8 @@ def share(
     for (index, basis), segments in sums.items():
         if index == window:
             kept = _bounded(segments)
-            left_out = max(left_out, len(segments.keys() - kept.keys()))
+            gone = sum(not is_total(each) for each in segments.keys() - kept.keys())
+            left_out = max(left_out, gone)
             bases[basis] = _packed(kept)
     return SharedSums(time, watermark, events, bases, left_out)
 
@@ -105,10 +107,14 @@ def unpack(data: bytes) -> SharedSums:
 
 
 def busiest(impressions: Mapping[Segment, int], most: int) -> set[Segment]:
-    """Return the `most` segments with the most impressions; of equals, the first by name."""
-    rest = {(OTHER,) * len(segment) for segment in impressions}
-    named = sorted(impressions.keys() - rest, key=lambda each: (-impressions[each], each))
-    return {*named[:most], *rest}
+    """Return the `most` segments with the most impressions; of equals, the first by name.
+
+    Their totals come with them.
+    """
+    rest = {beyond_bound(segment) for segment in impressions}
+    segments = (each for each in impressions.keys() - rest if not is_total(each))
+    named = sorted(segments, key=lambda each: (-impressions[each], each))
+    return with_totals(named[:most]) | rest
 
 
 def impressions_of(found: SegmentSums) -> int:
@@ -125,7 +131,7 @@ def _bounded(segments: Mapping[Segment, SegmentSums]) -> Mapping[Segment, Segmen
     fitting = {each for each, end in zip(order, ends, strict=True) if end <= MAX_SHARED_SUMS}
     kept: dict[Segment, SegmentSums] = {}
     for segment in order:
-        name = segment if segment in fitting else (OTHER,) * len(segment)
+        name = segment if segment in fitting else beyond_bound(segment)
         if name in kept:
             kept[name].add(segments[segment])
         else:

@@ -15,9 +15,11 @@ from html import escape
 from statistics import NormalDist
 from typing import Any, Final
 
+from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.figures import Figures, Row, Segment
+from streameval.core.merged_segments import by_generality
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.experiments.words import (
     Scorecard,
@@ -140,6 +142,7 @@ def _settings(definition: Definition) -> str:
                 for name in metrics_of(definition)
             },
             "dimensions": definition.dimensions,
+            "total": ALL,
             "figures": choices(definition),
             "refresh_seconds": REFRESH_SECONDS,
             "reach": REACH,
@@ -218,9 +221,11 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
                 key = row.get("feedback", row.get("k"))
                 segment = tuple(row[dimension] for dimension in dimensions)
                 rows.setdefault((section, key), {})[segment] = row
-    segments = sorted({segment for by_segment in rows.values() for segment in by_segment})
+    found_in = {segment for by_segment in rows.values() for segment in by_segment}
+    segments = sorted(found_in, key=by_generality)
     listed = segments[:MAX_SEGMENTS]
-    heads = "".join(f"<th scope=col>{escape(_title(segment))}</th>" for segment in listed)
+    titles = [_title(segment, dimensions) for segment in listed]
+    heads = "".join(f"<th scope=col>{escape(title)}</th>" for title in titles)
     body = "".join(
         f"<tr><th scope=row>{escape(choice['label'])}</th>"
         + "".join(f"<td>{_mean(found_rows.get(segment), choice)}</td>" for segment in listed)
@@ -240,8 +245,12 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     )
 
 
-def _title(segment: Segment) -> str:
-    return " · ".join(value or "(none)" for value in segment) or "all"
+def _title(segment: Segment, dimensions: Sequence[str]) -> str:
+    named = zip(segment, dimensions, strict=True)
+    return (
+        " · ".join(f"any {name}" if value == ALL else value or "(none)" for value, name in named)
+        or "all"
+    )
 
 
 def _mean(row: Row | None, choice: Mapping[str, Any]) -> str:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from streameval.base.errors import UnreachableError
-from streameval.base.limits import OTHER
 from streameval.core.definition import Definition
 from streameval.core.figures import Row, Segment, Sums, figures, merge
 from streameval.core.fingerprint import fingerprint
+from streameval.core.merged_segments import beyond_bound
 from streameval.core.shared_sums import SharedSums, busiest, impressions_of, unpack
 from streameval.web import history
 
@@ -260,7 +260,7 @@ class WholeTopic:
                 for segment, found in segments.items():
                     impressions[segment] += impressions_of(found)
         kept = busiest(impressions, self._definition.max_segments)
-        return lambda segment: segment if segment in kept else (OTHER,) * len(segment)
+        return lambda segment: segment if segment in kept else beyond_bound(segment)
 
 
 def _latest(times: Iterable[int | None]) -> int | None:

@@ -395,7 +395,8 @@ class Worths:
         segments, clusters = cells.arrays()
         keys = segments * CLUSTERS + clusters
         everywhere = np.ones(len(keys), np.bool_)
-        active = Active(np.arange(len(keys)), keys, keys, everywhere)
+        each = np.arange(len(keys))
+        active = Active(each, keys, keys, each, everywhere)
         columns = np.concatenate(
             [
                 aggregate.cluster_sums(_totals(aggregate, rows[index], cells), active)

@@ -71,6 +71,9 @@ way (A is the attribution window, L the allowed lateness, H = A + L):
 32. Effective: impressions and slates of live panes times the share of their pane. Nowcasts divide
     by these, and have the standard errors of rule 20 with them. No nowcast of means over users.
 33. None where the effective count is 0 or below `MIN_OBSERVED` of the count.
+38. With two dimensions or more a slate counts in its segment, and again in each segment that has
+    `__all__` instead of some or all of its values. Rows of these totals come first, those with
+    more `__all__` before the others.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ from streameval.core.metrics import RANKING, Scorer
 from streameval.core.oracle.lists import list_figures, rank_figures, ranks_of, with_request
 from streameval.core.oracle.means import mean, ratio
 from streameval.core.oracle.nowcast import Arrivals, nowcast_figures
-from streameval.core.oracle.slates import Segment, Slate, history
+from streameval.core.oracle.slates import ALL, Segment, Slate, counted_in, history
 from streameval.core.oracle.values import value_figures
 
 Rows = dict[str, list[dict[str, object]]]
@@ -172,7 +175,7 @@ def _nowcast(
     for segment, members in _by_segment(live).items():
         head = {"window": window.name, "basis": "nowcast"}
         head |= dict(zip(definition.dimensions, segment, strict=True))
-        found = nowcast_figures(members, window, arrivals, definition, scorer)
+        found = nowcast_figures(members, segment, window, arrivals, scorer)
         for name, of_name in found.items():
             rows[name] += [head | row for row in of_name]
     return rows
@@ -247,8 +250,10 @@ def _in_panes(slates: Iterable[Slate], window: Window, last: int) -> list[Slate]
 def _by_segment(slates: Iterable[Slate]) -> dict[Segment, list[Slate]]:
     groups: dict[Segment, list[Slate]] = defaultdict(list)
     for slate in slates:
-        groups[slate.segment].append(slate)
-    return dict(sorted(groups.items()))
+        for segment in counted_in(slate.segment):
+            groups[segment].append(slate)
+    in_order = sorted(groups, key=lambda one: [value == ALL for value in one] + [*one])
+    return {one: groups[one] for one in sorted(in_order, key=lambda one: -one.count(ALL))}
 
 
 def _maturity(

@@ -18,7 +18,7 @@ from streameval.core.definition import Definition, Window
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.oracle.lists import with_request
 from streameval.core.oracle.means import ratio
-from streameval.core.oracle.slates import Item, Segment, Slate
+from streameval.core.oracle.slates import Item, Segment, Slate, counted_in
 from streameval.core.oracle.values import Sums, capped, value_figures
 
 Row = dict[str, object]
@@ -52,12 +52,13 @@ class Arrivals:
     """The delays of final slates, and T: what rules 30 and 31 need."""
 
     def __init__(self, definition: Definition, final: Sequence[Slate], time: int) -> None:
+        self.definition = definition
         self._time = time
         self._delays: dict[tuple[Segment | None, str | None], list[int]] = defaultdict(list)
         for slate in final:
             for kind, delay in delays_of(slate, definition):
-                self._delays[slate.segment, kind].append(delay)
-                self._delays[None, kind].append(delay)
+                for segment in (None, *counted_in(slate.segment)):
+                    self._delays[segment, kind].append(delay)
         last = Fraction(11, 10) ** DELAY_BUCKETS - 1
         edges = {
             int((definition.attribution_window + 1) * (Fraction(11, 10) ** i - 1) / last)
@@ -107,13 +108,13 @@ def _enough(effective: int, whole: int) -> bool:
 
 def nowcast_figures(
     slates: Sequence[Slate],
+    segment: Segment,
     window: Window,
     arrivals: Arrivals,
-    definition: Definition,
     scorer: Scorer,
 ) -> dict[str, list[Row]]:
-    """Return the rows of one live window and segment, by section (rules 32 and 33)."""
-    segment = slates[0].segment
+    """Return the rows of one live window and segment or total, by section (rules 32 and 33)."""
+    definition = arrivals.definition
     rows: dict[str, list[Row]] = {"rates": [], "ranking": [], "values": [], "nowcast": []}
     for positive in sorted(definition.positives, key=lambda positive: positive.kind):
         share = arrivals.share(segment, positive.kind, window)

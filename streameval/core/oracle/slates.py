@@ -1,7 +1,7 @@
 """Slates of a finite list of events, with the feedback attributed to them: half of the oracle.
 
-Rules 1 to 11, 14 and 26 of `oracle.figures`, which restates them all and turns these slates into
-figures.
+Rules 1 to 11, 14, 26 and 38 of `oracle.figures`, which restates them all and turns these slates
+into figures.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streameval.core.events import Event, FeedbackEvent, SlateEvent
 
 Segment = tuple[str, ...]
 OTHER = "__other__"
+ALL = "__all__"
 
 
 class _Impression(NamedTuple):
@@ -163,6 +164,14 @@ def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Imp
 def _micros(latency_ms: float | None) -> int | None:
     """Return a latency in microseconds, half to even of the exact number (rule 26)."""
     return None if latency_ms is None else round(Fraction(latency_ms) * MILLI)
+
+
+def counted_in(segment: Segment) -> set[Segment]:
+    """Return the segment and its totals (rule 38)."""
+    found = {segment}
+    for index in range(len(segment) if len(segment) > 1 else 0):
+        found |= {(*one[:index], ALL, *one[index + 1 :]) for one in found}
+    return found
 
 
 # --- rules 3, 4, 5, 14 and 26: slates ------------------------------------------------------------

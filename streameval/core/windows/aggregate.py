@@ -51,19 +51,29 @@ class Active(NamedTuple):
     """The cells that a window shows, and their (segment, cluster) as one number each.
 
     `cells` have an impression or a slate, `keys` (parallel) are their segment * 256 + cluster,
-    `there` the keys that occur, rising. `with_impression` (parallel to `cells`) tells which have
-    an impression.
+    `there` the keys that occur, rising, `columns` (parallel to `cells`) the index of each key in
+    `there`. `with_impression` (parallel) tells which have an impression.
     """
 
     cells: npt.NDArray[np.intp]
     keys: Ints
     there: Ints
+    columns: Ints
     with_impression: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, cells: Ints, keys: Ints, there: Ints, with_impression: npt.NDArray[np.bool_]
+    ) -> Self:
+        """Return the cells with the index of each one's key."""
+        columns = np.zeros(int(there.max(initial=-1)) + 1, np.int64)
+        columns[there] = np.arange(len(there))
+        return cls(cells, keys, there, columns[keys], with_impression)
 
     def sums(self, values: Ints) -> Ints:
         """Return the sums of `values` (parallel to `cells`) by key, int64 (keys that are there)."""
         sums = np.zeros(len(self.there), np.int64)
-        np.add.at(sums, np.searchsorted(self.there, self.keys), values)
+        np.add.at(sums, self.columns, values)
         return sums
 
 
@@ -148,7 +158,12 @@ class Aggregate(ABC):
 
 
 class ClusteredAggregate(Aggregate):
-    """An aggregate with sums by (segment, cluster of users), for standard errors."""
+    """An aggregate with sums by (segment, cluster of users), for standard errors.
+
+    Sums of segments add up to those of their total, but not where the aggregate is `by_user`.
+    """
+
+    by_user: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -188,9 +203,11 @@ class CellAggregate(ClusteredAggregate):
         # Float sums of integers are exact below 2**53, and bincount is the fast one.
         return np.array(
             [
-                np.bincount(active.keys, weights=totals.of(column, position)[active.cells])[
-                    active.there
-                ].astype(np.int64)
+                np.bincount(
+                    active.columns,
+                    weights=totals.of(column, position)[active.cells],
+                    minlength=len(active.there),
+                ).astype(np.int64)
                 for column in range(self.columns)
                 for position in range(self.width)
             ]

@@ -30,6 +30,8 @@ class Cells:
         self._index: dict[int, dict[str, int]] = {}
         self._segment_array = np.empty(0, np.int64)
         self._cluster_array = np.empty(0, np.int64)
+        self._first: dict[str, int] = {}
+        self._first_array = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         """Return the number of cells."""
@@ -59,6 +61,15 @@ class Cells:
                 (self._cluster_array, np.array(clusters, np.int64))
             )
         return self._segment_array, self._cluster_array
+
+    def firsts(self) -> Ints:
+        """Return by cell the first cell of its user, int64 (cells,)."""
+        known = len(self._first_array)
+        if known < len(self.users):
+            first = self._first.setdefault
+            found = [first(user, cell) for cell, user in enumerate(self.users[known:], known)]
+            self._first_array = np.concatenate((self._first_array, np.array(found, np.int64)))
+        return self._first_array
 
     def keep(self, kept: Any) -> None:
         """Keep only the cells of the index array `kept`, numbered anew in that order."""

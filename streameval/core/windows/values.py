@@ -59,6 +59,7 @@ class Values(CellAggregate):
     section = "values"
     dtype = "<i8"
     columns = 2
+    by_user = True  # the cap is for the user
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)

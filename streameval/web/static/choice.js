@@ -10,6 +10,9 @@ const DIMENSION = "by.";
 export class Choice {
   constructor(settings, changed) {
     this.settings = settings;
+    this.totalsFirst = (one, other) =>
+      (other === settings.total) - (one === settings.total) || (one < other ? -1 : one > other ? 1 : 0);
+    this.offered = (value) => (value === settings.total ? "any, together" : value || "all");
     this.changed = changed;
     this.asked = new URLSearchParams(location.search);
     this.selects = new Map();
@@ -21,7 +24,8 @@ export class Choice {
     this.select("figure", "Figure of the chart", names, names[0], words);
     this.select("kind", "Kind of feedback", kinds, kinds[0]);
     for (const dimension of settings.dimensions) {
-      this.select(DIMENSION + dimension, dimension, ["", ...this.wanted(DIMENSION + dimension)], "");
+      const values = ["", ...this.wanted(DIMENSION + dimension)];
+      this.select(DIMENSION + dimension, dimension, values, "", this.offered);
     }
     this.select("hours", "Hours of the chart", HOURS, "6");
     this.form.addEventListener("change", (event) => this.store(event.target));
@@ -64,11 +68,11 @@ export class Choice {
   offer(rows) {
     for (const dimension of this.settings.dimensions) {
       const control = this.selects.get(DIMENSION + dimension);
-      const found = [...new Set(rows.map((row) => row[dimension]))].sort();
+      const found = [...new Set(rows.map((row) => row[dimension]))].sort(this.totalsFirst);
       const values = ["", ...new Set([...found, ...(control.value ? [control.value] : [])])];
       if (values.join("\n") !== [...control.options].map((one) => one.value).join("\n")) {
         const held = control.value;
-        fillSelect(control, values);
+        fillSelect(control, values, this.offered);
         control.value = held;
       }
     }
@@ -86,7 +90,15 @@ export class Choice {
   title(row) {
     const left = this.settings.dimensions.filter((name) => !this.get(DIMENSION + name));
     const shown = left.length ? left : this.settings.dimensions;
-    return shown.map((name) => row[name] || "(none)").join(" · ") || "all";
+    const named = (name) => (row[name] === this.settings.total ? `any ${name}` : row[name] || "(none)");
+    return shown.map(named).join(" · ") || "all";
+  }
+
+  /** Order rows as people read them: totals over the most dimensions first, then by name. */
+  compare(one, other) {
+    const { dimensions, total } = this.settings;
+    const totals = (row) => dimensions.filter((name) => row[name] === total).length;
+    return totals(other) - totals(one) || this.title(one).localeCompare(this.title(other));
   }
 
   store(control) {

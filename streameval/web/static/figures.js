@@ -34,7 +34,8 @@ function segments(rows, choice) {
 export function keyFigures(data, settings, choice) {
   const wanted = settings.figures.filter((figure) => figure.is_key);
   const rows = wanted.map((figure) => [figure, segments(rowsOf(data, figure), choice)]);
-  const titles = [...new Set(rows.flatMap(([, found]) => [...found.keys()]))].sort();
+  const every = new Map(rows.flatMap(([, found]) => [...found]));
+  const titles = [...every.keys()].sort((one, other) => choice.compare(every.get(one), every.get(other)));
   const shown = titles.slice(0, settings.max_segments);
   const body = rows
     .filter(([, found]) => found.size)

@@ -119,7 +119,7 @@ const draw = {
     const series = data.series.filter((one) => choice.holds(one.labels) && ofFigure(one.labels, selected));
     const named = series
       .map((one) => ({ ...one, name: choice.title(one.labels) }))
-      .sort((one, other) => one.name.localeCompare(other.name))
+      .sort((one, other) => choice.compare(one.labels, other.labels))
       .slice(0, settings.max_segments);
     const label = `${selected.label}, ${choice.get("window")} ${choice.get("basis")}, times in UTC, bands are 95 % intervals`;
     parts.chart.show(label, selected.unit, data.times, named);
