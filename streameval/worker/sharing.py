@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
@@ -150,10 +150,11 @@ class Sharing:
             await self._store.publish(each, self._fingerprint)
         await self._store.tell(self._worker, json.dumps(described(status, time.time())))
         if token is not None:
-            await self._store.report("checks", token, json.dumps(_checks(status)))
+            await self._store.report("checks", token, json.dumps(checks_of(status)))
 
 
-def _checks(status: ServiceStatus) -> Mapping[str, Any]:
+def checks_of(status: ServiceStatus) -> dict[str, Any]:
+    """Return the document of `/api/v1/checks`."""
     daily = None if status.daily is None else asdict(status.daily)
     return {
         "checks": [check.document() for check in status.checks],

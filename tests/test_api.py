@@ -1,0 +1,194 @@
+"""The API without servers: errors, bounds, and the documents of health and checks."""
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from streameval.base.errors import UnreachableError
+from streameval.base.limits import MAX_LISTENERS
+from streameval.core.definition import Definition
+from streameval.web.api import Api
+from streameval.web.health import described, health
+from streameval.web.openapi import openapi
+from streameval.web.pages import Pages
+from streameval.web.status import (
+    CheckStatus,
+    DailyStatus,
+    PartitionStatus,
+    ProcessCounters,
+    ServiceStatus,
+)
+from streameval.worker.sharing import checks_of
+
+DEFINITION = Definition(dimensions=("variant", "hours"))
+DESCRIBED = openapi(DEFINITION)
+
+
+def status(**changed):
+    fields = {
+        "version": "1.0",
+        "topic": "events",
+        "group": "group",
+        "started_at": 0.0,
+        "definition": DEFINITION,
+        "counters": ProcessCounters(DEFINITION),
+        "store_up": True,
+        "broker_up": True,
+        "ready": True,
+        "topic_partitions": 2,
+    }
+    return ServiceStatus(**fields | changed)
+
+
+class Described:
+    def __init__(self, **changed):
+        self.status, self.described_at, self.stopping = status(**changed), 0.0, False
+
+
+class Away:
+    """A store that does not answer."""
+
+    def __getattr__(self, name):
+        async def fail(*_):
+            raise UnreachableError("Redis at r:6379 cannot be used now: is it running?")
+
+        return fail
+
+
+def get(path, *, listeners=0, **changed):
+    """Status and document of a path, of a worker whose Redis is away."""
+
+    async def ask():
+        worker = Described(**changed)
+        api = Api(worker, DEFINITION, Away())
+        api._listeners = listeners
+        app = web.Application()
+        Pages(worker, api).add_to(app)
+        async with (
+            TestClient(TestServer(app)) as client,
+            client.get(f"/api/v1{path}") as answer,
+        ):
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.content_type == "application/json"
+            return answer.status, await answer.json()
+
+    return asyncio.run(ask())
+
+
+def test_the_description_of_any_definition_is_openapi():
+    """Also where a dimension has the name of a parameter."""
+    OpenAPIV31SpecValidator(DESCRIBED).validate()
+
+
+@pytest.mark.parametrize("path", ["/figures", "/history", "/checks", "/health", "/stream"])
+def test_redis_that_is_away_is_one_line(path):
+    assert get(path) == (503, {"error": "Redis at r:6379 cannot be used now: is it running?"})
+
+
+def test_what_needs_no_redis_is_there_meanwhile():
+    assert get("/experiments") == (200, {"experiments": []})
+    assert get("/openapi.json") == (200, DESCRIBED)
+
+
+def test_no_user_is_told_without_a_configured_token():
+    said = "users are not shown: set user_token in the configuration"
+    assert get("/users/u1") == (403, {"error": said})
+
+
+def test_clients_that_wait_for_changes_are_bounded():
+    code, said = get("/stream", listeners=MAX_LISTENERS)
+    assert code == 503
+    assert said["error"].startswith(f"{MAX_LISTENERS} clients wait for changes")
+
+
+# --- Health ---------------------------------------------------------------------------------------
+
+
+def valid(name, document):
+    schema = {"$ref": f"#/components/schemas/{name}", "components": DESCRIBED["components"]}
+    Draft202012Validator(schema).validate(document)
+    return document
+
+
+def partition(number, offset, **changed):
+    fields = {"lag": 3, "committed_offset": offset, "watermark": 50_000, "reading_time": 60_000}
+    return PartitionStatus(number, **fields | changed)
+
+
+def said(*workers):
+    """What workers say, as it comes from Redis."""
+    return {
+        f"w{number}": (500, json.dumps(described(status(partitions=partitions, **changed), 90.0)))
+        for number, (partitions, changed) in enumerate(workers)
+    }
+
+
+def told(*workers):
+    return valid("Health", health(status(), said(*workers), 90_000))
+
+
+def test_all_is_well():
+    found = told(([partition(0, 5)], {"leader": True}), ([partition(1, 6)], {}))
+    assert (found["ready"], found["reason"], found["lag"]) == (True, None, 6)
+    assert found["behind_seconds"] == 30.0
+    assert [(each["partition"], each["worker"]) for each in found["partitions"]] == [
+        (0, "w0"),
+        (1, "w1"),
+    ]
+
+
+def test_of_two_owners_the_one_that_went_on_is_right():
+    found = told(([partition(0, 5), partition(1, 1)], {}), ([partition(0, 9)], {}))
+    assert [each["worker"] for each in found["partitions"]] == ["w1", "w0"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason"),
+    [
+        ([], "no worker has said anything within half a minute"),
+        ([([partition(1, 5)], {})], "no worker has partition 0"),
+        ([([partition(0, 5), partition(1, 5)], {"broker_up": False})], "w0: Kafka does not answer"),
+        (
+            [([partition(0, 5, restoring=True), partition(1, 5)], {})],
+            "w0: restoring partitions 0",
+        ),
+        (
+            [([partition(0, 5, unreadable="offset 7: damaged"), partition(1, 5)], {})],
+            "w0: partition 0 waits before the batch at offset 7: damaged",
+        ),
+    ],
+)
+def test_the_first_trouble_is_named(workers, reason):
+    found = told(*workers)
+    assert (found["ready"], found["reason"]) == (False, reason)
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def test_checks_say_how_they_ended():
+    checks = [
+        CheckStatus("a", "error", passed=True, value=1.0, time=9.0, seconds=1.0),
+        CheckStatus(
+            "b", "error", passed=False, value=1.0, time=9.0, seconds=1.0, message="raise it"
+        ),
+        CheckStatus("c", "warning", passed=False, value=1.0, time=9.0, seconds=1.0),
+        CheckStatus("d", "error", None, None, 9.0, 1.0),
+        CheckStatus("e", "error", None, None, 9.0, 1.0, unanswered_seconds=0.0),
+    ]
+    daily = DailyStatus(86_400.0, 5, [{"feedback": "click", "positive_rate": None}])
+    found = checks_of(status(checks=checks, daily=daily, check_interval=900.0))
+    valid("Checks", json.loads(json.dumps(found)))
+    ended = [(each["state"], each["message"], each["ended"]) for each in found["checks"]]
+    assert ended == [
+        ("passed", "", 9_000),
+        ("failed", "raise it", 9_000),
+        ("warns", "", 9_000),
+        ("not checked", "", 9_000),
+        ("no answer", "", 9_000),
+    ]
