@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from default_events import DIMENSIONS
 from evaluating import refused, run
+from msgspec import structs
 from scipy.spatial import distance
 from scipy.stats import entropy
 from sklearn.metrics.pairwise import cosine_similarity
+from test_evaluate_files import an_outcome
+
+from streameval.files.outcome_files import table as outcome_table
 
 Rows = list[dict[str, Any]]
 ITEMS = [f"i{number}" for number in range(30)]
@@ -157,6 +163,35 @@ def test_biases_compare_the_mix_of_features_with_training(
         apart = sum(abs(found.get(one, 0) - expected.get(one, 0)) for one in names) / 2
         assert mine[name]["value"] == pytest.approx(apart, abs=1e-12)
     assert mine["user_bias"]["n"] == len(world.lists)
+
+
+@pytest.mark.parametrize("kind", ["slates", "outcomes"])
+def test_users_of_a_segment_are_compared_with_all_of_training(kind: str, tmp_path: Path) -> None:
+    """In training half are old. Of A's users (u1 twice) two of three are old, of B's none."""
+    rows = [("l1", "u1", "A"), ("l2", "u1", "A"), ("l3", "u2", "A"), ("l4", "u3", "A"),
+            ("l5", "u3", "B")]  # fmt: skip
+    slates = [{"list": name, "user": user, "variant": variant, "item": "a", "rank": 1}
+              for name, user, variant in rows]  # fmt: skip
+    kinds = {"u1": "old", "u2": "old", "u3": "new", "u4": "new"}
+    if kind == "outcomes":
+        lists = [
+            structs.replace(an_outcome(number), request=name, user=user, labels=(variant, ""))
+            for number, (name, user, variant) in enumerate(rows)
+        ]
+        pq.write_table(outcome_table(0, lists, DIMENSIONS), tmp_path / "slates.parquet")
+    found = run(
+        str(tmp_path / "slates.parquet") if kind == "outcomes"
+        else written(tmp_path / "slates.csv", slates),
+        "--train", written(tmp_path / "t.csv", [{"user": u, "item": "a"} for u in kinds]),
+        "--user-features",
+        written(tmp_path / "u.csv", [{"user": u, "category": k} for u, k in kinds.items()]),
+        "--metrics", "user_bias", "--by", "variant",
+    )  # fmt: skip
+    apart = {part["variant"]: part["figures"]["user_bias"] for part in found["segments"]}
+    assert apart["A"]["value"] == pytest.approx(2 / 3 - 1 / 2)
+    assert apart["B"]["value"] == pytest.approx(1 / 2)
+    assert found["figures"]["user_bias"]["value"] == apart["A"]["value"]
+    assert (apart["A"]["n"], apart["B"]["n"]) == (3, 1)
 
 
 def test_the_entropy_of_scores_is_scipys(world: World, files: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -45,7 +45,8 @@ from streameval.evaluation.readers.ranked_tables import (
 )
 from streameval.evaluation.request import EXCLUDE_SEEN, FILES, LABELS, RELEVANT, TIES, Given
 from streameval.evaluation.sums import Asked, check_segments, evaluated
-from streameval.evaluation.units import UnitBatch, batch_of, dimensions, grouped
+from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, grouped
+from streameval.files.table_scans import quoted
 from streameval.files.tables import USER_NAMES, connected
 
 JUDGED: Final[InputKind] = "judged_items"
@@ -189,41 +190,74 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
 
     DuckDB finds distinct users, so memory does not grow with them.
     """
-    paths = (*given[USER_FEATURES], *given[TRAIN])
-    with connected(*paths) as connection:
+    with connected(*given[FILES], *given[USER_FEATURES], *given[TRAIN]) as connection:
         load_features(connection, "features", given[USER_FEATURES], "user", USER_NAMES)
         load_interactions(connection, "train", given[TRAIN])
-        expected = dict(connection.execute(_FEATURES_OF.format(users="train")).fetchall())
-        connection.execute("CREATE TABLE users (segment INTEGER, user VARCHAR)")
-        numbers: dict[Segment, int] = {}
-        for lists in read_lists(given, advance):
-            keys = [numbers.setdefault(segment, len(numbers)) for segment in lists.segments]
-            check_segments(len(numbers), given.by)
-            connection.register("part", pa.table({"segment": keys, "user": list(lists.users)}))
-            connection.execute("INSERT INTO users SELECT DISTINCT segment, user FROM part")
-            connection.unregister("part")
+        _load_users(connection, given, advance)
+        expected = _mixes(connection, "train", ())[()]
 
-        def figures(where: str) -> dict[str, Figure]:
-            chosen = f"(SELECT user FROM users WHERE {where})"  # noqa: S608  # our own number
-            found = dict(connection.execute(_FEATURES_OF.format(users=chosen)).fetchall())
-            ((n,),) = connection.execute(f"SELECT count(DISTINCT user) FROM {chosen}").fetchall()  # noqa: S608
-            return {a.name: Figure(total_variation(found, expected), None, None, n) for a in asked}
+        def figures(by: Sequence[str]) -> dict[Segment, dict[str, Figure]]:
+            keys = "".join(f"{quoted(BY + name)}, " for name in by)
+            rows = connection.execute(
+                f"SELECT {keys}count(DISTINCT user) FROM users GROUP BY ALL ORDER BY ALL"  # noqa: S608  # names are quoted
+            ).fetchall()
+            check_segments(len(rows), given.by)
+            mixes = _mixes(connection, "users", by)
+            return {
+                tuple(segment): {
+                    figure.name: Figure(
+                        total_variation(mixes[tuple(segment)], expected), None, None, n
+                    )
+                    for figure in asked
+                }
+                for *segment, n in rows
+            }
 
-        segments = {name: figures(f"segment = {numbers[name]}") for name in sorted(numbers)}
         return Answer(
-            figures=figures("true"),
+            figures=figures(())[()],
             by=given.by,
-            segments=segments if given.by else {},
+            segments=figures(given.by) if given.by else {},
             lists={} if given.per_list else None,
             entries=[figure.entry for figure in asked],
         )
 
 
-_FEATURES_OF: Final = (
-    "SELECT feature, count(*) FROM (SELECT DISTINCT user FROM {users}) JOIN"
-    " (SELECT DISTINCT user, feature FROM features WHERE feature <> '') USING (user)"
-    " GROUP BY feature"
-)
+def _load_users(connection: Any, given: Given, advance: Advance) -> None:
+    """Make the table `users`: user and `by …` of each list."""
+    files = files_of(given[FILES])
+    dimension_names = [quoted(BY + name) for name in given.by]
+    columns = "".join(f", coalesce({name}, '') AS {name}" for name in dimension_names)
+    if all(is_outcome_file(file) for file in files):
+        refuse_seen(given[EXCLUDE_SEEN])
+        check_dimensions(given.by, files)
+        types = "".join(f", {name} VARCHAR" for name in dimension_names)
+        connection.execute(f"CREATE TABLE users (user VARCHAR{types})")
+        for record in record_batches(files, ["request", "user", *given.by], advance):
+            known = record.filter(record.column("request").is_valid()).drop_columns("request")
+            renamed = known.rename_columns(["user", *(BY + name for name in given.by)])
+            connection.register("part", pa.Table.from_batches([renamed]))
+            connection.execute(f"INSERT INTO users SELECT DISTINCT user{columns} FROM part")  # noqa: S608  # names are quoted
+            connection.unregister("part")
+        return
+    load_slates(connection, files, given.by, advance)
+    exclude_seen(connection, given[EXCLUDE_SEEN])
+    connection.execute(
+        f"CREATE TABLE users AS SELECT DISTINCT coalesce(user, list) AS user{columns} FROM slates"  # noqa: S608  # names are quoted
+    )
+
+
+def _mixes(connection: Any, table: str, by: Sequence[str]) -> dict[Segment, dict[str, int]]:
+    """Return how many distinct users of a table have each feature, by segment."""
+    keys = "".join(f"{quoted(BY + name)}, " for name in by)
+    rows = connection.execute(f"""
+        SELECT {keys}feature, count(*) FROM (SELECT DISTINCT {keys}user FROM {table})
+        JOIN (SELECT DISTINCT user, feature FROM features WHERE feature <> '') USING (user)
+        GROUP BY ALL
+    """).fetchall()  # noqa: S608  # names are quoted
+    found: dict[Segment, dict[str, int]] = defaultdict(dict)
+    for *segment, feature, count in rows:
+        found[tuple(segment)][feature] = count
+    return found
 
 
 def read_lists(given: Given, advance: Advance, kinds: Collection[str] = ()) -> Iterator[NamedLists]:
