@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks bench-offline false-alarms scorecards planted clean
+.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -155,6 +155,9 @@ alerts: $(BIN)/.dev ## planted faults fire their alerts on a real Prometheus, in
 
 attacks: $(BIN)/.dev ## how long a worker's loop is held while its log attacks it
 	$(BIN)/python benchmarks/attacks.py $(ARGS)
+
+viewers: $(BIN)/.dev ## what ten people at the live page cost a worker
+	$(BIN)/python benchmarks/viewers.py $(ARGS)
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
 	$(BIN)/python benchmarks/offline.py $(ARGS)

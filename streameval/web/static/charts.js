@@ -17,10 +17,11 @@ function color(name) {
 
 /** A chart with its legend and its table; `show` gives it data. */
 export class Chart {
-  constructor(id, label, height = 220) {
+  /** `aims`: whether the chart shows the newest bounds and zero, and lets wider ones run out. */
+  constructor(id, label, { height = 220, aims = false } = {}) {
     this.plot = null;
     this.shape = "";
-    this.height = height;
+    Object.assign(this, { height, aims });
     this.title = el("figcaption", {}, label);
     this.legend = el("ul", { class: "legend" });
     this.canvas = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": label });
@@ -112,7 +113,7 @@ export class Chart {
       height: this.height,
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: true } },
+      scales: { x: { time: true }, y: this.aims ? { range: () => this.aim() } : {} },
       axes: [
         { ...axis, incrs: TICKS, values: (_, ticks) => ticks.map((tick) => clock(tick, ticks.at(-1) - ticks[0])) },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))}${sign}`) },
@@ -124,6 +125,17 @@ export class Chart {
       })),
       hooks: { setCursor: [(plot) => this.tell(plot.cursor.idx ?? this.times.length - 1)] },
     };
+  }
+
+  /** The range around zero and the newest bounds: the first, wide ones would hide all others. */
+  aim() {
+    const [scale] = scaled(this.unit);
+    const ends = this.series.filter((one) => lastKnown(one) >= 0).flatMap((one) => {
+      const index = lastKnown(one);
+      const [low, high] = [one.low[index] * scale, one.high[index] * scale];
+      return [low - (high - low), high + (high - low)];
+    });
+    return [Math.min(0, ...ends), Math.max(0, ...ends)];
   }
 
   /** Move the cursor by the arrow keys. */

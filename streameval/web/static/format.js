@@ -6,8 +6,8 @@ export const NOTHING = "–";
 function decimals(half) {
   if (!(half > 0)) return 0;
   const exponent = Math.floor(Math.log10(half));
-  const digits = half / 10 ** exponent < 3.55 || half / 10 ** exponent >= 9.5 ? 1 : 0;
-  return Math.min(6, Math.max(0, digits - Math.floor(Math.log10(Number(half.toPrecision(1 + digits))))));
+  const lead = half / 10 ** exponent;
+  return Math.min(6, Math.max(0, (lead < 3.55 ? 1 : 0) - exponent));
 }
 
 export function plain(value) {
@@ -47,8 +47,9 @@ export function number(value, unit) {
 
 /** A signed number with as many decimals as its interval bears. */
 export function signed(value, width, scale) {
-  const text = (value * scale).toFixed(decimals(width * scale));
-  return value > 0 ? `+${text}` : text.replace("-", "−");
+  const text = Math.abs(value * scale).toFixed(decimals(width * scale));
+  const sign = Number(text) === 0 ? "" : value > 0 ? "+" : "−";
+  return sign + text;
 }
 
 export function time(milliseconds) {

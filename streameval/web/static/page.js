@@ -161,7 +161,7 @@ function drawExperiments(cards) {
 function article(name, section) {
   const body = el("div");
   const more = folded(`exploratory-${parts.cards.size}`, "Exploratory figures, which promise nothing together", "span");
-  const chart = new Chart(`bounds-${parts.cards.size}`, "Bounds over time", 150);
+  const chart = new Chart(`bounds-${parts.cards.size}`, "Bounds over time", { height: 150, aims: true });
   chart.element.hidden = true;
   section.append(el("article", {}, body, chart.element, more));
   return { body, more, chart };
