@@ -228,8 +228,9 @@ def _family(kind: type[StreamevalError]) -> set[type[StreamevalError]]:
     return {kind}.union(*map(_family, kind.__subclasses__()))
 
 
-def test_the_picture_is_small_enough_to_load_at_once():
-    assert (ROOT / "docs" / "page.png").stat().st_size < 200_000
+@pytest.mark.parametrize("name", ["page", "page-dark", "page-phone"])
+def test_a_picture_is_small_enough_to_load_at_once(name):
+    assert (ROOT / "docs" / f"{name}.png").stat().st_size < 200_000
 
 
 def test_the_compose_file_is_named_as_the_docs_say():
