@@ -29,19 +29,31 @@ def board(name: str) -> dict:
     return json.loads(BOARDS[name].read_text())
 
 
-def panels(name: str) -> list[dict]:
+def panels_of(document: dict) -> list[dict]:
     """The panels with queries."""
-    return [panel for panel in board(name)["panels"] if panel.get("targets")]
+    return [panel for panel in document["panels"] if panel.get("targets")]
+
+
+def queries_of(document: dict) -> list[str]:
+    """The queries of the panels and of the annotations."""
+    asked = [target["expr"] for panel in panels_of(document) for target in panel["targets"]]
+    return asked + [mark["expr"] for mark in document["annotations"]["list"] if "expr" in mark]
+
+
+def variables_of(document: dict) -> dict[str, dict]:
+    return {each["name"]: each for each in document["templating"]["list"]}
+
+
+def panels(name: str) -> list[dict]:
+    return panels_of(board(name))
 
 
 def queries(name: str) -> list[str]:
-    """The queries of the panels and of the annotations."""
-    asked = [target["expr"] for panel in panels(name) for target in panel["targets"]]
-    return asked + [mark["expr"] for mark in board(name)["annotations"]["list"] if "expr" in mark]
+    return queries_of(board(name))
 
 
 def variables(name: str) -> dict[str, dict]:
-    return {each["name"]: each for each in board(name)["templating"]["list"]}
+    return variables_of(board(name))
 
 
 def series_of(query: str) -> set[str]:
@@ -208,6 +220,7 @@ def test_a_dashboard_uses_all_its_variables_and_no_other(name):
     chosen = json.dumps([each.get("query", "") for each in variables(name).values()])
     assert used | set(re.findall(r"\$(\w+)", chosen)) | {"datasource"} == set(variables(name))
     assert set(variables(name)) >= WHERE
+    assert {panel.get("repeat", "job") for panel in panels(name)} <= set(variables(name))
 
 
 @each_board

@@ -20,8 +20,11 @@ import servers
 import service
 import yaml
 from aiokafka import AIOKafkaProducer
-from prometheus import RULES
-from test_dashboards import BOARDS, board, each_board, panels, queries, variables
+from test_dashboards import BOARDS, board, each_board, queries_of, variables_of
+
+from streameval.cli import dashboards
+from streameval.cli.rules import rules as prometheus_rules
+from streameval.config.settings import Settings
 
 pytestmark = [pytest.mark.servers]
 
@@ -29,16 +32,17 @@ MINUTE = 60_000
 MIDNIGHT = 1_700_006_400_000
 DAY = 24 * 60 * MINUTE
 PARTITIONS = 4
+DIMENSIONS = ("variant", "surface")
 CLICKS = "positives_per_impression{feedback=click}"
 COMMON = {"arm": "variant", "primary": CLICKS, "guardrails": ["ndcg@10"]}
 SETTINGS = {
+    "dimensions": DIMENSIONS,
     "positives": ["click", {"kind": "purchase", "value": "sum"}],
     "windows": [{"size": "1h", "slide": "1m"}],
     "ks": [3, 10],
     "attribution_window": "2m",
     "allowed_lateness": "10s",
     "checkpoint_interval": "1s",
-    "session_timeout": "2s",
     "snapshot_interval": "10s",
     "experiments": [
         {"name": "better", "control": "A", "split": {"A": 1, "B": 1}, **COMMON},
@@ -66,6 +70,7 @@ def one_slate(chance, ts, number):
     request = {"user_id": user, "request_id": f"r{number}"}
     items = [f"i{item}" for item in chance.sample(range(100), chance.choice((0, 2, 5, 5, 5)))]
     yield {"type": "slate", "ts": ts, "variant": variant, "items": items, **request} | {
+        "surface": chance.choice(("home", "search")),
         "fallback": chance.random() < 0.1,
         "latency_ms": chance.randrange(20, 200),
     }
@@ -161,7 +166,7 @@ def scene(tmp_path_factory):
     """Prometheus and the workers that it scrapes, while the stream flows."""
     root = tmp_path_factory.mktemp("prometheus")
     rules = root / "rules.yml"
-    text = RULES.read_text()
+    text = prometheus_rules(Settings(dimensions=DIMENSIONS))
     for duration, here in SCALED.items():
         assert duration in text
         text = text.replace(duration, here)
@@ -198,15 +203,23 @@ CHOSEN = {
 """Choices among values. Grafana escapes those of which several may be chosen."""
 
 
-def filled(name, query):
-    """A query as Grafana asks it: where all values are chosen, with their regular expression."""
-    for each in variables(name).values():
-        if each.get("allValue") and each["name"] != "metric":
-            query = re.sub(rf"\${each['name']}\b", each["allValue"], query)
+def filled(document, query):
+    """A query as Grafana asks it when the dashboard is opened."""
+    for name, each in variables_of(document).items():
+        if name in CHOSEN or "current" not in each:
+            continue
+        values = each["current"]["value"]
+        value = each["allValue"] if values == ["$__all"] else "|".join(values)
+        query = re.sub(rf"\${name}\b", lambda _, value=value: value, query)
     for variable, value in CHOSEN.items():
         query = re.sub(rf"\${variable}\b", lambda _, value=value: value, query)
     assert "$" not in query
     return query
+
+
+def documents(name):
+    """A dashboard as it is in deploy/, and for the dimensions of the workers."""
+    return [board(name), json.loads(dashboards.written(name, DIMENSIONS))]
 
 
 def defined(values):
@@ -217,7 +230,7 @@ def defined(values):
 def test_every_query_of_a_dashboard_has_data(name, scene):
     """A query that Prometheus refuses raises."""
     prometheus, workers = scene
-    missing = {filled(name, query) for query in queries(name)}
+    missing = {filled(one, query) for one in documents(name) for query in queries_of(one)}
 
     def complete():
         assert all(worker.running for worker in workers)
@@ -227,20 +240,25 @@ def test_every_query_of_a_dashboard_has_data(name, scene):
     try:
         service.wait_for(complete, 180, "all queries have data")
     except AssertionError:
+        for worker in workers:
+            print(f"--- a worker said:\n{worker.logged()[-4000:]}")
         pytest.fail("no data:\n" + "\n".join(sorted(missing)))
 
 
 @each_board
 def test_every_variable_of_a_dashboard_has_choices(name, scene):
     prometheus, _ = scene
-    for each in variables(name).values():
-        if each["type"] != "query" or each["name"] == "namespace":
+    document = documents(name)[1]
+    for label, each in variables_of(document).items():
+        if each["type"] != "query" or label == "namespace":
             continue
-        series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"]).groups()
-        found = prometheus.get(f"label/{label}/values", **{"match[]": filled(name, series)})
-        assert found, each["name"]
-        if each["name"] == "instance":
+        series, of = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"]).groups()
+        found = prometheus.get(f"label/{of}/values", **{"match[]": filled(document, series)})
+        assert found, label
+        if label == "instance":
             assert len(found) == 2
+        chosen = each.get("current", {}).get("value", ["$__all"])
+        assert chosen == ["$__all"] or {*chosen} <= {*found}
 
 
 def test_both_workers_have_a_part_in_what_is_shown(scene):
@@ -259,17 +277,18 @@ def test_both_workers_have_a_part_in_what_is_shown(scene):
 
 def test_annotations_name_verdicts_and_alerts(judged):
     prometheus, _ = judged
-    marks = {mark["name"]: mark for mark in board("experiments")["annotations"]["list"]}
+    document = board("experiments")
+    marks = {mark["name"]: mark for mark in document["annotations"]["list"]}
 
     def verdicts():
-        found = prometheus.ask(filled("experiments", marks["Verdicts"]["expr"]))
+        found = prometheus.ask(filled(document, marks["Verdicts"]["expr"]))
         return {(one["experiment"], one["arm"], one["verdict"]) for one, _ in found}
 
     decided = {("better", "B", "better"), ("worse", "A", "worse")}
     service.wait_for(lambda: verdicts() == decided, 60, "both verdicts are marked")
 
     def alerts():
-        found = prometheus.ask(filled("experiments", marks["Alerts"]["expr"]))
+        found = prometheus.ask(filled(document, marks["Alerts"]["expr"]))
         return {labels["alertname"] for labels, _ in found}
 
     wanted = {"StreamevalVariantBetter", "StreamevalVariantWorse"}
@@ -416,9 +435,3 @@ def test_the_examples_name_templates_that_exist():
         template = found["MetricTemplate", metric["templateRef"]["name"]]
         asked = set(re.findall(r"{{ variables\.(\w+) }}", template["query"]))
         assert asked == set(metric["templateVariables"])
-
-
-def test_the_panels_that_repeat_do_so_over_a_variable():
-    for name in BOARDS:
-        for panel in panels(name):
-            assert panel.get("repeat", "job") in variables(name)

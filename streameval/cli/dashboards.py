@@ -114,9 +114,11 @@ def _of_usual(name: str, matcher: str) -> _Panel:
     return {
         "title": f"{_heading(name)}, live",
         "unit": "percentunit",
-        "about": "As a share of what is usual. The alert also asks whether it can be chance.",
+        "about": "Every segment as a share of the usual. The alert also asks if it can be chance.",
         "below": 0.5,
-        "lines": {"{{window}} @segment": f"job:streameval_{name}:of_usual{{@here, {matcher}}}"},
+        "lines": {
+            "{{window}} @segment": f"job:streameval_{name}:of_usual{{@deployment, {matcher}}}"
+        },
     }
 
 

@@ -71,7 +71,7 @@ class Board:
 
     A variable is a list of values, the first of them chosen; or the series whose label of that name
     has the values; or such a series with the regular expression of all its values, which are
-    chosen. Each dashboard has data source, namespace and job besides.
+    chosen unless it names one. Each dashboard has data source, namespace and job besides.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Board:
             if isinstance(values, str):
                 yield _choice(name, values)
             elif isinstance(values, Mapping):
-                yield _choice(name, values["of"], values["all"])
+                yield _choice(name, values["of"], values["all"], values.get("chosen", ""))
             else:
                 yield _options(name, values)
 
@@ -114,22 +114,27 @@ def _source() -> dashboard.DatasourceVariable:
     return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
-def _choice(name: str, series: str, everything: str = "") -> dashboard.QueryVariable:
+def _choice(
+    name: str, series: str, everything: str = "", chosen: str = ""
+) -> dashboard.QueryVariable:
     """Return a choice among the values of a label; of several, where all have an expression."""
     variable = dashboard.QueryVariable(name).label(name.capitalize()).datasource(_SOURCE)
     variable.query(f"label_values({series}, {name})").sort(models.VariableSort.NATURAL_ASC)
     variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
     if everything:
         variable.multi(multi=True).include_all(include_all=True)
-        variable.all_value(everything).current(_EVERYTHING)
+        variable.all_value(everything).current(_chosen(chosen) if chosen else _EVERYTHING)
     return variable
 
 
 def _options(name: str, values: Sequence[str]) -> dashboard.CustomVariable:
     made = [models.VariableOption(value == values[0], value, value) for value in values]
     variable = dashboard.CustomVariable(name).label(name.capitalize()).values(",".join(values))
-    chosen = models.VariableOption(text=[values[0]], value=[values[0]])
-    return variable.options(made).current(chosen).multi(multi=True)
+    return variable.options(made).current(_chosen(values[0])).multi(multi=True)
+
+
+def _chosen(value: str) -> models.VariableOption:
+    return models.VariableOption(text=[value], value=[value])
 
 
 def _annotations(marks: Marks) -> Iterator[dashboard.AnnotationQuery]:
