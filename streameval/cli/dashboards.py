@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from streameval.base.limits import ALL
 from streameval.cli.grafana import Board, Marks, PanelText
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.core.metrics.rates import Rate
@@ -44,7 +45,9 @@ def written(name: str, dimensions: Sequence[str]) -> str:
     variables = dict(found.get("variables", {}))
     if by_segment:
         users = "job:streameval_window_users:sum{@deployment}"
-        variables |= {label: {"of": users, "all": ".*"} for label in dimensions}
+        variables |= {label: {"of": users, "all": ".*"} for label in dimensions[:1]}
+        # Of the others the totals: lines for all combinations would be too many to see.
+        variables |= {label: {"of": users, "all": ".*", "chosen": ALL} for label in dimensions[1:]}
     board = Board(
         name,
         found["about"],
