@@ -151,7 +151,7 @@ def test_the_experiment_says_what_is_better_what_is_equal_and_what_is_open(card)
     clicks, ndcg, latency, empty = said.split("; ")
     assert re.match(r"B is ahead of A by \S+ to \S+ points of positives per impression", clicks)
     assert re.match(r"B is ahead of A by \S+ to \S+ points of NDCG@10", ndcg)
-    assert latency.startswith("latency ms mean: no difference shown")
+    assert latency.startswith("mean latency (ms): no difference shown")
     assert re.match(r"empty rate: not decided yet, about \S+ more users needed", empty)
 
 
@@ -300,8 +300,8 @@ def test_the_demo_ends_by_itself_with_figures_that_agree_with_the_truth():
     assert "within 4 standard errors: yes" in output
     assert "bounds hold the truth: yes" in output
     said = " ".join(output.split())
-    assert "latency ms mean: no difference shown" in said or "more users needed" in said
-    assert "latency ms mean equal; empty rate equal." in said
+    assert "mean latency (ms): no difference shown" in said or "more users needed" in said
+    assert "mean latency (ms) equal; empty rate equal." in said
 
 
 def test_ctrl_c_ends_the_demo_with_its_summary_and_all_its_processes():

@@ -13,7 +13,7 @@ JANUARY_31 = 1_769_817_600_000
 ABOUT = "(since 31 January, 182,000 users)"
 CLICKS = "positives per impression (click)"
 OPEN = "not decided yet, about 40,000 more users needed"
-SLOWER = "B is behind A by 12 to 30 of higher latency ms mean"
+SLOWER = "B is behind A by 12 to 30 of higher mean latency (ms)"
 
 
 def a_row(**given):

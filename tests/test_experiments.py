@@ -19,7 +19,7 @@ from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
 from streameval.core.experiments import sums as engine
 from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
 from streameval.core.experiments.metrics import metrics_of, named_rows
-from streameval.core.experiments.users import ArmUsers, UserArms
+from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.experiments import experiment_arms, ratio
 from streameval.core.partition import Partition, drained
@@ -412,3 +412,23 @@ def test_outcome_files_have_the_arms_that_are_no_dimensions():
         {"surface": "feed", "bucket": "b2", "variant": None}
     ]
     assert [list(one.sums) for one in state.experiments.arm_sums] == [["b2"], []]
+
+
+def test_the_arms_of_all_partitions_together_keep_the_bound():
+    """Each partition bounds its own arms, and a topic has many partitions."""
+    experiment = Experiment(name="e", arm="variant", control="A", primary="ndcg@5")
+    total, users = engine.ArmSums(experiment), ArmUsers()
+    for number in range(3):
+        part, met = engine.ArmSums(experiment), UserArms()
+        for arm in ("A", *(f"v{number}-{index}" for index in range(MAX_ARMS - 1))):
+            part.of(arm, 1)[0, number] += 1
+            met.add([Visit(f"{number}-{arm}", experiment.key, arm)])
+        total.merge(part)
+        users.add(met.counts[experiment.key])
+    assert len(total.sums.keys() - {"__other__"}) == MAX_ARMS
+    assert sum(int(sums.sum()) for sums in total.sums.values()) == 3 * MAX_ARMS
+    shown = users.within(total.sums)
+    assert shown.by_arm.keys() == shown.exactly.keys() == total.sums.keys()
+    assert {arm: int(counts.sum()) for arm, counts in shown.by_arm.items()} == shown.exactly
+    assert shown.exactly["__other__"] == 2 * (MAX_ARMS - 1)
+    assert shown.exactly["A"] == 3

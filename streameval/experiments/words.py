@@ -23,7 +23,12 @@ from streameval.stats.sample_ratio import ALPHA, CrossedUsers, crossed_bound
 Row = Mapping[str, Any]
 
 _NAMED: Final = ("primary", "guardrail")
-_SHORT: Final = frozenset({"ndcg", "map", "mrr"})
+_NAMES: Final = {
+    "ndcg": "NDCG",
+    "map": "MAP",
+    "mrr": "MRR",
+    "latency_ms_mean": "mean latency (ms)",
+}
 # Figures that are no shares: money, time, ranks.
 _PLAIN: Final = ("value", "latency_ms_mean", "mean_rank")
 _MOST_DECIMALS: Final = 6
@@ -174,7 +179,7 @@ def metric_name(metric: str) -> str:
     """Return a figure's name for people: `ndcg@10` is NDCG@10."""
     name, _, selector = metric.partition("{")
     stem, at, cutoff = name.partition("@")
-    words = stem.upper() if stem in _SHORT else stem.replace("_", " ")
+    words = _NAMES.get(stem) or stem.replace("_", " ")
     kind = re.sub(r"^\w+=|}$", "", selector)
     return f"{words}{at}{cutoff}" + (f" ({kind})" if kind else "")
 

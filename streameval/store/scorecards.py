@@ -12,6 +12,7 @@ from typing import Protocol
 
 from streameval.core.checkpoint import arm_sums_of
 from streameval.core.definition import Definition
+from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.experiments.words import Scorecard, scorecards
@@ -51,6 +52,10 @@ class ScorecardReader:
                 found[part.experiment.key].merge(part)
             for key, counts in users.items():
                 counts.add(await self._store.arm_users(number, key))
+        for key, arms in found.items():
+            # An arm has users a moment before a checkpoint has its sums.
+            if len(users[key].by_arm) > MAX_ARMS:
+                users[key] = users[key].within({*arms.sums, *arms.experiment.named_arms})
         # Some hundred comparisons: the caller's loop goes on meanwhile.
         return await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
 

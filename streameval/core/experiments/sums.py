@@ -84,10 +84,14 @@ class ArmSums:
         return sums
 
     def merge(self, other: ArmSums) -> None:
-        """Add the sums of disjoint users; slates count from where both of them do."""
+        """Add the sums of disjoint users; slates count from where both of them do.
+
+        Both may have other arms: beyond the bound of all of them they are `__other__`.
+        """
         for arm, sums in other.sums.items():
-            known = self.sums.get(arm)
-            self.sums[arm] = sums.copy() if known is None else known + sums
+            name = arm if arm in self.sums else self.admitted(arm)
+            known = self.sums.get(name)
+            self.sums[name] = sums.copy() if known is None else known + sums
         self.counts_from = max(self.counts_from, other.counts_from, key=_time)
         both = [time for time in (self.earliest, other.earliest) if time is not None]
         self.earliest = min(both, default=None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import CLUSTERS
+from streameval.base.limits import CLUSTERS, OTHER
 from streameval.core.windows.cells import cluster_of
 
 
@@ -61,6 +61,17 @@ class ArmUsers:
         for arm, count in other.exactly.items():
             self.exactly[arm] = self.exactly.get(arm, 0) + count
         self.crossed += other.crossed
+
+    def within(self, arms: Collection[str]) -> ArmUsers:
+        """Return the counts with all other arms as `__other__`."""
+        found = ArmUsers(crossed=self.crossed)
+        for arm, counts in self.by_arm.items():
+            name = arm if arm in arms else OTHER
+            found.by_arm[name] = found.of(name) + counts
+        for arm, count in self.exactly.items():
+            name = arm if arm in arms else OTHER
+            found.exactly[name] = found.exactly.get(name, 0) + count
+        return found
 
     def of(self, arm: str) -> Ints:
         """Return the users of an arm by cluster, int64 (256,)."""

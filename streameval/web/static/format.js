@@ -67,7 +67,7 @@ export function duration(seconds) {
 }
 
 export function words(name) {
-  const known = { ndcg: "NDCG", map: "MAP", mrr: "MRR" };
+  const known = { ndcg: "NDCG", map: "MAP", mrr: "MRR", latency_ms_mean: "mean latency (ms)" };
   const [stem, cutoff] = name.split("@");
   return (known[stem] ?? stem.replaceAll("_", " ")) + (cutoff ? `@${cutoff}` : "");
 }
