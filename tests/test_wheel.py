@@ -6,6 +6,7 @@ CI tests the built wheel: a test that imported the source tree would prove nothi
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -157,3 +158,10 @@ def test_a_worker_that_is_to_write_files_says_what_that_takes(bare, tmp_path):
     cure = "writing files needs pyarrow, which is not installed: pip install 'streameval[files]'"
     expected = (2, "", f"streameval: outcomes: {cure}\n")
     assert run(bare, tmp_path, "worker", "--config", "streameval.yaml") == expected
+
+
+def test_the_docs_name_every_extra():
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    page = (PROJECT.parent / "docs" / "operations.md").read_text()
+    table = page.partition("| extra | adds | for |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras.keys()
