@@ -70,11 +70,11 @@ def _of_placements(found: PlacementCurves, *, rated: bool, with_tail: bool) -> l
 
 def _coverage(found: PlacementCurves) -> str:
     known = found.known_items
-    of_what = "of the catalogue" if known else "without a catalogue, as their number"
+    what = "Share of the catalogue" if known else "Number of distinct items"
     return drawn(
         "coverage",
         "Coverage",
-        f"Distinct items at the first ranks of all lists, {of_what}, at the cutoffs"
+        f"{what} that stands at the first ranks of any list, at the cutoffs"
         f" {', '.join(map(str, CUTOFFS))}, as far as a further one adds an item.",
         {"": found.coverage},
         x="cutoff",

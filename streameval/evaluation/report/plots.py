@@ -108,12 +108,12 @@ def _forest(rows: Sequence[Interval], x: str) -> Any:
     figure = Figure(figsize=(6.4, 0.7 + 0.3 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.axvline(0, color=INK, linewidth=1.0, linestyle=(0, (1, 3)))
-    for place, row in enumerate(rows):
+    for height, row in enumerate(rows):
         colour = LINES[row.colour % len(LINES)]
         for ends, width in ((row.bounds, 1.4), (row.once, 4.0)):
             if ends is not None:
-                axes.plot(ends, [place, place], color=colour, linewidth=width)
-        axes.plot([row.value], [place], color=INK, marker="o", markersize=3.5)
+                axes.plot(ends, [height, height], color=colour, linewidth=width)
+        axes.plot([row.value], [height], color=INK, marker="o", markersize=3.5)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(x)
