@@ -5,14 +5,14 @@ import json
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streameval.base.errors import UnreachableError
 from streameval.base.limits import MAX_LISTENERS
 from streameval.core.definition import Definition
-from streameval.web.api import Api
+from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
 from streameval.web.health import described, health
 from streameval.web.openapi import openapi
 from streameval.web.pages import Pages
@@ -104,6 +104,26 @@ def test_clients_that_wait_for_changes_are_bounded():
     code, said = get("/stream", listeners=MAX_LISTENERS)
     assert code == 503
     assert said["error"].startswith(f"{MAX_LISTENERS} clients wait for changes")
+
+
+def test_charts_take_no_more_than_their_share(monkeypatch):
+    monkeypatch.setattr("streameval.web.api.time.time", lambda: 6_000.0)  # within one minute
+
+    class Store(Away):
+        async def history(self, name, first, last):
+            return []
+
+    async def ask(api, hours):
+        request = make_mocked_request("GET", f"/api/v1/history?hours={hours}")
+        return (await api.history(request)).value
+
+    api = Api(Described(), DEFINITION, Store())
+    empty = {"times": [], "series": [], "segments_left_out": 0}
+    assert asyncio.run(ask(api, 1)) == empty
+    api._charts_paid_at += CHART_DEBT_SECONDS + 30
+    with pytest.raises(StatusError, match=r"too many different charts: ask again in \d+ s"):
+        asyncio.run(ask(api, 2))
+    assert asyncio.run(ask(api, 1)) == empty, "it was made before"
 
 
 # --- Health ---------------------------------------------------------------------------------------

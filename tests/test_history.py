@@ -187,5 +187,5 @@ def test_the_leader_adds_a_point_a_minute_and_pays_no_more_than_agreed():
     assert turn(600 + 34) == [10]
     topic.took = 2.0
     assert turn(660 + 30) == [10, 11]
-    assert turn(720 + 30) == [10, 11], "two seconds of work in 400"
-    assert turn(1_080 + 30) == [10, 11, 18]
+    assert turn(720 + 30) == [10, 11], "two seconds of work in 500"
+    assert turn(1_200 + 30) == [10, 11, 20]

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import hmac
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -31,6 +32,9 @@ STREAM_SECONDS: Final = CONNECTION_SECONDS - 5
 LOOK_SECONDS: Final = 2.0
 # Charts that are kept until the next minute: those of the people at a page.
 KEPT_CHARTS: Final = 64
+# The share of time that charts take. Several may come at once: a minute's worth of people.
+CHART_SHARE: Final = 0.004
+CHART_DEBT_SECONDS: Final = 300.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -64,6 +68,7 @@ class Api:
         self._listeners = 0
         self._charts: dict[tuple[Any, ...], Document] = {}
         self._charting = asyncio.Lock()
+        self._charts_paid_at = 0.0
         self._openapi = document(openapi(definition))
         self._topic = WholeTopic(store, definition, lambda: described.status.topic_partitions)
 
@@ -110,9 +115,10 @@ class Api:
         key = (minute, section, figure, window, basis, hours, *sorted(wanted.items()))
         async with self._charting:
             if key not in self._charts:
+                self._refuse_beyond_share()
                 name = history.name_of(window, basis)
                 points = await self._store.history(name, minute - 60 * hours, minute)
-                found = await asyncio.to_thread(_chart, points, section, figure, wanted)
+                found = await asyncio.to_thread(self._chart, points, section, figure, wanted)
                 kept = [one for one in self._charts.items() if one[0][0] == minute]
                 self._charts = dict(kept[1 - KEPT_CHARTS :]) | {key: found}
             return self._charts[key]
@@ -221,6 +227,28 @@ class Api:
             points += await self._store.history(name, 0, last)
         return await asyncio.to_thread(experiment_history.over_time, points)
 
+    def _chart(
+        self, points: Sequence[bytes], section: str, figure: str, wanted: Mapping[str, str]
+    ) -> Document:
+        """Return the document of a chart. Raises `InputError` for a figure that no point has."""
+        began = time.thread_time()
+        try:
+            found = [point for point in map(history.unpack, points) if point is not None]
+            figures = sorted({name for point in found for name in point.sections[section].figures})
+            if figures and figure not in figures:
+                raise InputError(f"figure: write one of {', '.join(figures)}")
+            return document(history.chart(found, section, figure, wanted))
+        finally:
+            paid_at = max(time.monotonic(), self._charts_paid_at)
+            self._charts_paid_at = paid_at + (time.thread_time() - began) / CHART_SHARE
+
+    def _refuse_beyond_share(self) -> None:
+        """Refuse further charts while earlier ones have taken too much of the time."""
+        debt = self._charts_paid_at - time.monotonic()
+        if debt > CHART_DEBT_SECONDS:
+            wait = math.ceil(debt - CHART_DEBT_SECONDS)
+            raise StatusError(503, f"too many different charts: ask again in {wait} s")
+
     def _cards(self) -> list[dict[str, Any]]:
         """Return the scorecards, which every worker makes of all partitions."""
         return [document_of(card) for card in self._described.status.scorecards]
@@ -258,17 +286,6 @@ def _rows(found: Document, section: str, after: int, limit: int) -> Document:
     rest = {name: value for name, value in found.value.items() if name not in SECTIONS}
     following = end if end < len(rows) else None
     return document(rest | {section: rows[after:end], "next": following})
-
-
-def _chart(
-    points: Sequence[bytes], section: str, figure: str, wanted: Mapping[str, str]
-) -> Document:
-    """Return the document of a chart. Raises `InputError` for a figure that no point has."""
-    found = [point for point in map(history.unpack, points) if point is not None]
-    figures = sorted({name for point in found for name in point.sections[section].figures})
-    if figures and figure not in figures:
-        raise InputError(f"figure: write one of {', '.join(figures)}")
-    return document(history.chart(found, section, figure, wanted))
 
 
 def _answered(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:

@@ -17,7 +17,7 @@ from streameval.web.whole_topic import WholeTopic
 # Owners share at the beginning of a minute, after a tick and a turn.
 AFTER_SECONDS: Final = 10.0
 # The share of the leader's time; with many segments there are fewer points.
-SHARE: Final = 0.005
+SHARE: Final = 0.004
 MINUTE_MS: Final = 60_000
 
 

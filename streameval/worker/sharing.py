@@ -33,8 +33,8 @@ from streameval.worker.history_job import HistoryJob
 FRESH_SECONDS: Final = 2.0
 # Redis that is away keeps a turn no longer than this: the next one tries again.
 PATIENT_SECONDS: Final = 5.0
-# With the reader's own share at most 2 % of a worker's time, see docs/operations.md.
-SHARE: Final = 0.005
+# Of a worker's time, see docs/operations.md.
+SHARE: Final = 0.004
 # A minute of history may take as long as Redis needs, since nothing waits for it.
 HISTORY_SECONDS: Final = 50.0
 
