@@ -50,6 +50,7 @@ def traffic(control, treatment, users=1_500):
             items = [f"i{chance.randrange(300)}-{rank}" for rank in range(10)]
             about = {"user_id": f"u{user}", "request_id": f"r{user}-{slate}"}
             shown = {} if chance.random() < 0.02 else {"items": items}
+            about["surface"] = "home" if slate % 2 else "search"
             facts = {"latency_ms": chance.randrange(20, 200), "fallback": chance.random() < 0.05}
             arm = treatment if better else control
             events.append(
@@ -67,11 +68,11 @@ def traffic(control, treatment, users=1_500):
 class Documents:
     """Everything that the page fetches, by path; a test may change it before a page is opened."""
 
-    def __init__(self, folder, control="A", treatment="B"):
+    def __init__(self, folder, control="A", treatment="B", **settings):
         config, events = folder / "page.yaml", folder / "page.jsonl"
         arms = {"control": control, "split": {control: 1, treatment: 1}}
         experiments = [one | arms for one in SETTINGS["experiments"]]
-        config.write_text(yaml.safe_dump(SETTINGS | {"experiments": experiments}))
+        config.write_text(yaml.safe_dump(SETTINGS | {"experiments": experiments} | settings))
         events.write_text("\n".join(map(json.dumps, traffic(control, treatment))))
         self.definition = load(config).definition()
         self.found = replay(self.definition, [str(events)], lambda _: None, judged=self._judge)

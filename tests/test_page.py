@@ -17,6 +17,7 @@ import pytest
 import servers
 import test_exposition
 
+from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.figures import figures
 from streameval.experiments.words import sentences
@@ -140,6 +141,27 @@ def test_a_choice_is_kept_in_the_address(run, tab, documents):
     assert heads == ["figure", "B", "compared"]
     assert disabled, "a ranking metric has no kind"
     assert any("section=ranking&figure=ndcg" in path for path in documents.asked)
+
+
+def test_variants_stand_side_by_side_over_all_values_of_further_dimensions(run, tab, tmp_path):
+    """Each surface is one choice away, and then the totals make room."""
+    documents = page_server.Documents(tmp_path, dimensions=["variant", "surface"])
+    heads = "[...document.querySelectorAll('#key-figures thead th')].map((one) => one.innerText)"
+
+    async def scenario(query):
+        async with opened(tab, documents, query) as page:
+            return await page.evaluate(heads), await page.text("#key-figures tbody tr:last-child")
+
+    slates = {
+        row["variant"]: f"{row['slates']:,}"
+        for row in documents.found["lists"]
+        if (row["window"], row["basis"], row["surface"]) == ("24h", "matured", ALL)
+    }
+    shown, counted = run(scenario(""))
+    assert shown == ["figure", "A", "B", "compared"]
+    assert counted.split() == ["slates", slates["A"], slates["B"]]
+    shown, _ = run(scenario("?by.surface=&by.variant=A"))
+    assert shown == ["figure", "home", "search", "compared"]
 
 
 def test_hostile_names_do_no_harm(run, tab, tmp_path):

@@ -65,7 +65,14 @@ def choices(definition: Definition) -> list[dict[str, Any]]:
     of_values = [one.kind for one in definition.positives if one.value != "none"]
     deepest = definition.ks[-1:]
     found = [
-        *_choices("rates", shares, "feedback", definition.kinds, definition.kinds, "positive_rate"),
+        *_choices(
+            "rates",
+            shares,
+            "feedback",
+            definition.kinds,
+            definition.kinds,
+            *(name for name, _ in shares),
+        ),
         *_choices("ranking", scores, "k", definition.ks, deepest, "ndcg", "hit_rate"),
         *_choices("values", values, "feedback", of_values, of_values, "value_per_user"),
         *_choices("lists", means, "", (None,), (None,), "empty_rate"),

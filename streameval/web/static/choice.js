@@ -12,10 +12,11 @@ export class Choice {
     this.settings = settings;
     this.totalsFirst = (one, other) =>
       (other === settings.total) - (one === settings.total) || (one < other ? -1 : one > other ? 1 : 0);
-    this.offered = (value) => (value === settings.total ? "any, together" : value || "all");
+    this.offered = (value) => (value === settings.total ? "any, together" : value || "each");
     this.changed = changed;
     this.asked = new URLSearchParams(location.search);
     this.selects = new Map();
+    this.usual = new Map();
     this.form = el("form", { id: "choice", class: "choice", "aria-label": "What is shown" });
     const names = [...new Set(settings.figures.map(nameOf))];
     const kinds = [...new Set(settings.figures.filter((one) => one.by === "feedback").map((one) => one.key))];
@@ -23,10 +24,12 @@ export class Choice {
     this.select("basis", "Basis", BASES, "matured");
     this.select("figure", "Figure of the chart", names, names[0], words);
     this.select("kind", "Kind of feedback", kinds, kinds[0]);
-    for (const dimension of settings.dimensions) {
-      const values = ["", ...this.wanted(DIMENSION + dimension)];
-      this.select(DIMENSION + dimension, dimension, values, "", this.offered);
-    }
+    // Variants stand side by side over all values of further dimensions, until the reader wants others.
+    settings.dimensions.forEach((dimension, order) => {
+      const usual = order ? settings.total : "";
+      const values = [...new Set(["", usual, ...this.wanted(DIMENSION + dimension)])];
+      this.select(DIMENSION + dimension, dimension, values, usual, this.offered);
+    });
     this.select("hours", "Hours of the chart", HOURS, "6");
     this.form.addEventListener("change", (event) => this.store(event.target));
     this.kindMatters();
@@ -38,6 +41,7 @@ export class Choice {
 
   select(name, label, values, fallback, shown) {
     const control = el("select", { name });
+    this.usual.set(name, fallback);
     fillSelect(control, values, shown);
     const asked = this.asked.get(name);
     control.value = values.includes(asked) ? asked : fallback;
@@ -78,11 +82,11 @@ export class Choice {
     }
   }
 
-  /** Whether a row is of the chosen values of the dimensions. */
+  /** Whether a row is of the chosen values of the dimensions: each of them, or one, or the total. */
   holds(row) {
     return this.settings.dimensions.every((dimension) => {
       const chosen = this.get(DIMENSION + dimension);
-      return !chosen || row[dimension] === chosen;
+      return chosen ? row[dimension] === chosen : row[dimension] !== this.settings.total;
     });
   }
 
@@ -102,7 +106,7 @@ export class Choice {
   }
 
   store(control) {
-    if (control.value) this.asked.set(control.name, control.value);
+    if (control.value !== this.usual.get(control.name)) this.asked.set(control.name, control.value);
     else this.asked.delete(control.name);
     history.replaceState(null, "", `?${this.asked}${location.hash}`);
     this.kindMatters();

@@ -5,6 +5,9 @@ import { mean, number, plain, words } from "./format.js";
 
 const SECTIONS = { rates: "Rates", ranking: "Ranking", values: "Values", lists: "Lists" };
 
+// More marks in a row are no picture any more.
+const MOST_COMPARED = 4;
+
 const isError = (field) => field.endsWith("_stderr");
 
 /** A line from `low` to `high` with a mark at the value, on a scale that several may share. */
@@ -34,20 +37,18 @@ function segments(rows, choice) {
 export function keyFigures(data, settings, choice) {
   const wanted = settings.figures.filter((figure) => figure.is_key);
   const rows = wanted.map((figure) => [figure, segments(rowsOf(data, figure), choice)]);
-  const every = new Map(rows.flatMap(([, found]) => [...found]));
+  const every = segments([...(data.ranking ?? []), ...(data.lists ?? [])], choice);
   const titles = [...every.keys()].sort((one, other) => choice.compare(every.get(one), every.get(other)));
   const shown = titles.slice(0, settings.max_segments);
   const body = rows
-    .filter(([, found]) => found.size)
+    .filter(([figure, found]) => [...found.values()].some((row) => row[figure.figure] !== null))
     .map(([figure, found]) => keyRow(figure, shown.map((title) => found.get(title)), settings));
-  const heads = ["figure", ...shown.map((title, index) => keyed(title, index)), el("span", { class: "compared" }, "compared")];
-  const counted = shown.map((title) => {
-    const row = segments(data.lists ?? [], choice).get(title);
-    return row ? plain(row.slates) : "–";
-  });
+  const heads = ["figure", ...shown.map(keyed), el("span", { class: "compared" }, "compared")];
+  const counted = shown.map((title) => plain(every.get(title).slates));
+  if (shown.length > MOST_COMPARED) for (const row of [heads, ...body]) row.pop();
   const holder = frame("Key figures");
   const caption = `${choice.get("window")}, ${choice.get("basis")}`;
-  holder.append(table(caption, heads, [...body, ["slates", ...counted, ""]]));
+  holder.append(table(caption, heads, [...body, ["slates", ...counted, ...(shown.length > MOST_COMPARED ? [] : [""])]]));
   return { holder, hidden: titles.length - shown.length, any: body.length > 0 };
 }
 

@@ -83,7 +83,7 @@ const draw = {
       setTimeout(() => refresh(["figures"]), SHARED_SOON);
       return;
     }
-    choice.offer(data.lists ?? []);
+    choice.offer([...(data.ranking ?? []), ...(data.lists ?? [])]);
     const { holder, hidden, any } = keyFigures(data, settings, choice);
     const basis = choice.get("basis");
     const told = {
