@@ -147,14 +147,15 @@ def test_lists_of_only_one_model_are_left_out_and_counted() -> None:
     (row,) = found["experiments"]
     assert (row["users"], row["value"], row["verdict"]) == (2, 0.5, "not yet")
     words = invoke("a.csv", "b.csv", "--labels", "l.csv", "--metrics", "mrr")
-    assert "mrr: not decided yet." in words
+    assert "b.csv against a.csv: MRR: not decided yet." in words
     assert "left out, as only one of the two models has it: 2 lists." in words
 
 
 def test_words_name_the_better_model() -> None:
     write_runs(2_000)
     words = invoke("--run", "a", "--run", "b", "--qrels", "qrels", "--metrics", "mrr")
-    assert "mrr: b is better than a (+0.1" in words
+    assert "b is ahead of a by 1" in words
+    assert "points of MRR." in words
 
 
 @pytest.mark.parametrize(

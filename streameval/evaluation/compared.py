@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streameval.base.errors import InputError
+from streameval.experiments.words import comparison_sentence
 from streameval.stats.experiments import Scored
 from streameval.stats.regression_adjustment import Adjusted
 
@@ -60,26 +61,7 @@ class Compared:
 
     def sentence(self) -> str:
         """Put the bounds for all looks into words."""
-        of = "".join(f" of {name} {value!r}" for name, value in self.labels.items())
-        scored, subject = self.scored, f"{self.metric}{of}"
-        low, high = scored.low, scored.high
-        if low is None or high is None:
-            return f"{subject}: not decided yet{_more(scored.users_needed)}."
-        bounds = f"({low:+.4g} to {high:+.4g})"
-        if self.is_decided:
-            return f"{subject}: {self.arm} is {scored.verdict} than {self.control} {bounds}."
-        return (
-            f"{subject}: no difference between {self.arm} and {self.control} is shown"
-            f" {bounds}{_more(scored.users_needed)}."
-        )
-
-
-def _more(users: int | None) -> str:
-    """Say how many users are still needed, to two digits."""
-    if not users:
-        return ""
-    digits = max(0, len(str(users)) - 2)
-    return f"; about {round(users, -digits):,} more users needed"
+        return comparison_sentence(self.document(), self.labels)
 
 
 def pairs_of(

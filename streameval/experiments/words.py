@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES
 from streameval.experiments.scorecard import scorecard, split
 from streameval.stats.sample_ratio import ALPHA, CrossedUsers, crossed_bound
 
@@ -29,8 +30,11 @@ _NAMES: Final = {
     "mrr": "MRR",
     "latency_ms_mean": "mean latency (ms)",
 }
-# Figures that are no shares: money, time, ranks.
-_PLAIN: Final = ("value", "latency_ms_mean", "mean_rank")
+# Figures in [0, 1] are told in points; the others (money, time, ranks, errors) are as they are.
+_SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)) - {
+    "mean_rank_of_positives",
+    "latency_ms_mean",
+}
 _MOST_DECIMALS: Final = 6
 
 
@@ -186,7 +190,16 @@ def metric_name(metric: str) -> str:
 
 def in_units(metric: str) -> tuple[float, str]:
     """Return how many units one of the figure is, and their name: points, or none of their own."""
-    return (1.0, "") if metric.startswith(_PLAIN) else (100.0, "points ")
+    stem = re.split(r"[@{]", metric)[0]
+    return (100.0, "points ") if stem in _SHARES else (1.0, "")
+
+
+def comparison_sentence(row: Row, labels: Mapping[str, str]) -> str:
+    """Return a sentence on one figure; `labels` are the values that both arms share."""
+    of = "".join(f", {name} {value}" for name, value in labels.items())
+    if row["verdict"] in {"better", "worse"}:
+        return f"{_decided(row)}{of}."
+    return f"{row['arm']} against {row['control']}{of}: {_open(row)}."
 
 
 def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
