@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+if TYPE_CHECKING:  # help of the command line needs durations, and must be quick
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Milliseconds of each unit, rising."""
@@ -57,4 +58,6 @@ class Duration:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Let pydantic parse the text before it checks the integer."""
+        from pydantic_core import core_schema
+
         return core_schema.no_info_before_validator_function(self.parse, handler(source))
