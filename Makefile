@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards planted clean
+.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -167,6 +167,9 @@ false-alarms: $(BIN)/.dev ## 2,000 A/A tests watched at every step: how often ea
 
 scorecards: $(BIN)/.dev ## 2,000 watched A/A experiments of five figures, users for a lift of 5 %, splits
 	$(BIN)/python benchmarks/scorecards.py $(ARGS)
+
+watched: $(BIN)/.dev ## 200 of these through events, final slates and accumulators: the same bits
+	$(BIN)/python benchmarks/watched.py $(ARGS)
 
 planted: $(BIN)/.dev ## planted faults and 60 clean days: which checks find what, and false alarms
 	$(BIN)/python tests/planted.py $(ARGS)
