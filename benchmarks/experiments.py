@@ -163,6 +163,8 @@ def service_figures(impressions: int, seconds: float) -> None:
             service.wait_until_read(redis.url, "bench", ends, 600)
             rate = len(sent) / (time.monotonic() - began)
             idle = _scrapes(worker)
+            # The figures hold the last of these events a tick later.
+            service.wait_for(lambda: _fresh(worker) >= len(sent), 120, "figures hold all events")
             before = worker.metrics()
             half = rate / 2
             more = list(
@@ -175,7 +177,8 @@ def service_figures(impressions: int, seconds: float) -> None:
             service.produce(
                 *(kafka.port, "bench"), [(key, value) for _, key, value in more], seconds=seconds
             )
-            time.sleep(3)
+            all_events = len(sent) + len(more)
+            service.wait_for(lambda: _fresh(worker) >= all_events, 120, "figures hold all events")
             after = worker.metrics()
     print(f"/metrics while loading: {loading}; idle: {idle}")
     print(f"rate with start-up {rate:,.0f} events/s; freshness at half of it: p99 within")
@@ -191,6 +194,11 @@ def _scrapes(worker: service.Worker, count: int = 20) -> str:
         time.sleep(0.1)
     median, most = statistics.median(times), max(times)
     return f"median {median * 1000:.0f} ms, max {most * 1000:.0f} ms, {len(page) / 1000:.0f} kB"
+
+
+def _fresh(worker: service.Worker) -> float:
+    """Return how many events the freshness of the worker has been observed of."""
+    return worker.metrics().get(("streameval_freshness_seconds_count", frozenset()), 0)
 
 
 def _quantile(before: dict[Any, float], after: dict[Any, float], share: float) -> float:

@@ -109,9 +109,7 @@ class PlainSums:
 
     def __init__(self) -> None:
         names = ("positives", "impressions", "score", "slates", "value", "empty", "abandoned")
-        self.sums = {
-            name: {arm: [0] * CLUSTERS for arm in "AB"} for name in (*names, "users")
-        }
+        self.sums = {name: {arm: [0] * CLUSTERS for arm in "AB"} for name in (*names, "users")}
         self.seen: set[str] = set()
 
     def add(self, slate: Slate) -> None:
@@ -153,10 +151,11 @@ class PlainSums:
         return found
 
 
-def watched(seed: int) -> bool:
-    """Run one experiment; return whether any named figure ever alarmed."""
+def watched(seed: int) -> set[str]:
+    """Run one experiment; return the named figures that ever alarmed."""
     state, decoder = Partition(DEFINITION), EventDecoder.of(DEFINITION)
-    arms, plain, alarmed = UserArms(), PlainSums(), False
+    arms, plain = UserArms(), PlainSums()
+    alarmed: set[str] = set()
     waiting: list[Slate] = []
     lines: list[bytes] = []
     for slate in slates(np.random.default_rng(seed)):
@@ -179,7 +178,7 @@ def watched(seed: int) -> bool:
             if row["role"] != "exploratory"
         }
         assert found == plain.rows(), f"seed {seed}, slate {slate['number']}"
-        alarmed = alarmed or any(row[-1] in {"better", "worse"} for row in found.values())
+        alarmed |= {name for name, row in found.items() if row[-1] in {"better", "worse"}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         path.write_bytes(b"\n".join(lines))
@@ -194,7 +193,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     began = time.process_time()
-    alarms = sum(watched(given.seed + run) for run in range(given.runs))
+    seeds = range(given.seed, given.seed + given.runs)
+    found = {seed: alarmed for seed in seeds if (alarmed := watched(seed))}
+    alarms = len(found)
+    for seed, alarmed in found.items():
+        print(f"seed {seed}: {', '.join(sorted(alarmed))}")
     print(
         f"{given.runs} A/A experiments of {STEPS * SLATES:,} slates and {len(FIGURES)} figures,"
         f" {STEPS} looks each through the partition: the bits of the sums at every look, and of"
