@@ -167,7 +167,8 @@ function clock(seconds, span) {
 function lines(order) {
   const stroke = color(`--s${order % 6}`);
   const edge = { stroke: "transparent", width: 0, points: { show: false } };
-  return [{ stroke, width: 2, dash: DASHES[order % 6], points: { show: false } }, edge, edge];
+  // uPlot draws points where they are few: one without neighbours would be no line.
+  return [{ stroke, width: 2, dash: DASHES[order % 6], points: { size: 6, fill: stroke } }, edge, edge];
 }
 
 function lastKnown(one) {
