@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
@@ -104,30 +105,24 @@ def ranked_lists(
     count = int(lists[:rows].max(initial=-1)) + 1
     whole = len(names) if complete else count
     pairs = lists * len(item_names) + items
-    order = _order(
-        slates, lists[:rows], _sorted_positions(item_names, items[:rows], last_first=last_first)
-    )
+    by_id = _sorted_positions(item_names, items[:rows], last_first=last_first)
+    order = _order(slates, lists[:rows], by_id)
     order, by_pair = _without_repeats(order, pairs[:rows])
     own = lists[order]
     length = np.bincount(own, minlength=whole)
-    number = _numbers(own, length)
     given = _filled(slates["rank"], 0)[order]
-    ranks = _ranks(own, number, given)
+    ranks = _ranks(own, _numbers(own, length), given)
     score_ranks, equal = _score_ranks(slates, order, own, length)
     by_score = _there(slates["score"])[order] & (given == 0)
-    first = np.empty(count, np.int64)
-    first[lists[:rows][::-1]] = np.arange(rows)[::-1]
-
-    judged, gains = _judged(pairs[rows:], labels["gain"])
-    kept = judged < whole * len(item_names)
-    judged, gains = judged[kept], gains[kept]
+    first = _first_rows(lists[:rows], count)
+    judged, gains = _judged(pairs[rows:], labels["gain"], whole * len(item_names))
     row, found = _looked_up(judged, pairs[order], by_pair)
     of_list = judged // max(len(item_names), 1)
     rank, score_rank = np.zeros(len(row), np.int64), np.zeros(len(row))
     rank[found], score_rank[found] = ranks[row[found]], score_ranks[row[found]]
-    positive = np.flatnonzero(gains > 0)
-    unseen = np.where(found, rank, np.iinfo(np.int64).max)
-    positive = positive[np.lexsort((-gains[positive], unseen[positive], of_list[positive]))]
+    positive = _positive(of_list, np.where(found, rank, np.iinfo(np.int64).max), gains)
+    listed = np.where(found, row, -1)
+    judged_above = partial(_judged_above, of_list, gains, listed, positive, length, level)
     ids = names.slice(0, whole).to_pylist()
     users = slates["user"].take(pa.array(first)).to_pylist()
     return RankedLists(
@@ -144,20 +139,15 @@ def ranked_lists(
         labelled=bool((of_list < count).any()),
         met=bool(found.any()),
         level=level,
-        judged=_judged_above(
-            of_list, gains, np.where(found, row, -1), positive, length=length, level=level
-        )
-        if with_judged
-        else None,
+        judged=judged_above() if with_judged else None,
     )
 
 
-def _judged_above(
+def _judged_above(  # noqa: PLR0917  # called once, by `ranked_lists`
     of_list: Ints,
     gains: Floats,
     row: Ints,
     positive: Ints,
-    *,
     length: Ints,
     level: float | None,
 ) -> Judged:
@@ -175,6 +165,13 @@ def _judged_above(
     above[there], unjudged[there] = known.irrelevant_above, known.unjudged_above
     of_irrelevant = of_list[irrelevant_by(gains, level)]
     return Judged(np.bincount(of_irrelevant, minlength=len(length)), above, unjudged)
+
+
+def _first_rows(lists: Ints, count: int) -> Ints:
+    """Return the first row of each of `count` lists."""
+    first = np.empty(count, np.int64)
+    first[lists[::-1]] = np.arange(len(lists))[::-1]
+    return first
 
 
 def _numbered(first: Any, second: Any) -> tuple[Ints, Any]:
@@ -270,14 +267,20 @@ def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
     return starts, np.diff(starts, append=len(lists))
 
 
-def _judged(pairs: Ints, gain: Any) -> tuple[Ints, Floats]:
-    """Return the distinct pairs that have a gain, in order, and the largest gain of each."""
-    known = _there(gain)
+def _judged(pairs: Ints, gain: Any, end: int) -> tuple[Ints, Floats]:
+    """Return distinct pairs below `end` that have a gain, in order, and the largest of each."""
+    known = _there(gain) & (pairs < end)
     pairs, gains = pairs[known], _filled(gain, 0.0)[known]
     order = np.lexsort((-gains, pairs))
     pairs, gains = pairs[order], gains[order]
     first = np.diff(pairs, prepend=-1) != 0
     return pairs[first], gains[first]
+
+
+def _positive(of_list: Ints, rank: Ints, gains: Floats) -> Ints:
+    """Return the labels with a gain above 0, list after list, by rank and then by gain."""
+    positive = np.flatnonzero(gains > 0)
+    return positive[np.lexsort((-gains[positive], rank[positive], of_list[positive]))]
 
 
 def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> tuple[Ints, Flags]:
