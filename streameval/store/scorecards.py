@@ -21,9 +21,6 @@ from streameval.experiments.words import Scorecard, scorecards
 class ExperimentStore(Protocol):
     """What the store has of experiments."""
 
-    async def checkpoint_offset(self, partition: int) -> int | None:
-        """Read the offset of the stored checkpoint alone."""
-
     async def header(self, partition: int) -> bytes | None:
         """Read the header of the stored checkpoint alone."""
 
@@ -37,7 +34,7 @@ class ScorecardReader:
     def __init__(self, store: ExperimentStore, definition: Definition) -> None:
         self._store = store
         self._definition = definition
-        self._sums: dict[int, tuple[int | None, list[ArmSums]]] = {}
+        self._sums: dict[int, tuple[bytes | None, list[ArmSums]]] = {}
 
     async def read(self, partitions: int) -> list[Scorecard]:
         """Add up `partitions` partitions, and judge each experiment.
@@ -60,11 +57,13 @@ class ScorecardReader:
         return await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
 
     async def _sums_of(self, number: int) -> list[ArmSums]:
-        """Return the sums of a partition; its header is read where there is a new checkpoint."""
-        offset = await self._store.checkpoint_offset(number)
+        """Return the sums of a partition; a header that is known is not decoded again.
+
+        The offset of the checkpoint does not tell: a fill of an idle stream leaves it as it is.
+        """
+        header = await self._store.header(number)
         known = self._sums.get(number)
-        if known is None or known[0] != offset:
-            header = await self._store.header(number)
+        if known is None or known[0] != header:
             sums = [] if header is None else arm_sums_of(header, self._definition)
-            known = self._sums[number] = offset, sums
+            known = self._sums[number] = header, sums
         return known[1]
