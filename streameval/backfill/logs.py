@@ -46,7 +46,7 @@ class Extent(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """The topic's identity, the parts of it to read, and what they lack."""
+    """The topic's identity, the parts of it to read, and the gaps in them."""
 
     identity: str
     extents: list[Extent]

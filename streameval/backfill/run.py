@@ -1,7 +1,7 @@
 """The log once through the core, and the figures at each step.
 
-At the step T a partition has applied its records before the first event that is later than T: what
-a worker without delay had applied when its watermark passed T. `replay --at T` of those records
+At the step T a partition has applied its records before the first event that is later than T: just
+as a worker without delay when its watermark passed T. `replay --at T` of those records
 gives the same figures.
 """
 
@@ -94,7 +94,7 @@ class Follower:
         yield
 
     def close(self) -> None:
-        """Close what the log has opened."""
+        """Close the files and connections of the log."""
         self._records.close()
 
     def _read(self) -> bool:

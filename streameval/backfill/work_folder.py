@@ -74,7 +74,7 @@ class WorkFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the database; what was not saved is made again."""
+        """Close the database; work that was not saved is made again."""
         self._database.close()
         with self._reported():
             if error is not None:

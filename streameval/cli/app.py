@@ -306,7 +306,7 @@ def experiment(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how an experiment stands, from what workers have stored in Redis.
+    """Say how an experiment stands, by the sums in Redis.
 
     One sentence for each arm, and the bounds of every metric, which hold at all looks together.
     """

@@ -116,7 +116,7 @@ def _logs(
     labels: dict[str, str],
     work: WorkFolder,
 ) -> tuple[list[Log], Sequence[str]]:
-    """Return the logs to read and what they lack; a run that goes on reads what it began with."""
+    """Return the logs to read and the gaps in them; a run that goes on keeps its first logs."""
     from streameval.backfill.logs import Extent, find_topic, of_files, of_topic
 
     request: dict[str, Any] = {

@@ -113,7 +113,7 @@ def _mean(name: str, formula: str, matcher: str, legend: str = "") -> _Panel:
 
 
 def _of_usual(name: str, matcher: str) -> _Panel:
-    """Write the panel of a live mean as a share of what is usual."""
+    """Write the panel of a live mean as a share of its usual value."""
     return {
         "title": f"{_heading(name)}, live",
         "unit": "percentunit",

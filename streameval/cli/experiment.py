@@ -18,7 +18,7 @@ GATE: Final = {"passed": 0, "failed": 1, "open": 4}
 
 
 async def read_scorecard(settings: Settings, name: str) -> Scorecard:
-    """Read what the workers of a group have stored of an experiment.
+    """Read the sums that the workers of a group have stored of an experiment.
 
     Kafka tells the number of partitions. Raises `StreamevalError`, and `InputError` for an
     experiment that is not configured.

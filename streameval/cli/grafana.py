@@ -44,7 +44,7 @@ _Variable: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelText:
-    """What a panel shows: `lines` are its queries by their legend, or by the column of a table.
+    """The content of a panel: `lines` are its queries by their legend, or by the column of a table.
 
     `above` or `below` is where an alert fires. `states` gives values their words, for all lines
     ("") or for a column. `units` are those of columns. `repeat` is the variable of whose values

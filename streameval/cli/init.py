@@ -34,8 +34,8 @@ class StarterFile(NamedTuple):
 def init(folder: Path, *, rules: bool, force: bool) -> None:
     """Write the files into a folder and say what to do next. Raises `InputError`.
 
-    `force` replaces the files asked for. Whoever asks for rules keeps the configuration that they
-    are made from.
+    `force` replaces the files asked for. With rules alone, the configuration they are made
+    from stays.
     """
     wanted = [StarterFile(CONFIG, "every key with its default", _config)]
     if extras.installed("duckdb"):

@@ -1,7 +1,7 @@
 """A read-only server of the Model Context Protocol over the API of a worker, for `streameval mcp`.
 
-Agents are asked "is B better?"; the tools give them what the page shows. Nothing can be changed,
-and no user can be asked for.
+Agents are asked "is B better?"; the tools give them the figures of the page. Nothing can be
+changed, and no user can be asked for.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Worker:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    """Return the line of an error of the API, or what a proxy before it said."""
+    """Return the line of an error of the API, or the answer of a proxy before it."""
     try:
         return str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
 """A YAML file with every key of a settings model: its meaning as a comment, its default as value.
 
-The text comes from the model's descriptions, so that it cannot drift from what the keys do.
+The text comes from the model's descriptions, so that it cannot drift from the keys.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def sums_of(windows: Windows, segments: list[Segment], curves: ArrivalCurves) ->
 def _live_sums(
     reading: Reading, young: YoungPanes, curves: ArrivalCurves
 ) -> dict[Segment, SegmentSums]:
-    """Return the sums of live panes, with those of what is still to come."""
+    """Return the sums of live panes, with the sums still to come."""
     sums = _sums(reading)
     for number, part in reading.parts():
         segment = reading.names[number]

@@ -86,7 +86,7 @@ class Merge:
         return np.flatnonzero(held), np.cumsum(held)[heads] - 1
 
     def clusters(self, there: Ints) -> Clusters:
-        """Return the way from keys (segment * 256 + cluster) to those of the totals."""
+        """Return the way from keys (segment * 256 + cluster) to the keys of totals."""
         return Clusters(self.number(there // CLUSTERS) * CLUSTERS + there % CLUSTERS)
 
     def _heads_of(self, cells: Cells) -> npt.NDArray[np.intp]:
@@ -106,7 +106,7 @@ class Merge:
 
 
 class Clusters:
-    """Sums by (segment, cluster) added up to those of totals; `there` are their keys, rising."""
+    """Sums by (segment, cluster) added up to sums of totals; `there` are their keys, rising."""
 
     def __init__(self, keys: Ints) -> None:
         self._order = np.argsort(keys, kind="stable")

@@ -1,6 +1,6 @@
 """Sums of a partition as bytes, for workers that add up all partitions.
 
-They hold what `figures.merge` needs, so that whoever reads them gets the sums of the owner to the
+They hold what `figures.merge` needs, so that a reader gets the sums of the owner to the
 bit: integers in the smallest type that holds them, floats as they are. A basis has one table over
 all segments and clusters, because many small arrays pack badly.
 """
@@ -98,7 +98,7 @@ def pack(shared: SharedSums) -> bytes:
 
 
 def unpack(data: bytes) -> SharedSums:
-    """Undo `pack`. Raises `ValueError` for what another version has packed."""
+    """Undo `pack`. Raises `ValueError` for bytes that another version has packed."""
     try:
         encoded = bytes(cramjam.zstd.decompress(data))
         return msgspec.msgpack.decode(encoded, type=SharedSums)

@@ -48,7 +48,7 @@ MODELS: Final = ((FILES, LABELS), (RUN, QRELS), (PREDICTIONS, RATINGS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be compared: arms of outcome files, or models where `tables` has one of theirs.
+    """The sides of a comparison: arms of outcome files, or models where `tables` has one of theirs.
 
     `experiment` names one of the configuration, in place of the other fields of arms.
     """
@@ -205,7 +205,7 @@ def _compared_arms(
 
 
 def _models(wanted: Wanted, definition: Callable[[], Definition]) -> Models:
-    """Sort the files into those of each model and those of all. Raises `InputError`."""
+    """Sort the files by model, and those for all models apart. Raises `InputError`."""
     tables = {FILES: wanted.files, **wanted.tables}
     present = [(own, common) for own, common in MODELS if tables.get(own) or tables.get(common)]
     if len(present) != 1:

@@ -1,7 +1,7 @@
 """Models on the same users: each list's score of one beside its score of the other.
 
 The spread is of each user's difference, so what makes a user easy or hard for both models
-cancels. With one list a user, the bounds of one look equal those of the paired t test.
+cancels. With one list a user, the bounds of one look equal the bounds of the paired t test.
 """
 
 from __future__ import annotations

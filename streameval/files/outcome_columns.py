@@ -58,7 +58,7 @@ def require_rows(path: str, record: Any) -> None:
 class OutcomeTable:
     """Rows of outcome files that are in memory, with the interface of a Parquet file.
 
-    Every library has types of its own for text, lists and times. Columns become those of outcome
+    Every library has types of its own for text, lists and times. Columns get the types of outcome
     files where that loses nothing; `require_types` refuses the others.
     """
 

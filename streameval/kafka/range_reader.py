@@ -73,7 +73,7 @@ class RangeReader:
                     yield RecordLists(
                         offsets[:inside], timestamps[:inside], keys[:inside], values[:inside], size
                     )
-            # Whoever takes the records may have taken long.
+            # The caller that takes the records may have taken long.
             if found:
                 give_up = time.monotonic() + SILENCE_SECONDS
             elif time.monotonic() > give_up:

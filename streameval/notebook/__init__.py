@@ -1,1 +1,1 @@
-"""The public Python functions: what the commands compute, of frames and for notebooks."""
+"""The public Python functions: the commands, of frames and for notebooks."""

@@ -1,7 +1,7 @@
 """Arguments as people have them: paths, frames of any library, events, names, instants.
 
-A frame is an object with the Arrow C stream interface, as those of pandas, polars, pyarrow and
-DuckDB are. Its columns are read where they lie, as far as the library keeps them as Arrow does.
+A frame is an object with the Arrow C stream interface, such as frames of pandas, polars, pyarrow
+and DuckDB. Its columns are read where they lie, as far as the library keeps them as Arrow does.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Frame(Protocol):
 
 Path: TypeAlias = str | os.PathLike[str]
 Tables: TypeAlias = Path | Frame | Iterable[Path | Frame] | Mapping[str, Frame] | None
-"""Paths and frames. In a mapping the names are those of the models."""
+"""Paths and frames. In a mapping the names are the models'."""
 Events: TypeAlias = Path | Frame | Iterable[Path | Mapping[str, Any] | bytes]
 """Event files, a frame with a row for each event, or the events: dicts, or JSON as bytes."""
 
 
 def tables_of(argument: str, given: Tables) -> list[str]:
-    """Return the names of tables, those of frames with their data. Raises `InputError`."""
+    """Return the names of tables, and of frames with their data. Raises `InputError`."""
     if given is None:
         return []
     if isinstance(given, str | os.PathLike):

@@ -63,7 +63,7 @@ class Outcomes:
         return frame_of("polars", self.to_arrow())
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """Return a relation of DuckDB, which reads what a query needs when the query runs.
+        """Return a relation of DuckDB, which reads the columns of a query when it runs.
 
         Files of an object store are read at once, by the keys in their URI.
         """

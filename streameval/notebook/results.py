@@ -1,4 +1,4 @@
-"""What the public functions return: figures, differences, and all figures of events."""
+"""The results of the public functions: figures, differences, and all figures of events."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Evaluation(Rows):
 
 
 def _known(row: Row, defaults: Mapping[str, str]) -> Row:
-    """Return a row with a word in place of what it has no value of."""
+    """Return a row with a word in place of its missing values."""
     return {name: defaults.get(name) if value is None else value for name, value in row.items()}
 
 
@@ -98,7 +98,7 @@ class Comparison(Rows):
 
     @property
     def sentences(self) -> list[str]:
-        """What the bounds say, a sentence for each row."""
+        """The bounds in words, a sentence for each row."""
         return [row.sentence() for row in self._compared]
 
     def document(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Comparison(Rows):
         return document(self._compared, self._notes)
 
     def chart(self, *metrics: str) -> Chart:
-        """Draw relative differences with their bounds for all looks, or those of some metrics."""
+        """Draw relative differences with their bounds for all looks, of all metrics or some."""
         chosen = [row for row in self._compared if not metrics or row.metric in metrics]
         several = len({row.arm for row in chosen}) > 1
         return drawn([_difference_panel(chosen, with_arms=several)])

@@ -19,7 +19,7 @@ from streameval.experiments.words import Scorecard, scorecards
 
 
 class ExperimentStore(Protocol):
-    """What the store has of experiments."""
+    """The part of the store that experiments read."""
 
     async def header(self, partition: int) -> bytes | None:
         """Read the header of the stored checkpoint alone."""

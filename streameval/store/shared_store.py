@@ -1,4 +1,4 @@
-"""What the workers of a group share, so that each can show the figures of all: keys in Redis.
+"""The keys that the workers of a group share in Redis, so that each can show the figures of all.
 
   key                               type    TTL     meaning
   streameval:{g:t:p}:sums:<window>  hash    10 min  sums of a partition in a window: time (T, ms),
@@ -13,8 +13,8 @@
                                             ring's  number of a point in 8 bytes, and the point
 
 Nothing here is needed to count: losing all of it costs a minute of figures, and the history. Times
-are of Redis' clock. Sums are a function of the log up to their offset and of T, so those of a later
-offset or T are the newer ones, whoever wrote them. An owner whose partition has gone on elsewhere
+are of Redis' clock. Sums are a function of the log up to their offset and of T, so a later
+offset or T tells the newer ones. An owner whose partition has gone on elsewhere
 writes nothing.
 """
 
@@ -87,7 +87,7 @@ class SumsVersion(NamedTuple):
 
 
 class SharedStore(RedisStateStore):
-    """The store of what workers share; calls raise as those of `RedisStateStore`."""
+    """The store of shared values; calls raise as in `RedisStateStore`."""
 
     async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
         """Write the sums of a partition, unless newer ones are stored; return whether it did."""
@@ -134,7 +134,7 @@ class SharedStore(RedisStateStore):
         return {window for window, there in zip(windows, found, strict=True) if there}
 
     async def tell(self, worker: str, said: str) -> None:
-        """Write what a worker says of itself, "" when it goes; forget workers that are silent."""
+        """Write the state of a worker, "" when it goes; forget workers that are silent."""
         await self._run_once(_TELL, self._group_key("workers"), [worker, said, WORKER_TTL_MS])
 
     async def workers(self) -> dict[str, tuple[int, str]]:
@@ -152,12 +152,12 @@ class SharedStore(RedisStateStore):
         return dict(sorted(found.items()))
 
     async def report(self, name: str, token: int, value: str) -> None:
-        """Write what the leader reports, unless a later leader did."""
+        """Write the leader's report, unless a later leader did."""
         key = self._group_key(f"report:{name}")
         await self._run_once(_REPORT, key, [token, value, REPORT_TTL_MS])
 
     async def reported(self, name: str) -> str | None:
-        """Return what the leader reported last."""
+        """Return the last report of the leader."""
         key = self._group_key(f"report:{name}")
         value: bytes | None = await self._once(lambda: self._raw("HGET", key, "value"))
         return None if value is None else value.decode()

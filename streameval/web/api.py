@@ -1,4 +1,4 @@
-"""The API of a worker: what the page, notebooks and agents read, of the whole topic (docs/api.md).
+"""The API of a worker for the page, notebooks and agents, of the whole topic (docs/api.md).
 
 All of it is read-only and comes from Redis, so every worker of the group gives the same answers. It
 runs in the site's thread with connections of its own. `openapi` describes it.
@@ -30,7 +30,7 @@ from streameval.web.whole_topic import Document, SharedState, WholeTopic, docume
 # A stream of changes ends before its connection does; browsers connect again by themselves.
 STREAM_SECONDS: Final = CONNECTION_SECONDS - 5
 LOOK_SECONDS: Final = 2.0
-# Charts that are kept until the next minute: those of the people at a page.
+# Charts that are kept until the next minute, for the people at a page.
 KEPT_CHARTS: Final = 64
 # The share of time that charts take. Several may come at once: a minute's worth of people.
 CHART_SHARE: Final = 0.004
@@ -158,7 +158,7 @@ class Api:
         return document(health(self._described.status, said, round(time.time() * 1000)))
 
     async def user(self, request: web.Request) -> Document:
-        """Return the lifetime counters of one user to whoever has the token."""
+        """Return the lifetime counters of one user to holders of the token."""
         _known(request, ())
         if self._user_token is None:
             raise StatusError(403, "users are not shown: set user_token in the configuration")

@@ -1,4 +1,4 @@
-"""The health of the whole group, from what each worker says of itself."""
+"""The health of the whole group, by the report of each worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PARTITION: Final = ("lag", "committed_offset", "watermark", "reading_time", "op
 
 
 def described(status: ServiceStatus, now: float) -> dict[str, Any]:
-    """Return what a worker says of itself, as plain values; `now` in seconds since the epoch."""
+    """Return a worker's report on itself, as plain values; `now` in seconds since the epoch."""
     return {
         "version": status.version,
         "leader": status.leader,

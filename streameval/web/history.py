@@ -84,7 +84,7 @@ def pack(time: int, sections: Mapping[str, Sequence[Row]], dimensions: Sequence[
 
 
 def unpack(data: bytes) -> Point | None:
-    """Undo `pack`; None for what another version has packed, which is a gap."""
+    """Undo `pack`; None for bytes that another version has packed, which is a gap."""
     try:
         return msgspec.msgpack.decode(bytes(cramjam.zstd.decompress(data)), type=Point)
     except (msgspec.MsgspecError, cramjam.DecompressionError):

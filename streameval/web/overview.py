@@ -139,7 +139,7 @@ _FILES: Final = "".join(
 
 
 def _settings(definition: Definition) -> str:
-    """Return what the script has to know of the configuration, as JSON."""
+    """Return the configuration that the script needs, as JSON."""
     return json.dumps(
         {
             "windows": [window.name for window in definition.windows],

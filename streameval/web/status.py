@@ -323,7 +323,7 @@ class SharingLike(Protocol):
     """What this worker shares with the others of its group."""
 
     async def turn(self, status: ServiceStatus, token: int | None) -> None:
-        """Write what has changed; `token` is the leader's, None unless this worker leads."""
+        """Write all that has changed; `token` is the leader's, None unless this worker leads."""
 
     async def close(self) -> None:
         """Say that this worker has gone."""

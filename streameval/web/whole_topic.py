@@ -1,4 +1,4 @@
-"""The figures of the whole topic, added up from what the owners of its partitions share.
+"""The figures of the whole topic, added up from the shared sums of its partitions.
 
 Whichever worker is asked adds up the same bytes in the same order, so all give the same figures.
 They are computed when somebody asks, once for all who ask, and seldom enough that it takes at most
@@ -80,7 +80,7 @@ class SharedState(Protocol):
         """Look up the counters of one user."""
 
     async def reported(self, name: str) -> str | None:
-        """Return what the leader reported last."""
+        """Return the last report of the leader."""
 
 
 class Document(NamedTuple):
@@ -99,7 +99,7 @@ def document(value: Mapping[str, Any]) -> Document:
 
 @dataclass(slots=True)
 class _Kept:
-    """A computed document, with what it was computed of."""
+    """A computed document, with its inputs' versions."""
 
     made_of: Any
     document: Document
@@ -107,7 +107,7 @@ class _Kept:
 
 
 class WholeTopic:
-    """Reads what owners share, for one definition; `partitions` counts those of the topic."""
+    """Reads the sums that owners share, for one definition; `partitions` is their number."""
 
     def __init__(
         self, store: SharedState, definition: Definition, partitions: Callable[[], int]
@@ -115,7 +115,7 @@ class WholeTopic:
         self._store, self._definition, self._partitions = store, definition, partitions
         self._fingerprint = fingerprint(definition)
         self._kept: dict[tuple[str, ...], _Kept] = {}
-        self._free_at = 0.0  # until then what was computed before is returned
+        self._free_at = 0.0  # until then the document computed before is returned
         self._seen: dict[str, tuple[float, str]] = {}
         self._busy = asyncio.Lock()
 
@@ -251,7 +251,7 @@ class WholeTopic:
         }
 
     def _bounded(self, parts: Sequence[Sums]) -> Callable[[Segment], Segment]:
-        """Return what a segment is counted as: itself, or `__other__` beyond the bound.
+        """Return the name that a segment counts under: its own, or `__other__` beyond the bound.
 
         Each partition bounds only its own segments.
         """

@@ -71,7 +71,7 @@ GRACE: Final = 0.5
 # that tuples of ids need no collector, and later searches skip them. A search by the clock takes
 # newer objects, and every twelfth time all of them.
 COLLECT_SECONDS: Final = 5.0
-# How often workers write what they share: what somebody looks at is no older than that and a tick.
+# How often workers share: the figures that somebody looks at are no older than that and a tick.
 SHARE_SECONDS: Final = 2.0
 COLLECT_ALL: Final = 12
 YOUNG_OBJECTS: Final = 1_000

@@ -1,4 +1,4 @@
-"""What a worker shares with the others, so that each of them can show the figures of all.
+"""The values that a worker shares with the others, so that each can show the figures of all.
 
 Each tick may pack the sums of this worker's partitions; `Sharing.turn` writes them to Redis every
 two seconds. Sums are packed once a minute, for the history, and every few seconds while somebody
@@ -40,7 +40,7 @@ HISTORY_SECONDS: Final = 50.0
 
 
 class SharedState(ReadState, Protocol):
-    """The store of what workers share: what they write, beside what they read."""
+    """The store of shared values: the writing half."""
 
     async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
         """Write the sums of a partition, unless newer ones are stored."""
@@ -49,10 +49,10 @@ class SharedState(ReadState, Protocol):
         """Return the windows that somebody asked for."""
 
     async def tell(self, worker: str, said: str) -> None:
-        """Write what a worker says of itself; "" when it goes."""
+        """Write the report of a worker on itself; "" when it goes."""
 
     async def report(self, name: str, token: int, value: str) -> None:
-        """Write what the leader reports."""
+        """Write the leader's report."""
 
     async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
         """Add a point to a history; numbers rise by one each `period` (ms)."""
@@ -109,7 +109,7 @@ class SumsToShare:
             self._minute = int(now // 60)
 
     def taken(self) -> list[PackedSums]:
-        """Take what is to be written."""
+        """Take all that is to be written."""
         packed, self._packed = list(self._packed.values()), {}
         return packed
 
@@ -128,7 +128,7 @@ class Sharing:
         self._remembering: asyncio.Task[None] | None = None
 
     async def turn(self, status: ServiceStatus, token: int | None) -> None:
-        """Write what has changed; `token` is None unless this worker leads."""
+        """Write all that has changed; `token` is None unless this worker leads."""
         if not status.store_up:
             return
         self._partitions = status.topic_partitions

@@ -29,8 +29,8 @@ def personalization(
 ) -> tuple[float | None, int]:
     """Return 1 - the mean cosine of two lists as sets of items, over all pairs of lists.
 
-    The sum of all cosines is that of the squares, over items, of the sum of `1 / √length` over the
-    lists that have the item: no pair of lists is looked at.
+    The sum of all cosines is the sum of the squares, over items, of the sum of `1 / √length` over
+    the lists that have the item: no pair of lists is looked at.
     """
     lists = counts.lists()
     if lists < 2:
@@ -58,7 +58,7 @@ def total_variation(found: Mapping[str, float], expected: Mapping[str, float]) -
 
 
 def item_bias(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (they are cut)
-    """Return the distance of the features of listed items from those of items in training."""
+    """Return the distance of the features of listed items from the items in training."""
     times = counts.of_items()
     found: Counter[str] = Counter()
     for item, count in times.items():

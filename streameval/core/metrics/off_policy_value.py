@@ -1,8 +1,8 @@
 """The reward that another policy would earn, from rounds of the policy that served.
 
 A round has its reward, and the weight `target / logged` of the two policies' probabilities for the
-item it showed. A model of rewards, made elsewhere, may add what it predicts for that item
-(`predicted`) and what the target policy would earn by it (`expected`, the mean of its predictions
+item it showed. A model of rewards, made elsewhere, may add its prediction for that item
+(`predicted`) and the target policy's reward by it (`expected`, the mean of its predictions
 over that policy's choices). `dr` corrects the model by the weighted errors it made.
 """
 

@@ -1,4 +1,4 @@
-"""How far lists go beyond what is popular: average popularity, serendipity, Gini index.
+"""How far lists go beyond popular items: average popularity, serendipity, Gini index.
 
 Popularity comes from training interactions, each row of which counts. Sources: RecTools
 (AvgRecPopularity, Serendipity), Evidently (popularity bias: average popularity, coverage, Gini).

@@ -1,4 +1,4 @@
-"""Rank-biased precision: what a user sees who goes on to the next item with the same chance.
+"""Rank-biased precision: the gain of a user who goes on to the next item with the same chance.
 
 `RBP = (1 - p) sum over relevant items at rank <= k of p^(rank - 1)`, p being the persistence. It is
 not divided by an ideal: a list of relevant items only, n long, has `1 - p^n`. Powers are Python's,

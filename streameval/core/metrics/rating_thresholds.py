@@ -1,7 +1,7 @@
 """Precision, recall and F1 of ratings at a threshold t, user by user or over all pairs.
 
 Recommended are pairs with a high prediction: of a user's k highest (ties: the earlier pair first),
-or of all pairs. Relevant are pairs with a high actual rating. Tools differ in what is high: above t
+or of all pairs. Relevant are pairs with a high actual rating. Tools differ about "high": above t
 or at least t, for predictions and for ratings. Each rule has a name.
 """
 
@@ -31,7 +31,7 @@ THRESHOLD = Number(
 
 
 class Rule(NamedTuple):
-    """What is recommended and what is relevant: predictions and ratings compared with t."""
+    """The rules for recommended and relevant: predictions and ratings compared with t."""
 
     suffix: str
     recommended: Callable[[Any, float], Any]
@@ -177,7 +177,7 @@ class Placements:
 def auc_of_pairs(placements: Placements, threshold: float) -> tuple[float, float] | None:  # noqa: ARG001 (the placements were made with it)
     """Return the AUC and its standard error by clusters; None where one class is missing.
 
-    The error is that of Obuchowski 1997: what the clusters add to the two classes' placements.
+    The error follows Obuchowski 1997: the clusters' parts in the placements of both classes.
     """
     relevant, others = sum(placements.relevant), sum(placements.others)
     if not relevant or not others:

@@ -27,7 +27,7 @@ SIMILARITY: Final = Choice(
 
 @dataclass(frozen=True, slots=True)
 class Similarities:
-    """What is known about items: their features, or the similarity of pairs of them.
+    """Knowledge about items: their features, or the similarity of pairs of them.
 
     `dimensions`: how many features there are, of all items together.
     """

@@ -160,7 +160,7 @@ class Aggregate(ABC):
 class ClusteredAggregate(Aggregate):
     """An aggregate with sums by (segment, cluster of users), for standard errors.
 
-    Sums of segments add up to those of their total, but not where the aggregate is `by_user`.
+    Sums of segments add up to the sums of their total, but not where the aggregate is `by_user`.
     """
 
     by_user: ClassVar[bool] = False

@@ -22,7 +22,7 @@ from streameval.core.windows.tables import CellTotals, SegmentTotals, Totals, ru
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a basis holds, of the segments or totals that have a cell in it.
+    """The sums of a basis, of the segments or totals that have a cell in it.
 
     `names` has all segments by number. `totals` are parallel to `aggregates`. `by_cluster`, int64
     (rows, keys that are there), has the rows of each clustered aggregate by its name. `plain`,

@@ -92,7 +92,7 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
 
 
 def _facts(given: Given, asked: Sequence[Asked]) -> ItemLists:
-    """Read what the figures need to know about items; the lists are still to come."""
+    """Read all that the figures need to know about items; the lists come later."""
     needed = {table for figure in asked for table in figure.entry.needs}
     measures = {dict(figure.entry.values).get(SIMILARITY) for figure in asked}
     facts = ItemLists((), ())
