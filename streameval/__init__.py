@@ -18,9 +18,8 @@ Packages from the lowest layer up; each imports only layers below its own (impor
 docs/architecture.md has a drawing and the reasons.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Type checkers know this name. `typing` would be imported before the program takes signals.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from streameval.base.errors import StreamevalError
     from streameval.notebook.functions import compare, evaluate, outcomes, replay
@@ -29,12 +28,15 @@ __version__ = "0.1.0"
 __all__ = ["StreamevalError", "__version__", "compare", "evaluate", "outcomes", "replay"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is used: a worker and `--version` need none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     home = "base.errors" if name == "StreamevalError" else "notebook.functions"
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    public: object = getattr(import_module(f"{__name__}.{home}"), name)
+    return public
 
 
 def __dir__() -> list[str]:

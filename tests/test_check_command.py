@@ -47,7 +47,7 @@ def command(service, tmp_path, *arguments):
     """Run `streameval check` on what a service left, with its log as files."""
     config, spec = tmp_path / "streameval.yaml", tmp_path / "checks.yaml"
     config.write_text(
-        "positives: [click, buy]\ngains: {buy: 3}\n"
+        "positives: [click, buy]\ngains: {buy: 3}\ndimensions: [variant, surface]\n"
         "windows: [{size: 1h, slide: 1m}, {size: 4h, slide: 10m}]\n"
     )
     spec.write_text(json.dumps(SPECIFICATION))
@@ -272,6 +272,7 @@ def scheduled(service, tmp_path):
     spec.write_text(json.dumps(SPECIFICATION))
     settings = Settings(
         positives=("click", "buy"),
+        dimensions=("variant", "surface"),
         gains={"buy": 3.0},
         windows=({"size": "1h", "slide": "1m"}, {"size": "4h", "slide": "10m"}),
         outcomes=str(service.outcomes),

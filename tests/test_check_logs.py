@@ -61,7 +61,8 @@ def topic(monkeypatch):
     async def opened(*_):
         yield fake
 
-    monkeypatch.setattr(event_log, "open_range_reader", opened)
+    for module in (event_log, range_reader):
+        monkeypatch.setattr(module, "open_range_reader", opened)
     return fake
 
 
