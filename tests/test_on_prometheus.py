@@ -153,6 +153,14 @@ class Prometheus:
         found = self.get("query", query=query)["result"]
         return [(one["metric"], float(one["value"][1])) for one in found]
 
+    def wait_for(self, condition, seconds, what):
+        """Wait as `service.wait_for`; what comes too late names what the scrapes met."""
+        try:
+            service.wait_for(condition, seconds, what)
+        except AssertionError as late:
+            scrapes = self.get("targets")["activeTargets"]
+            raise AssertionError(f"{late}; scraped: {scrapes}") from None
+
 
 def configuration(rules, workers):
     targets = [f"127.0.0.1:{worker.port}" for worker in workers]
@@ -238,40 +246,42 @@ def test_every_query_of_a_dashboard_has_data(name, scene):
         return not missing
 
     try:
-        service.wait_for(complete, 180, "all queries have data")
-    except AssertionError:
+        prometheus.wait_for(complete, 180, "all queries have data")
+    except AssertionError as late:
         for worker in workers:
             print(f"--- a worker said:\n{worker.logged()[-4000:]}")
-        pytest.fail("no data:\n" + "\n".join(sorted(missing)))
+        pytest.fail(f"{late}\nno data:\n" + "\n".join(sorted(missing)))
 
 
 @each_board
 def test_every_variable_of_a_dashboard_has_choices(name, scene):
-    prometheus, _ = scene
+    prometheus, workers = scene
     document = documents(name)[1]
     for label, each in variables_of(document).items():
         if each["type"] != "query" or label == "namespace":
             continue
         series, of = re.fullmatch(r"label_values\((.*), (\w+)\)", each["query"]).groups()
-        found = prometheus.get(f"label/{of}/values", **{"match[]": filled(document, series)})
-        assert found, label
-        if label == "instance":
-            assert len(found) == 2
+        asked = {"match[]": filled(document, series)}
+        least = len(workers) if label == "instance" else 1
+
+        def choices(of=of, asked=asked):
+            return prometheus.get(f"label/{of}/values", **asked)
+
+        prometheus.wait_for(lambda c=choices, n=least: len(c()) >= n, 60, f"choices of {label}")
         chosen = each.get("current", {}).get("value", ["$__all"])
-        assert chosen == ["$__all"] or {*chosen} <= {*found}
+        assert chosen == ["$__all"] or {*chosen} <= {*choices()}
 
 
 def test_both_workers_have_a_part_in_what_is_shown(scene):
     """The recorded counts are the sums over two workers, each of which has some."""
-    prometheus, _ = scene
+    prometheus, workers = scene
     counted = 'streameval_window_users{basis="live", window="1h"}'
-    service.wait_for(
-        lambda: (
-            min(value for _, value in prometheus.ask(f"sum by (instance) ({counted})")) > 0
-            and len(prometheus.ask(f"count by (instance) ({counted})")) == 2
-        ),
-        30,
-        "both workers have users",
+
+    def parts():
+        return [value for _, value in prometheus.ask(f"sum by (instance) ({counted})")]
+
+    prometheus.wait_for(
+        lambda: len(parts()) == len(workers) and all(parts()), 60, "both workers have users"
     )
 
 
@@ -285,14 +295,14 @@ def test_annotations_name_verdicts_and_alerts(judged):
         return {(one["experiment"], one["arm"], one["verdict"]) for one, _ in found}
 
     decided = {("better", "B", "better"), ("worse", "A", "worse")}
-    service.wait_for(lambda: verdicts() == decided, 60, "both verdicts are marked")
+    prometheus.wait_for(lambda: verdicts() == decided, 60, "both verdicts are marked")
 
     def alerts():
         found = prometheus.ask(filled(document, marks["Alerts"]["expr"]))
         return {labels["alertname"] for labels, _ in found}
 
     wanted = {"StreamevalVariantBetter", "StreamevalVariantWorse"}
-    service.wait_for(lambda: wanted <= alerts(), 60, "both alerts are marked")
+    prometheus.wait_for(lambda: wanted <= alerts(), 60, "both alerts are marked")
 
 
 # --- gates ----------------------------------------------------------------------------------------
@@ -314,7 +324,7 @@ def judged(scene):
     prometheus, workers = scene
     series = "min by (experiment) (streameval_experiment_gate)"
     numbers = {"better": 1, "worse": -1, "early": 0}
-    service.wait_for(
+    prometheus.wait_for(
         lambda: {one["experiment"]: value for one, value in prometheus.ask(series)} == numbers,
         120,
         "the gates are decided",
