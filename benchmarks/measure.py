@@ -117,13 +117,13 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def throughput(stack: Stack, log: Filled, checkpoint_interval: str) -> Run:
-    """A worker over the whole of `log`, by the offsets that it commits.
+def throughput(stack: Stack, log: Filled, checkpoint_interval: str, **settings: object) -> Run:
+    """A worker with these settings over the whole of `log`, by the offsets that it commits.
 
     The clock runs from when each partition has committed once to when nine tenths are committed.
     The worker then reads the rest, and must have accepted every record.
     """
-    with worker(stack, log.topic, checkpoint_interval=checkpoint_interval) as running:
+    with worker(stack, log.topic, checkpoint_interval=checkpoint_interval, **settings) as running:
         pid = running.process.pid
         wait_for(lambda: len(committed(stack, log.topic)) == 4, "the first commits")
         first, began, cpu = sum(committed(stack, log.topic)), time.monotonic(), cpu_seconds(pid)

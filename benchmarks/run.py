@@ -45,6 +45,24 @@ ORDERS: Final = {
 }
 # What an order may cost beside the friendliest one, in CPU an event; of the others it is shown.
 ORDER_BOUNDS: Final = {"items 100 ms apart": 1.2, "jitter of 50 ms": 1.2}
+# All that one experiment brings: a value, guardrails, and the split of users.
+EXPERIMENT: Final = {
+    "positives": ["click", {"kind": "like", "value": "sum"}],
+    "experiments": [
+        {
+            "name": "bench",
+            "arm": "variant",
+            "control": "A",
+            "split": {"A": 1, "B": 1},
+            "primary": "positives_per_impression{feedback=click}",
+            "guardrails": ["ndcg@10", "empty_rate", "value_per_user{feedback=like}"],
+        }
+    ],
+}
+WITH_EXPERIMENT: Final = {
+    "an experiment": "streameval",
+    "slates, an experiment": "streameval, slates",
+}
 VERDICTS: Final = {True: "met", False: "MISSED", None: ""}
 
 
@@ -142,6 +160,10 @@ def measure(stack: Stack, sizes: Sizes) -> list[Target]:
         "the same, added up": lambda: peer(stack, "loop", items.topic, sizes.loop, "--add-up"),
         "Faust, counts": lambda: peer(stack, "agent", items.topic, sizes.agent),
         "streameval, slates": lambda: throughput(stack, whole, CHECKPOINT_INTERVAL),
+        "an experiment": lambda: throughput(stack, items, CHECKPOINT_INTERVAL, **EXPERIMENT),
+        "slates, an experiment": lambda: throughput(
+            stack, whole, CHECKPOINT_INTERVAL, **EXPERIMENT
+        ),
         "slates of thirty": lambda: throughput(stack, long, CHECKPOINT_INTERVAL),
         **{
             name: functools.partial(throughput, stack, log, CHECKPOINT_INTERVAL)
@@ -165,6 +187,7 @@ def measure(stack: Stack, sizes: Sizes) -> list[Target]:
     folder.close()
     _contenders(runs)
     targets = _orders(runs)
+    targets += _experiments(runs)
     targets += _windows(runs)
     targets += _rates(runs, slates.impressions / whole.records, longer.impressions / long.records)
     targets += _memory(stack, sizes.memory_impressions)
@@ -188,6 +211,15 @@ def _orders(runs: dict[str, list[Run]]) -> list[Target]:
             wanted, met = ("", None) if bound is None else (f"{bound} x", ratio <= bound)
             targets.append(Target(f"CPU an event: {name}", f"{ratio:.2f} x", wanted, met))
     return targets
+
+
+def _experiments(runs: dict[str, list[Run]]) -> list[Target]:
+    """The rate with an experiment as a share of the rate without, run by run."""
+    ratios = {name: ratio_of(runs[name], runs[plain]) for name, plain in WITH_EXPERIMENT.items()}
+    return [
+        Target(f"rate with {name}", f"{ratio:.2f} x", "0.85 x", ratio >= 0.85)
+        for name, ratio in ratios.items()
+    ]
 
 
 def _filled(what: str, log: Filled) -> Filled:

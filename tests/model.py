@@ -483,7 +483,7 @@ class _Clock:
     """Stands for the module `time` where the service and aiokafka look at the clock."""
 
     def __init__(self, loop):
-        self.monotonic = self.perf_counter = loop.time
+        self.monotonic = self.perf_counter = self.thread_time = loop.time
         self.time = lambda: 1.8e9 + loop.time()
 
     def __getattr__(self, name):

@@ -52,6 +52,7 @@ from streameval.worker.assigned_partition import (
 )
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
+from streameval.worker.pace import Pace
 from streameval.worker.ports import EventLog, StateStore
 from streameval.worker.restore import PartitionRestorer
 from streameval.worker.sharing import SumsToShare
@@ -146,7 +147,7 @@ class Ingest:
         self._scorecards: Sequence[Scorecard] = ()
         self._segments = ShownSegments(self.definition.max_segments)
         self.sums_to_share = SumsToShare(self.definition)
-        self._tick_at = 0.0
+        self._pace = Pace(TICK_SHARE)
         self._started_at = time.time()
 
     # ---------------------------------------------------------------------- run
@@ -551,9 +552,9 @@ class Ingest:
 
     async def tick(self) -> None:
         """Compute the figures of all partitions anew (rarer where that takes long)."""
-        began = time.monotonic()
-        if began < self._tick_at:
+        if not self._pace.begins():
             return
+        began = time.monotonic()
         sums: Sums = {}
         present: set[Segment] = set()
         fresh: list[Appended] = []
@@ -566,7 +567,7 @@ class Ingest:
                 present.update(*found.values())
                 self.sums_to_share.take(partition, found, windows)
                 sums = merge((sums, found), self._segments)
-                await asyncio.sleep(0)
+                await self._pace.pause()
         if not self._restores and not any(
             partition.restoring for partition in self.partitions.values()
         ):
@@ -579,7 +580,7 @@ class Ingest:
         for earliest, count in fresh:
             self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
         self.sums_to_share.packed(windows, time.time())
-        self._tick_at = began + (time.monotonic() - began) / TICK_SHARE
+        self._pace.end()
 
     async def _delays(self, now: float) -> DelaysBySegment:
         """Return the delays of all partitions, which their nowcasts take so that sums add up."""
@@ -587,7 +588,7 @@ class Ingest:
         for partition in list(self.partitions.values()):
             if not partition.restoring:
                 found.append(partition.state.delays(self._reading_time(partition, now)))
-                await asyncio.sleep(0)
+                await self._pace.pause()
         return added(found)
 
     def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:

@@ -1,0 +1,38 @@
+"""Spacing out repeated work so that it takes at most a share of a worker's time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class Pace:
+    """Says when repeated work is due again: the longer a turn took, the later.
+
+    `share` is of the clock's time, from 0 to 1. A turn takes the time of the processor. What other
+    tasks do at its pauses is not counted, nor is time that the machine gave to other programs.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._due = self._began = 0.0
+        self._spent = self._since = 0.0
+
+    def begins(self) -> bool:
+        """Begin a turn if one is due; whether it began."""
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._began, self._spent, self._since = now, 0.0, time.thread_time()
+        return True
+
+    async def pause(self) -> None:
+        """Let other tasks go on."""
+        self._spent += time.thread_time() - self._since
+        await asyncio.sleep(0)
+        self._since = time.thread_time()
+
+    def end(self) -> None:
+        """End the turn."""
+        self._spent += time.thread_time() - self._since
+        self._due = self._began + self._spent / self._share

@@ -1,0 +1,49 @@
+"""Turns of repeated work lie apart as far as their own time asks for."""
+
+import asyncio
+import types
+
+import pytest
+
+from streameval.worker import pace
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is told to go on; all time is the processor's."""
+    now = [100.0]
+    told = types.SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0])
+    monkeypatch.setattr(pace, "time", told)
+    return now
+
+
+async def turn(paced, clock, work, others):
+    """A turn that works twice, with a pause in which another task works."""
+
+    async def other():
+        clock[0] += others
+
+    clock[0] += work / 2
+    between = asyncio.create_task(other())
+    await paced.pause()
+    assert between.done()
+    clock[0] += work / 2
+    paced.end()
+
+
+def test_a_turn_is_due_when_it_has_had_its_share(clock):
+    paced = pace.Pace(0.05)
+    assert paced.begins()
+    asyncio.run(turn(paced, clock, work=0.1, others=0))
+    clock[0] = 101.9
+    assert not paced.begins()
+    clock[0] = 102.1
+    assert paced.begins()
+
+
+def test_what_others_do_at_its_pauses_is_not_its_time(clock):
+    paced = pace.Pace(0.05)
+    assert paced.begins()
+    asyncio.run(turn(paced, clock, work=0.1, others=1.95))
+    assert clock[0] == pytest.approx(102.05)
+    assert paced.begins()
