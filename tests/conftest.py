@@ -3,8 +3,9 @@
 A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth seed. The
 first `FLOOR` seeds of a test (60, or its module's own `FLOOR`) always run. Further ones, up to the
 module's own `SEEDS` (or 300), run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time
-(default 12). The last lines of a run say how many seeds ran. `STREAMEVAL_SEEDS=2000` runs that many
-whatever they take, and `STREAMEVAL_SEED=17` runs that one, as a failure says.
+(default 12). The last lines of a run say how many seeds ran, and which files are dear.
+`STREAMEVAL_SEEDS=2000` runs that many whatever they take, and `STREAMEVAL_SEED=17` runs that one,
+as a failure says.
 
 Under pytest-xdist (`make test`) tests of a file that share a fixture stay in one process. Each
 process starts servers of its own.
@@ -29,6 +30,9 @@ SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "12"))
 EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
 ONE = os.environ.get("STREAMEVAL_SEED")
 FAILING = pytest.StashKey()
+# CPU seconds by file; a run that takes more than LONG says which files are dear.
+COSTS = collections.Counter()
+LONG = 60
 
 
 @pytest.fixture
@@ -106,12 +110,41 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+def cpu_seconds():
+    """CPU seconds of this process, and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Note what a test costs, with its fixtures and the programs that end with it."""
+    began = cpu_seconds()
+    answer = yield
+    COSTS[item.path.name] += cpu_seconds() - began
+    return answer
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    COSTS.update(node.workeroutput.get("costs", {}))
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["costs"] = dict(COSTS)
+
+
 def pytest_terminal_summary(terminalreporter):
     ran = collections.Counter()
     for report in terminalreporter.stats.get("passed", ()):
         properties = dict(report.user_properties)
         if report.when == "call" and "seeds" in properties:
             ran[report.nodeid.split("[")[0]] += properties["seeds"]
+    if COSTS.total() > LONG:
+        terminalreporter.section(f"CPU seconds: {COSTS.total():.0f}; the dearest files")
+        for file, seconds in COSTS.most_common(25):
+            terminalreporter.write_line(f"{seconds:6.0f} {file}")
     if ran:
         terminalreporter.section("seeds that ran")
         for test, count in sorted(ran.items()):
