@@ -32,18 +32,27 @@ async def turn(paced, clock, work, others):
 
 
 def test_a_turn_is_due_when_it_has_had_its_share(clock):
-    paced = pace.Pace(0.05)
-    assert paced.begins()
+    paced = pace.Pace()
+    assert paced.begins(0.05)
     asyncio.run(turn(paced, clock, work=0.1, others=0))
     clock[0] = 101.9
-    assert not paced.begins()
+    assert not paced.begins(0.05)
     clock[0] = 102.1
-    assert paced.begins()
+    assert paced.begins(0.05)
+
+
+def test_a_larger_share_is_due_sooner(clock):
+    paced = pace.Pace()
+    assert paced.begins(0.05)
+    asyncio.run(turn(paced, clock, work=0.1, others=0))
+    clock[0] = 100.5
+    assert not paced.begins(0.05)
+    assert paced.begins(0.25)
 
 
 def test_what_others_do_at_its_pauses_is_not_its_time(clock):
-    paced = pace.Pace(0.05)
-    assert paced.begins()
+    paced = pace.Pace()
+    assert paced.begins(0.05)
     asyncio.run(turn(paced, clock, work=0.1, others=1.95))
     assert clock[0] == pytest.approx(102.05)
-    assert paced.begins()
+    assert paced.begins(0.05)

@@ -32,7 +32,7 @@ EVENTS: Final = ("impression", "slate", "feedback")
 UNATTRIBUTED: Final = ("no_impression", "expired")
 
 # Seconds. The last bound is near the shutdown deadline: a slower step is as good as stuck.
-BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Counts(dict[Key, int]):

@@ -267,6 +267,11 @@ class AssignedPartition:
         self.held = False
         return deltas
 
+    @property
+    def flushed_last(self) -> int:
+        """When the last record was appended that figures would newly hold (ms); 0 for none."""
+        return max((earliest for earliest, _ in self._flushed), default=0)
+
     def take_flushed(self) -> list[Appended]:
         """Return the records that figures hold since the last call."""
         flushed, self._flushed = self._flushed, []

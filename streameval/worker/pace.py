@@ -9,19 +9,17 @@ import time
 class Pace:
     """Says when repeated work is due again: the longer a turn took, the later.
 
-    `share` is of the clock's time, from 0 to 1. A turn takes the time of the processor. What other
-    tasks do at its pauses is not counted, nor is time that the machine gave to other programs.
+    A turn takes the time of the processor. What other tasks do at its pauses is not counted, nor is
+    time that the machine gave to other programs.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._due = self._began = 0.0
-        self._spent = self._since = 0.0
+    def __init__(self) -> None:
+        self._began = self._spent = self._since = 0.0
 
-    def begins(self) -> bool:
-        """Begin a turn if one is due; whether it began."""
+    def begins(self, share: float) -> bool:
+        """Begin a turn if one is due at this share of the clock's time (0 to 1); whether it is."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self._began + self._spent / share:
             return False
         self._began, self._spent, self._since = now, 0.0, time.thread_time()
         return True
@@ -35,4 +33,3 @@ class Pace:
     def end(self) -> None:
         """End the turn."""
         self._spent += time.thread_time() - self._since
-        self._due = self._began + self._spent / self._share

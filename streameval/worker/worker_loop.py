@@ -88,8 +88,12 @@ SCORECARD_SECONDS: Final = 5.0
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
-# A figure is computed anew at most this share of the time (a tick gets rarer with many users).
+# Figures take at most this share of the time (a tick gets rarer with many segments). While records
+# come that were appended within the last `NEWS_SECONDS`, somebody may wait for them, and a worker
+# that keeps up has time; one that catches up, or is idle, has other things to do.
 TICK_SHARE: Final = 0.05
+NEWS_SHARE: Final = 0.25
+NEWS_SECONDS: Final = 5.0
 
 
 class Ingest:
@@ -147,7 +151,7 @@ class Ingest:
         self._scorecards: Sequence[Scorecard] = ()
         self._segments = ShownSegments(self.definition.max_segments)
         self.sums_to_share = SumsToShare(self.definition)
-        self._pace = Pace(TICK_SHARE)
+        self._pace = Pace()
         self._started_at = time.time()
 
     # ---------------------------------------------------------------------- run
@@ -552,7 +556,9 @@ class Ingest:
 
     async def tick(self) -> None:
         """Compute the figures of all partitions anew (rarer where that takes long)."""
-        if not self._pace.begins():
+        newest = max((each.flushed_last for each in self.partitions.values()), default=0)
+        news = newest > (time.time() - NEWS_SECONDS) * 1000
+        if not self._pace.begins(NEWS_SHARE if news else TICK_SHARE):
             return
         began = time.monotonic()
         sums: Sums = {}
