@@ -9,7 +9,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,23 +117,32 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def throughput(stack: Stack, log: Filled, checkpoint_interval: str, **settings: object) -> Run:
+def throughput(
+    stack: Stack,
+    log: Filled,
+    checkpoint_interval: str,
+    *,
+    beside: Callable[[service.Worker], AbstractContextManager[object]] = nullcontext,
+    **settings: object,
+) -> Run:
     """A worker with these settings over the whole of `log`, by the offsets that it commits.
 
-    The clock runs from when each partition has committed once to when nine tenths are committed.
-    The worker then reads the rest, and must have accepted every record.
+    Within `beside(worker)` others use it meanwhile. The clock runs from when each partition has
+    committed once to when nine tenths are committed. The worker then reads the rest, and must have
+    accepted every record.
     """
     with worker(stack, log.topic, checkpoint_interval=checkpoint_interval, **settings) as running:
         pid = running.process.pid
         wait_for(lambda: len(committed(stack, log.topic)) == 4, "the first commits")
-        first, began, cpu = sum(committed(stack, log.topic)), time.monotonic(), cpu_seconds(pid)
-        last = first
-        while last < COUNTED_SHARE * log.records:
-            time.sleep(POLL_SECONDS)
-            last = sum(committed(stack, log.topic))
-            if time.monotonic() > began + PATIENCE_SECONDS or not running.running:
-                raise RuntimeError(f"the worker does not go on:\n{running.logged()[-2000:]}")
-        seconds, cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
+        with beside(running):
+            first, began, cpu = sum(committed(stack, log.topic)), time.monotonic(), cpu_seconds(pid)
+            last = first
+            while last < COUNTED_SHARE * log.records:
+                time.sleep(POLL_SECONDS)
+                last = sum(committed(stack, log.topic))
+                if time.monotonic() > began + PATIENCE_SECONDS or not running.running:
+                    raise RuntimeError(f"the worker does not go on:\n{running.logged()[-2000:]}")
+            seconds, cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
         wait_for(lambda: sum(committed(stack, log.topic)) == log.records, "the last commit")
         page = counted(running, log.records)
         checkpoints = int(page["streameval_checkpoints_total", frozenset()])

@@ -2,9 +2,12 @@
 
     make viewers                              ten viewers of a demo of its own
     make viewers ARGS="http://host:8080/ PID"   of a worker that runs
+    make viewers ARGS=--full                  of a worker that reads as fast as it can: its rate
 
 A worker works through one log on one core, so CPU time that pages take is taken from its rate. A
 viewer asks for what the page asks for, as often as the page does, and holds a stream of changes.
+With `--full` a worker reads a whole log on real Kafka and Redis, and the viewers have a process and
+a core of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import time
 from collections import Counter
 from html import unescape
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import aiohttp
 
@@ -96,10 +99,15 @@ async def turn(pid, address, settings, viewers):
     return share, sum((viewer.answers for viewer in watching), Counter())
 
 
-async def measure(address, pid):
+async def settings_of(address):
+    """What the page tells its script."""
     async with aiohttp.ClientSession() as session, session.get(address) as answer:
         found = re.search(r"data-settings='([^']*)'", await answer.text())
-    settings = json.loads(unescape(found[1]))
+    return json.loads(unescape(found[1]))
+
+
+async def measure(address, pid):
+    settings = await settings_of(address)
     shares = {0: [], VIEWERS: []}
     for _ in range(TURNS):
         for viewers, measured in shares.items():
@@ -109,6 +117,57 @@ async def measure(address, pid):
             print(f"{viewers:>3} viewers: {share:.1%} of a core {dict(answers) or ''}")
     cost = mean(shares[VIEWERS]) - mean(shares[0])
     print(f"{VIEWERS} viewers cost {cost:.2%} of a core, {cost / VIEWERS:.3%} each")
+
+
+async def watch(address):
+    """Watch until the process is ended."""
+    settings = await settings_of(address)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        viewers = [Viewer(session, address, settings) for _ in range(VIEWERS)]
+        await asyncio.gather(*(viewer.watch() for viewer in viewers))
+
+
+@contextlib.contextmanager
+def watching(worker):
+    """Ten viewers of a worker, in a process of their own."""
+    worker.wait_until_up()
+    command = [sys.executable, __file__, "--watch", f"http://127.0.0.1:{worker.port}/"]
+    with subprocess.Popen(command) as viewers:
+        try:
+            yield
+            if viewers.poll() is not None:
+                raise RuntimeError("the viewers ended")
+        finally:
+            viewers.terminate()
+
+
+def full_rate(impressions):
+    """The rate of a worker that reads a log, with viewers and without, in turns."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    import servers
+    from log import fill
+    from machine import cores
+    from measure import Stack, throughput
+    from workload import Shape, records
+
+    os.sched_setaffinity(0, {cores()[1]})
+    with servers.kafka() as kafka, servers.redis() as redis:
+        stack = Stack(kafka, redis)
+        log = fill(kafka.port, "watched", records(Shape(impressions, per_second=1_000)))
+        ratios, costs = [], []
+        for _ in range(TURNS):
+            alone = throughput(stack, log, "30s")
+            watched = throughput(stack, log, "30s", beside=watching)
+            ratios.append(watched.rate / alone.rate)
+            costs.append(watched.cpu_cost / alone.cpu_cost)
+            print(
+                f"{alone.rate:,.0f} events/s alone, {watched.rate:,.0f} with {VIEWERS} viewers;"
+                f" CPU an event {alone.cpu_cost * 1e6:.2f} and {watched.cpu_cost * 1e6:.2f} us",
+                flush=True,
+            )
+    print(
+        f"with {VIEWERS} viewers: {median(ratios):.3f} of the rate, {median(costs):.3f} of the CPU"
+    )
 
 
 def worker_at(address):
@@ -124,6 +183,12 @@ def worker_at(address):
 
 
 def main():
+    if sys.argv[1:2] == ["--full"]:
+        full_rate(int(sys.argv[2]) if len(sys.argv) > 2 else 3_000_000)
+        return
+    if sys.argv[1:2] == ["--watch"]:
+        asyncio.run(watch(sys.argv[2]))
+        return
     if len(sys.argv) == 3:
         asyncio.run(measure(sys.argv[1], int(sys.argv[2])))
         return
