@@ -88,9 +88,9 @@ SCORECARD_SECONDS: Final = 5.0
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
-# Figures take at most this share of the time (a tick gets rarer with many segments). While records
-# come that were appended within the last `NEWS_SECONDS`, somebody may wait for them, and a worker
-# that keeps up has time; one that catches up, or is idle, has other things to do.
+# Figures take at most this share of the time (a tick gets rarer with many segments). They may take
+# more for records that were appended within the last `NEWS_SECONDS`, and for the last ones of a
+# backlog: somebody may wait for them, and the worker has time.
 TICK_SHARE: Final = 0.05
 NEWS_SHARE: Final = 0.25
 NEWS_SECONDS: Final = 5.0
@@ -556,9 +556,7 @@ class Ingest:
 
     async def tick(self) -> None:
         """Compute the figures of all partitions anew (rarer where that takes long)."""
-        newest = max((each.flushed_last for each in self.partitions.values()), default=0)
-        news = newest > (time.time() - NEWS_SECONDS) * 1000
-        if not self._pace.begins(NEWS_SHARE if news else TICK_SHARE):
+        if not self._pace.begins(NEWS_SHARE if self._has_news() else TICK_SHARE):
             return
         began = time.monotonic()
         sums: Sums = {}
@@ -587,6 +585,12 @@ class Ingest:
             self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
         self.sums_to_share.packed(windows, time.time())
         self._pace.end()
+
+    def _has_news(self) -> bool:
+        """Whether figures lack records that are new, or all that there are."""
+        newest = max((each.flushed_last for each in self.partitions.values()), default=0)
+        behind = any(each.backlog for each in self.partitions.values())
+        return newest > (time.time() - NEWS_SECONDS) * 1000 or (newest > 0 and not behind)
 
     async def _delays(self, now: float) -> DelaysBySegment:
         """Return the delays of all partitions, which their nowcasts take so that sums add up."""
