@@ -127,7 +127,8 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    COSTS.update(node.workeroutput.get("costs", {}))
+    # A process that crashed has no output.
+    COSTS.update(getattr(node, "workeroutput", {}).get("costs", {}))
 
 
 def pytest_sessionfinish(session):

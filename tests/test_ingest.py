@@ -25,7 +25,7 @@ from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Fenced
 from streameval.worker import worker_loop as ingest_module
 from streameval.worker.assigned_partition import AssignedPartition, Limits
-from streameval.worker.worker_loop import POLL_RECORDS, Ingest
+from streameval.worker.worker_loop import NEWS_SHARE, POLL_RECORDS, TICK_SHARE, Ingest
 
 TS = 1_700_000_000_000
 A_WHILE = 120.0
@@ -609,5 +609,35 @@ def test_the_note_of_a_large_batch_goes_when_the_batch_is_committed(world):
         await asyncio.sleep(5)
         assert world.stored() == 20
         assert "streameval:{g:t:0}:unpacking" not in world.server.keys
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("news_seconds", "wanted"),
+    [
+        pytest.param(-1e10, [NEWS_SHARE, TICK_SHARE, TICK_SHARE], id="old records"),
+        pytest.param(5.0, [NEWS_SHARE, NEWS_SHARE, TICK_SHARE], id="new records"),
+    ],
+)
+def test_figures_may_take_more_time_for_records_that_they_lack(
+    world, monkeypatch, news_seconds, wanted
+):
+    """But not for old ones while a worker is behind: then reading comes first."""
+    monkeypatch.setattr(ingest_module, "NEWS_SECONDS", news_seconds)
+
+    async def scenario():
+        world.produce(10)
+        await world.start()
+        await asyncio.sleep(A_WHILE)
+        shares = []
+        monkeypatch.setattr(world.ingest._pace, "begins", shares.append)  # no turn begins
+        await world.ingest.tick()
+        with monkeypatch.context() as behind:
+            behind.setattr(AssignedPartition, "backlog", True)
+            await world.ingest.tick()
+        world.ingest.partitions[0].take_flushed()
+        await world.ingest.tick()
+        assert shares == wanted
 
     world.run(scenario)

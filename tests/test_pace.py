@@ -31,23 +31,15 @@ async def turn(paced, clock, work, others):
     paced.end()
 
 
-def test_a_turn_is_due_when_it_has_had_its_share(clock):
+@pytest.mark.parametrize(("share", "rest"), [(0.05, 2.0), (0.25, 0.4)])
+def test_a_turn_is_due_when_it_has_had_its_share(share, rest, clock):
     paced = pace.Pace()
-    assert paced.begins(0.05)
+    assert paced.begins(share)
     asyncio.run(turn(paced, clock, work=0.1, others=0))
-    clock[0] = 101.9
-    assert not paced.begins(0.05)
-    clock[0] = 102.1
-    assert paced.begins(0.05)
-
-
-def test_a_larger_share_is_due_sooner(clock):
-    paced = pace.Pace()
-    assert paced.begins(0.05)
-    asyncio.run(turn(paced, clock, work=0.1, others=0))
-    clock[0] = 100.5
-    assert not paced.begins(0.05)
-    assert paced.begins(0.25)
+    clock[0] = 100 + rest - 0.01
+    assert not paced.begins(share)
+    clock[0] = 100 + rest + 0.01
+    assert paced.begins(share)
 
 
 def test_what_others_do_at_its_pauses_is_not_its_time(clock):
