@@ -53,10 +53,11 @@ class FakeIngest:
                     continue
         return self.behaviour != "unflushed"
 
-    async def tick(self) -> None:
+    async def tick(self) -> bool:
         if self.behaviour == "bug in tick":
             raise ZeroDivisionError
         self.counters.commits += 1
+        return True
 
     def status(self) -> ServiceStatus:
         return ServiceStatus(
@@ -96,7 +97,7 @@ def main(port: int, behaviour: str, seconds: float) -> int:
         return FakeIngest(behaviour), FakeLease(behaviour), None
 
     held = float(os.environ.get("CONNECTION_SECONDS", "30"))
-    options = FrameOptions("fake", "127.0.0.1", port, 0.1, seconds, held)
+    options = FrameOptions("fake", "127.0.0.1", port, seconds, held)
     try:
         return run(options, build)
     except StreamevalError as error:

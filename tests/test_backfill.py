@@ -247,7 +247,7 @@ def test_blocks_of_the_topic_answer_as_a_prometheus_that_scraped_the_worker(tmp_
             for burst in range(3):
                 produce(kafka.port, topic, some_events(burst))
                 wait_until_read(redis.url, topic, read_log(kafka.port, topic, 2)[1])
-                pauses.append(settled(server))
+                pauses.append(settled(server, 180 * (burst + 1)))
             live = [ask(server, moment) for moment in pauses]
         (tmp_path / "streameval.yaml").write_bytes(worker.config.read_bytes())
     begin = pauses[0] // 1000 * 1000
@@ -284,8 +284,8 @@ def some_events(burst):
             yield user.encode(), json.dumps(click | {"item_id": f"i{1 + number % 2}"}).encode()
 
 
-def settled(server):
-    """A whole second at which figures have stayed the same over three scrapes."""
+def settled(server, impressions):
+    """A whole second at which figures of so many have stayed the same over three scrapes."""
     seen = []
 
     def same():
@@ -299,7 +299,8 @@ def settled(server):
             seen[:] = []
         if not seen or seen[-1][0] < now:
             seen.append((now, figures))
-        return len(seen) > 3 and figures
+        live = sum(value for (_, labels), value in figures.items() if ("basis", "live") in labels)
+        return len(seen) > 3 and live == impressions
 
-    wait_for(same, 30, "the figures stand still")
+    wait_for(same, 60, "the figures stand still")
     return seen[-2][0]

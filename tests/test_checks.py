@@ -37,8 +37,9 @@ from streameval.checks.evidence import gather
 from streameval.checks.registry import CHECKS
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent
-from streameval.core.figures import figures, merge
+from streameval.core.figures import figures
 from streameval.core.metrics import RANKING, Scorer
+from streameval.core.sums import merge
 
 # For one check by itself.
 ALONE = {check.name: {"severity": "off"} for check in CHECKS}

@@ -20,9 +20,10 @@ from test_experiment_words import a_card, a_row, open_clicks
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive
 from streameval.core.delays import delay_edges
-from streameval.core.figures import BASES, Figures, SegmentSums, figures, merge
+from streameval.core.figures import BASES, Figures, figures
 from streameval.core.list_shapes import slots_of
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.core.sums import BasisSums, merge
 from streameval.web.exposition import Exposition, page, registry
 from streameval.web.status import (
     BUCKETS,
@@ -73,28 +74,31 @@ def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]
     kinds = len(definition.kinds)
     columns = 1 + len(RANKING) * len(definition.ks)
 
-    def of_segment() -> SegmentSums:
-        impressions = chance.integers(1, 50, CLUSTERS)
+    size = (len(segments), CLUSTERS)
+
+    def of_basis() -> BasisSums:
+        impressions = chance.integers(1, 50, size)
         slates = chance.integers(0, impressions + 1)
-        positives = chance.integers(0, impressions + 1, (kinds, CLUSTERS))
-        scores = chance.integers(0, slates * NANO + 1, (columns, CLUSTERS))
+        positives = chance.integers(0, impressions + 1, (kinds, *size))
+        scores = chance.integers(0, slates * NANO + 1, (columns, *size))
         scores[0] = chance.integers(0, slates + 1)
-        mature = int(chance.integers(0, impressions.sum() + 1))
-        means, squares = chance.random(kinds).tolist(), chance.random(kinds).tolist()
-        users = int(chance.integers(2, 5_000))
-        of_users = np.ones((1, CLUSTERS), np.int64)
-        lists = chance.integers(0, slates + 1, (7, CLUSTERS))
-        latencies = chance.integers(0, slates + 1, (2, CLUSTERS))
-        by_cluster = np.vstack((impressions, slates, positives, scores, of_users, lists, latencies))
-        plain = {"ranks": chance.integers(1, 100, slots_of(kinds))}
-        effective = come * np.vstack([impressions] * kinds + [slates] * (kinds + 1))
-        clusters = np.arange(CLUSTERS)
-        return SegmentSums(users, means, squares, clusters, by_cluster, plain, effective, mature)
+        rows = [impressions, slates, *positives, *scores, np.ones(size, np.int64)]
+        rows += [*chance.integers(0, slates + 1, (7 + 2, *size))]
+        return BasisSums(
+            names=segments,
+            users=chance.integers(2, 5_000, len(segments)),
+            rate_means=chance.random((kinds, len(segments))),
+            rate_squares=chance.random((kinds, len(segments))),
+            keys=np.arange(len(segments) * CLUSTERS),
+            by_cluster=np.array(rows).reshape(len(rows), -1),
+            plain={"ranks": chance.integers(1, 100, (slots_of(kinds), len(segments)))},
+            effective=come
+            * np.array([impressions] * kinds + [slates] * (kinds + 1)).reshape(2 * kinds + 1, -1),
+            mature_impressions=chance.integers(0, impressions.sum(axis=1) + 1),
+        )
 
     return {
-        (index, basis): {segment: of_segment() for segment in segments}
-        for index in range(len(definition.windows))
-        for basis in BASES
+        (index, basis): of_basis() for index in range(len(definition.windows)) for basis in BASES
     }
 
 

@@ -105,6 +105,7 @@ class World:
             "batch_events": 50_000,
             "batch_users": 1_500,
             "batch_interval": 1_000,
+            "tick": 0,
             "checkpoint_interval": 30_000,
             "start_from": "earliest",
             "read_memory": 1 << 28,
@@ -639,5 +640,40 @@ def test_figures_may_take_more_time_for_records_that_they_lack(
         world.ingest.partitions[0].take_flushed()
         await world.ingest.tick()
         assert shares == wanted
+
+    world.run(scenario)
+
+
+def test_figures_hold_what_was_applied_though_its_batch_is_not_due(world):
+    async def scenario():
+        await world.start(batch_interval=1_000_000)
+        world.produce(10)
+        await asyncio.sleep(5)
+        assert not world.stored()
+        await world.ingest.tick()
+        live = [row for row in world.ingest.status().figures.rates if row["basis"] == "live"]
+        assert {row["impressions"] for row in live} == {10}
+        await asyncio.sleep(5)
+        assert world.stored() == 10, "a flush is part of a commit"
+
+    world.run(scenario)
+
+
+def test_a_tick_begins_no_commit_of_a_partition_that_went_meanwhile(world):
+    """It may go at a pause of the tick, half flushed, and come back as another object."""
+
+    async def scenario():
+        await world.start(batch_interval=1_000_000)
+        world.produce(10)
+        await asyncio.sleep(5)
+        gone = world.ingest.partitions[0]
+        assert gone.uncommitted
+        world.ingest._begin_restore(0, 0.0)
+        assert not world.ingest._begin_commit(gone)
+        await asyncio.sleep(5)
+        await world.ingest.tick()
+        await asyncio.sleep(5)
+        assert world.stored() == 10
+        assert world.ingest.counters.fences == 0
 
     world.run(scenario)

@@ -48,3 +48,13 @@ def test_what_others_do_at_its_pauses_is_not_its_time(clock):
     asyncio.run(turn(paced, clock, work=0.1, others=1.95))
     assert clock[0] == pytest.approx(102.05)
     assert paced.begins(0.05)
+
+
+def test_turns_begin_the_given_seconds_apart_however_short(clock):
+    paced = pace.Pace(1.0)
+    assert paced.begins(0.05)
+    asyncio.run(turn(paced, clock, work=0.01, others=0))
+    clock[0] = 100.99
+    assert not paced.begins(0.05)
+    clock[0] = 101.01
+    assert paced.begins(0.05)

@@ -148,9 +148,12 @@ def test_variants_stand_side_by_side_over_all_values_of_further_dimensions(run, 
     documents = page_server.Documents(tmp_path, dimensions=["variant", "surface"])
     heads = "[...document.querySelectorAll('#key-figures thead th')].map((one) => one.innerText)"
 
+    last = "#key-figures tbody tr:last-child"
+
     async def scenario(query):
         async with opened(tab, documents, query) as page:
-            return await page.evaluate(heads), await page.text("#key-figures tbody tr:last-child")
+            await page.wait_for(f"document.querySelector('{last}')?.innerText.startsWith('slates')")
+            return await page.evaluate(heads), await page.text(last)
 
     slates = {
         row["variant"]: f"{row['slates']:,}"

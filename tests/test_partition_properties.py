@@ -13,11 +13,12 @@ from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import nowcast, users
 from streameval.core.checkpoint import checkpoint, restore
-from streameval.core.figures import figures, merge
-from streameval.core.nowcast import added
+from streameval.core.figures import figures
+from streameval.core.nowcast import ArrivalCurves
 from streameval.core.oracle import nowcast as oracle_nowcast
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
+from streameval.core.sums import merge
 from streameval.core.windows import panes
 
 SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
@@ -253,8 +254,8 @@ def test_figures_of_partitions_with_disjoint_users_add_up(seed):
         home[event.user_id].apply([event])
     for partition in partitions:
         partition.flush()
-    delays = added(partition.delays(end) for partition in partitions)
-    found = figures(definition, merge(partition.sums(end, delays) for partition in partitions))
+    curves = ArrivalCurves(definition, [partition.delays(end) for partition in partitions])
+    found = figures(definition, merge(partition.sums(end, curves) for partition in partitions))
     expected = oracle(definition, events)
     for part in SECTIONS:
         assert_same_rows(part, getattr(found, part), expected[part])

@@ -17,10 +17,11 @@ from streameval.base.limits import ALL
 from streameval.core import nowcast
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
-from streameval.core.figures import ShownSegments, figures, merge
+from streameval.core.figures import ShownSegments, figures
 from streameval.core.oracle import nowcast as oracle_nowcast
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
+from streameval.core.sums import merge
 
 SEEDS = 60
 BOTH = ("variant", "surface")

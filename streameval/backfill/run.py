@@ -18,9 +18,11 @@ from streameval.backfill.logs import Log
 from streameval.backfill.work_folder import WorkFolder
 from streameval.core.definition import Definition
 from streameval.core.events import Event, EventDecoder
-from streameval.core.figures import Segment, ShownSegments, Sums, figures, merge
-from streameval.core.nowcast import added
+from streameval.core.figures import ShownSegments, figures
+from streameval.core.merged_segments import Segment
+from streameval.core.nowcast import ArrivalCurves
 from streameval.core.partition import Partition
+from streameval.core.sums import Sums, merge
 from streameval.web.openmetrics import figure_samples
 
 # A kill loses this much work, or twenty times what saving takes: at most 5 % go into saving.
@@ -147,19 +149,22 @@ def backfill(
                     seconds = work.save((index, kept, segments))
                     save_at = time.monotonic() + max(SAVE_SECONDS, SAVE_SHARE * seconds)
             if moment >= span.begin:
-                sums = _sums([each.partition for each in followers], moment, segments)
+                there = [each.partition for each in followers]
+                sums = _sums(definition, there, moment, segments)
                 work.add(moment, figure_samples(definition, figures(definition, sums), labels))
             advance(moment - times[max(index - 1, done)])
 
 
-def _sums(partitions: Sequence[Partition], moment: int, segments: ShownSegments) -> Sums:
+def _sums(
+    definition: Definition, partitions: Sequence[Partition], moment: int, segments: ShownSegments
+) -> Sums:
     """Return the sums of all partitions at T, as a worker with all of them has them."""
-    delays = added(partition.delays(moment) for partition in partitions)
+    curves = ArrivalCurves(definition, (partition.delays(moment) for partition in partitions))
     sums: Sums = {}
     present: set[Segment] = set()
     for partition in partitions:
-        found = partition.sums(moment, delays)
-        present.update(*found.values())
+        found = partition.sums(moment, curves)
+        present.update(*(each.names for each in found.values()))
         sums = merge((sums, found), segments)
     segments.keep(present)
     return sums

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     State: TypeAlias = tuple[int, list[tuple[Partition, int]], ShownSegments]
     """The index of the time under way, partitions with their next records, and shown segments."""
 
+# Raise it where objects that a partition is made of change: a folder holds them as they are.
+FORMAT: Final = 2
+
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS request (text TEXT);
 CREATE TABLE IF NOT EXISTS family (number INTEGER PRIMARY KEY, name TEXT UNIQUE, help TEXT);
@@ -87,7 +90,7 @@ class WorkFolder:
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"{self._folder} cannot be used: {error}") from error
 
-    def agree(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def agree(self, request: dict[str, Any]) -> Mapping[str, Any]:
         """Return the request that the folder was made for; `extents` are those of its beginning.
 
         Raises `InputError` where the other keys differ.
@@ -95,12 +98,12 @@ class WorkFolder:
         found = self._database.execute("SELECT text FROM request").fetchone()
         if found is None:
             with self._database:
-                text = json.dumps(request)
+                text = json.dumps(request | {"format": FORMAT})
                 self._database.execute("INSERT INTO request VALUES (?)", [text])
             return request
         before: dict[str, Any] = json.loads(found[0])
-        plain: dict[str, Any] = json.loads(json.dumps(request))
-        changed = [key for key in plain if key != "extents" and plain[key] != before[key]]
+        plain: dict[str, Any] = json.loads(json.dumps(request)) | {"format": FORMAT}
+        changed = [key for key in plain if key != "extents" and plain[key] != before.get(key)]
         if changed:
             raise InputError(
                 f"{self._folder} was begun with other {', '.join(changed)}: delete it, or name"

@@ -347,7 +347,7 @@ class Settings(BaseSettings):
         30_000, description="Time between checkpoints; a restart reads that much again."
     )
     tick: Annotated[int, Duration("100ms", "1m")] = Field(
-        1_000, description="Time between two computations of the figures."
+        1_000, description="Least time between two ticks: each commits and computes the figures."
     )
     shutdown_deadline: Annotated[int, Duration("1s", "15s")] = Field(
         12_000, description="Longest time that a worker takes to stop, also while servers are down."

@@ -7,8 +7,9 @@ and checkpoints hold segments alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from streameval.base.arrays import Ints
 from streameval.base.limits import ALL, CLUSTERS, OTHER
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import runs, starts
+from streameval.core.windows.tables import runs
 
 Segment = tuple[str, ...]
 
@@ -57,70 +58,113 @@ def _merged(segment: Segment, whole: Sequence[bool]) -> Segment:
     return tuple(ALL if each else value for value, each in zip(segment, whole, strict=True))
 
 
-class Merge:
-    """The way from segments to the totals over the same dimensions.
+class WithTotals:
+    """The segments and all their totals, numbered: first the segments, then each choice of totals.
 
-    `names` has the totals by number.
+    A choice says which dimensions are `__all__`. `names` are by number, and `firsts` has the number
+    at which the segments and each choice begin. Arrays of two dimensions have a row for a choice.
     """
 
-    def __init__(self, cells: Cells, segments: Sequence[Segment], whole: Sequence[bool]) -> None:
-        totals = [_merged(segment, whole) for segment in segments]
-        index = {name: number for number, name in enumerate(dict.fromkeys(totals))}
-        self.names = list(index)
-        self._numbers = np.array([index[name] for name in totals], np.int64)
-        self._heads = self._heads_of(cells)
+    def __init__(self, cells: Cells, segments: Sequence[Segment]) -> None:
+        self.names = list(segments)
+        self.firsts = [0]
+        self._of_cell, _ = cells.arrays()
+        choices = _choices(len(segments[0]) if segments else 0)
+        self._totals = np.zeros((len(choices), len(segments)), np.int64)
+        self._heads = np.zeros((len(choices), len(cells)), np.int32)
+        for row, whole in enumerate(choices):
+            totals = [_merged(segment, whole) for segment in segments]
+            index = {name: number for number, name in enumerate(dict.fromkeys(totals))}
+            of_segment = np.array([index[name] for name in totals], np.int64)
+            self.firsts.append(len(self.names))
+            self._totals[row] = of_segment + len(self.names)
+            self._heads[row] = _heads(cells, of_segment)
+            self.names += index
 
-    def number(self, segments: Ints) -> Ints:
-        """Return the numbers of the totals that segments count in."""
-        found: Ints = self._numbers[segments]
-        return found
+    def numbers(self, segments: Ints) -> Ints:
+        """Return the numbers that segments count in, int64 (1 + choices, segments)."""
+        return np.concatenate((segments[np.newaxis], self._totals[:, segments]))
 
-    def users(self, cells: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], Ints]:
-        """Return a cell for each user and total that `cells` belong to, and the index of each's.
+    def users(self, cells: npt.NDArray[np.intp]) -> Iterator[Users]:
+        """Yield the users whom `cells` belong to: those of segments, then those of each choice.
 
-        The cells stand in the order in which the users came.
+        One choice at a time, because users take memory.
         """
-        heads = self._heads[cells]
-        held = np.zeros(len(self._heads), np.bool_)
-        held[heads] = True
-        return np.flatnonzero(held), np.cumsum(held)[heads] - 1
+        yield Users(self._of_cell[cells], cells, None)
+        for totals, heads in zip(self._totals, self._heads, strict=True):
+            held = np.zeros(len(heads), np.bool_)
+            held[heads[cells]] = True
+            firsts = np.flatnonzero(held)
+            index = (np.cumsum(held) - 1)[heads[cells]]
+            yield Users(totals[self._of_cell[firsts]], firsts, index)
 
-    def clusters(self, there: Ints) -> Clusters:
-        """Return the way from keys (segment * 256 + cluster) to the keys of totals."""
-        return Clusters(self.number(there // CLUSTERS) * CLUSTERS + there % CLUSTERS)
+    def keys(self, own: Ints) -> tuple[Ints, Grouping]:
+        """Return all keys that `own` keys (segment * 256 + cluster) count in, and the way there.
 
-    def _heads_of(self, cells: Cells) -> npt.NDArray[np.intp]:
-        """Return by cell the first one of the same user and total."""
-        of_cell, _ = cells.arrays()
-        totals = self._numbers[of_cell].astype(np.min_scalar_type(len(self.names)))
-        firsts = cells.firsts()
-        order = np.argsort(totals, kind="stable")
-        heads = np.empty(len(order), np.intp)
-        first_here = np.empty(len(order), np.intp)
-        for run in runs(totals[order]):
-            mine = order[run]
-            # Of several cells of one user the last one assigned, which is the first one, stays.
-            first_here[firsts[mine[::-1]]] = mine[::-1]
-            heads[mine] = first_here[firsts[mine]]
-        return heads
+        They are the number of a segment or total * 256 + cluster, rising.
+        """
+        keys = self._totals[:, own // CLUSTERS] * CLUSTERS + own % CLUSTERS
+        totals, into = np.unique(keys.ravel(), return_inverse=True)
+        there = np.concatenate((own, totals))
+        return there, Grouping(into.reshape(keys.shape) + len(own), len(there))
 
 
-class Clusters:
-    """Sums by (segment, cluster) added up to sums of totals; `there` are their keys, rising."""
+class Users(NamedTuple):
+    """Users of segments, or of one choice of totals: of each the number, and its first cell.
 
-    def __init__(self, keys: Ints) -> None:
-        self._order = np.argsort(keys, kind="stable")
-        ordered = keys[self._order]
-        self._begins = starts(ordered)
-        self.there: Ints = ordered[self._begins]
+    Those of a segment or total stand in the order in which they came. `of_cell` has the user of
+    each of the cells that they were made of; None: each cell is a user.
+    """
 
-    def added(self, sums: Ints) -> Ints:
-        """Return sums whose last axis goes by key as sums of the totals."""
-        found: Ints = np.add.reduceat(sums[..., self._order], self._begins, axis=-1)
+    numbers: Ints
+    cells: npt.NDArray[np.intp]
+    of_cell: Ints | None
+
+    def sums(self, values: Ints) -> Ints:
+        """Return sums by user of values whose last axis goes by cell."""
+        if self.of_cell is None:
+            return values
+        found = np.zeros((*values.shape[:-1], len(self.cells)), np.int64)
+        for at in np.ndindex(values.shape[:-1]):
+            # `add.at` is several times faster where index and values have one dimension.
+            np.add.at(found[at], self.of_cell, values[at])
         return found
 
 
-def merges_of(cells: Cells, segments: Sequence[Segment]) -> list[Merge]:
-    """Return the merges for all totals; `segments` are the names by number of a segment."""
-    dimensions = len(segments[0]) if segments else 0
-    return [Merge(cells, segments, whole) for whole in _choices(dimensions)]
+class Grouping:
+    """Adds up sums of segments to those of their totals, and returns both: `size` in all.
+
+    `totals` (choices, numbers) has the index of each one's total.
+    """
+
+    def __init__(self, totals: Ints, size: int) -> None:
+        self._totals, self._size = totals, size
+
+    def sums(self, values: Ints) -> Ints:
+        """Return sums of segments, along the last axis, and after them those of the totals."""
+        choices, count = self._totals.shape
+        if not choices:
+            return values
+        found = np.zeros((*values.shape[:-1], self._size), np.int64)
+        found[..., :count] = values
+        for at in np.ndindex(values.shape[:-1]):
+            for totals in self._totals:
+                np.add.at(found[at], totals, values[at])
+        return found
+
+
+def _heads(cells: Cells, totals_of_segments: Ints) -> npt.NDArray[np.intp]:
+    """Return by cell the first one of the same user and total."""
+    of_cell, _ = cells.arrays()
+    totals = totals_of_segments[of_cell]
+    totals = totals.astype(np.min_scalar_type(int(totals.max(initial=0))))
+    firsts = cells.firsts()
+    order = np.argsort(totals, kind="stable")
+    heads = np.empty(len(order), np.intp)
+    first_here = np.empty(len(order), np.intp)
+    for run in runs(totals[order]):
+        mine = order[run]
+        # In reverse: the first cell of a user is assigned last, and stays.
+        first_here[firsts[mine[::-1]]] = mine[::-1]
+        heads[mine] = first_here[firsts[mine]]
+    return heads

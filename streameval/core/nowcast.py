@@ -27,8 +27,7 @@ from streameval.base.limits import (
 )
 from streameval.core.definition import Definition
 from streameval.core.delays import ArrivalCurve, delay_edges
-from streameval.core.merged_segments import Clusters, totals_of
-from streameval.core.windows.aggregate import Active
+from streameval.core.merged_segments import Grouping, totals_of
 from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.delays import Delays
 from streameval.core.windows.panes import Windows, WindowState
@@ -55,30 +54,43 @@ def added(many: Iterable[DelaysBySegment]) -> dict[tuple[str, ...], Ints]:
 
 
 class ArrivalCurves:
-    """F by segment and group of slots: the kinds by index, and last the slates."""
+    """F by segment or total and group of slots: the kinds by index, and last the slates.
 
-    def __init__(self, definition: Definition, delays: DelaysBySegment) -> None:
+    `many` are the delays of partitions: their nowcasts add up where all take the same curves.
+    """
+
+    def __init__(self, definition: Definition, many: Iterable[DelaysBySegment]) -> None:
+        delays = added(many)
         self._edges = delay_edges(definition.attribution_window)
         self.groups = len(definition.kinds) + 1
-        totals = added(
-            {total: counts} for segment, counts in delays.items() for total in totals_of(segment)
+        self._delays = added(
+            {name: counts}
+            for segment, counts in delays.items()
+            for name in (segment, *totals_of(segment))
         )
-        own = {**delays, **totals}
-        self._delays = {segment: self._grouped(counts) for segment, counts in own.items()}
         everywhere = sum(delays.values(), np.zeros(self.groups * DELAY_BUCKETS, np.int64))
-        self._everywhere = [self._curve(counts, MIN_DELAYS) for counts in self._grouped(everywhere)]
+        self._everywhere = self._curves(everywhere, MIN_DELAYS)
+        self._known: dict[tuple[str, ...], list[ArrivalCurve | None]] = {}
 
-    def of(self, segment: tuple[str, ...], group: int) -> ArrivalCurve | None:
-        """Return the segment's own curve, else the one of all segments; None: too few delays."""
-        own = self._delays.get(segment)
-        curve = None if own is None else self._curve(own[group], MIN_SEGMENT_DELAYS)
-        return curve or self._everywhere[group]
+    def of(self, segment: tuple[str, ...]) -> list[ArrivalCurve | None]:
+        """Return the curves by group: its own, else those of all segments.
 
-    def _grouped(self, counts: Ints) -> Ints:
-        return counts.reshape(self.groups, DELAY_BUCKETS)
+        None stands where there are too few delays.
+        """
+        found = self._known.get(segment)
+        if found is None:
+            found, own = self._everywhere, self._delays.get(segment)
+            if own is not None:
+                mine = self._curves(own, MIN_SEGMENT_DELAYS)
+                found = [one or other for one, other in zip(mine, found, strict=True)]
+            self._known[segment] = found
+        return found
 
-    def _curve(self, counts: Ints, least: int) -> ArrivalCurve | None:
-        return None if counts.sum() < least else ArrivalCurve(self._edges, counts.tolist())
+    def _curves(self, counts: Ints, least: int) -> list[ArrivalCurve | None]:
+        return [
+            None if group.sum() < least else ArrivalCurve(self._edges, group.tolist())
+            for group in counts.reshape(self.groups, DELAY_BUCKETS)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +104,11 @@ class YoungPanes:
 
     moments: list[int]
     counts: Ints
+    _missing: dict[ArrivalCurve | None, Sequence[int]]
 
     @classmethod
-    def of(cls, windows: Windows, state: WindowState, active: Active) -> Self:
-        """Return the young panes of a window."""
+    def of(cls, windows: Windows, state: WindowState, own: Ints, by_own: Grouping) -> Self:
+        """Return the young panes of a window; `own` and `by_own` are as in `Reading`."""
         assert windows.reading_time is not None, "the windows were read"
         now = windows.reading_time + 1
         slide = state.window.slide
@@ -106,11 +119,12 @@ class YoungPanes:
             moments[-1] = max(0, now - numbers.stop * slide)
         panes = [(n - first, pane.tables[0]) for n, pane in state.panes.items() if n in numbers]
         tables = [(index, table) for index, found in panes for table in found]
-        shape = (len(numbers), len(active.there))
+        shape = (len(numbers), len(own))
         counts = np.zeros((2, *shape), np.int64)
+        missing: dict[ArrivalCurve | None, Sequence[int]] = {None: [0] * len(numbers)}
         if not tables or not counts.size:
-            return cls(moments, counts)
-        column = _columns(windows, active)
+            return cls(moments, by_own.sums(counts), missing)
+        column = _columns(windows, own)
         sizes = [len(table.keys) for _, table in tables]
         rows = np.repeat([index for index, _ in tables], sizes) * shape[1]
         rows += column[np.concatenate([table.keys for _, table in tables])]
@@ -119,43 +133,39 @@ class YoungPanes:
             # Float sums of integers are exact below 2**53, and bincount is the fast one.
             sums = np.bincount(rows, weights=values, minlength=shape[0] * shape[1])
             counts[counted] = sums.astype(np.int64).reshape(shape)
-        return cls(moments, counts)
+        return cls(moments, by_own.sums(counts), missing)
 
-    def merged(self, clusters: Clusters) -> YoungPanes:
-        """Return the counts of totals."""
-        return YoungPanes(self.moments, clusters.added(self.counts))
-
-    def effective(
-        self, curves: ArrivalCurves, segment: tuple[str, ...], part: slice, live: Ints
-    ) -> Ints:
+    def effective(self, curves: Sequence[ArrivalCurve | None], part: slice, live: Ints) -> Ints:
         """Return the rows of effective counts of one segment, int64 (rows, n).
 
-        `part` of the keys belongs to it; `live`, int64 (2, n), are impressions and slates of all
-        live panes.
+        `part` of the keys belongs to it, and `curves` by group; `live`, int64 (2, n), are
+        impressions and slates of all live panes.
         """
-        groups = curves.groups
-        missing = [self._missing(curves.of(segment, group)) for group in range(groups)]
-        rows = [(0, group) for group in range(groups - 1)] + [(1, group) for group in range(groups)]
-        found = np.zeros((len(rows), live.shape[1]), np.int64)
-        for row, (counted, group) in enumerate(rows):
-            to_come = missing[group]
-            if to_come is not None:
-                found[row] = MICRO * live[counted] - to_come @ self.counts[counted][:, part]
+        for curve in curves:
+            if curve is not None and curve not in self._missing:
+                self._missing[curve] = curve.missing(self.moments)
+        # The share still to come, 10**-6, by group and pane.
+        to_come = np.array([self._missing[curve] for curve in curves], np.int64)
+        impressions, slates = self.counts[:, :, part]
+        found = np.concatenate(
+            (
+                MICRO * live[0] - to_come[:-1] @ impressions,
+                MICRO * live[1] - to_come @ slates,
+            )
+        )
+        known = np.array([curve is not None for curve in curves])
+        found[~np.concatenate((known[:-1], known))] = 0
         return found
 
-    def _missing(self, curve: ArrivalCurve | None) -> Ints | None:
-        """Return the share still to come by pane, int64 (panes,), in 10**-6."""
-        return None if curve is None else np.array(curve.missing(self.moments), np.int64)
 
-
-def _columns(windows: Windows, active: Active) -> Ints:
-    """Return the index in `active.there` by cell.
+def _columns(windows: Windows, keys: Ints) -> Ints:
+    """Return the index in `keys` by cell.
 
     A cell that is not there has only rows that cancel within each pane, so any index will do.
     """
     of_cell, cluster_of_cell = windows.cells.arrays()
-    keys = of_cell * CLUSTERS + cluster_of_cell
-    columns = np.zeros(int(max(keys.max(), active.there[-1])) + 1, np.int64)
-    columns[active.there] = np.arange(len(active.there))
-    found: Ints = columns[keys]
+    of_cells = of_cell * CLUSTERS + cluster_of_cell
+    columns = np.zeros(int(max(of_cells.max(), keys[-1])) + 1, np.int64)
+    columns[keys] = np.arange(len(keys))
+    found: Ints = columns[of_cells]
     return found

@@ -23,15 +23,16 @@ from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
 from streameval.core.experiments.sums import ExperimentSums
-from streameval.core.figures import Sums, document, sums_of
+from streameval.core.figures import document
 from streameval.core.final_slates import FinalConsumer
 from streameval.core.ledger import Ledger, SegmentChanges, UserDelta
 from streameval.core.marks import NEVER
-from streameval.core.nowcast import ArrivalCurves, DelaysBySegment, delays_of
+from streameval.core.nowcast import ArrivalCurves, delays_of
 from streameval.core.open_slates import OpenSlates
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.segments import Segments
 from streameval.core.slate import Slate
+from streameval.core.sums import Sums, SumsReader
 from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.panes import Windows
 from streameval.core.windows.tables import TimedTable
@@ -80,6 +81,7 @@ class Partition:
         self.slates.keep_finalized = keep_outcomes or bool(self.finals)
         self.attribution = Attribution(definition, self.slates, self.ledger)
         self.windows = Windows(definition, self.ledger.cells, aggregates, journal=journal)
+        self._sums = SumsReader(self.windows, self.segments.values)
         self.rejected = dict.fromkeys(REASONS, 0)
         self.chunks: list[Any] = []
         self._booked: list[list[TimedTable]] = []
@@ -143,17 +145,17 @@ class Partition:
             return {}
         return delays_of(self.windows, self.segments.values)
 
-    def sums(self, reading_time: int | None = None, delays: DelaysBySegment | None = None) -> Sums:
+    def sums(self, reading_time: int | None = None, curves: ArrivalCurves | None = None) -> Sums:
         """Return the windows at T = max(watermark, `reading_time`, every T before); flush first.
 
-        Sums of partitions add up where all took the same `delays`, those of all of them together;
+        Sums of partitions add up where all took the same `curves`, those of all of them together;
         without, they are those of this partition.
         """
         if not self._read(reading_time):
             return {}
-        if delays is None:
-            delays = self.delays(reading_time)
-        return sums_of(self.windows, self.segments.values, ArrivalCurves(self.definition, delays))
+        if curves is None:
+            curves = ArrivalCurves(self.definition, [self.delays(reading_time)])
+        return self._sums.read(curves)
 
     def _read(self, reading_time: int | None) -> bool:
         """Move the windows to T; False before the first event."""

@@ -1,14 +1,13 @@
 """Sums of a partition as bytes, for workers that add up all partitions.
 
-They hold what `figures.merge` needs, so that a reader gets the sums of the owner to the
-bit: integers in the smallest type that holds them, floats as they are. A basis has one table over
-all segments and clusters, because many small arrays pack badly.
+They hold what `sums.merge` needs, so that a reader gets the sums of the owner to the bit. Integers
+have the smallest type that holds them, floats are as they are. A basis has one table over all
+segments and clusters, because many small arrays pack badly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, Final
 
@@ -17,9 +16,9 @@ import msgspec
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import MAX_SHARED_SUMS
-from streameval.core.figures import Segment, SegmentSums, Sums
-from streameval.core.merged_segments import beyond_bound, is_total, with_totals
+from streameval.base.limits import CLUSTERS, MAX_SHARED_SUMS
+from streameval.core.merged_segments import Segment, beyond_bound, is_total, with_totals
+from streameval.core.sums import BasisSums, Sums, merged
 
 # Higher levels take twice the time for a tenth of the size.
 _LEVEL: Final = 1
@@ -41,13 +40,13 @@ class PackedBasis(msgspec.Struct, array_like=True):
     """The sums of one basis: parallel lists by segment, and tables over all of them.
 
     A segment has `widths` neighbouring columns in the tables by cluster, and one in those of
-    `plain`.
+    `plain`. Rates are float64, by kind.
     """
 
     segments: list[tuple[str, ...]]
     users: list[int]
-    rate_means: list[list[float]]
-    rate_squares: list[list[float]]
+    rate_means: list[bytes]
+    rate_squares: list[bytes]
     mature_impressions: list[int]
     widths: list[int]
     clusters: PackedTable
@@ -66,12 +65,12 @@ class SharedSums(msgspec.Struct):
     time: int | None
     watermark: int | None
     events: dict[str, Any]
-    bases: dict[str, PackedBasis]
+    tables: dict[str, PackedBasis]
     left_out: int = 0
 
     def sums(self, window: int) -> Sums:
         """Return the sums under the index of their window."""
-        return {(window, basis): _unpacked(found) for basis, found in self.bases.items()}
+        return {(window, basis): _unpacked(found) for basis, found in self.tables.items()}
 
 
 def share(
@@ -82,14 +81,13 @@ def share(
     Where there are more than `MAX_SHARED_SUMS`, the segments with the fewest impressions become
     `__other__`.
     """
-    bases, left_out = {}, 0
-    for (index, basis), segments in sums.items():
+    tables, left_out = {}, 0
+    for (index, basis), found in sums.items():
         if index == window:
-            kept = _bounded(segments)
-            gone = sum(not is_total(each) for each in segments.keys() - kept.keys())
+            kept, gone = _bounded(found)
             left_out = max(left_out, gone)
-            bases[basis] = _packed(kept)
-    return SharedSums(time, watermark, events, bases, left_out)
+            tables[basis] = _packed(kept)
+    return SharedSums(time, watermark, events, tables, left_out)
 
 
 def pack(shared: SharedSums) -> bytes:
@@ -117,77 +115,62 @@ def busiest(impressions: Mapping[Segment, int], most: int) -> set[Segment]:
     return with_totals(named[:most]) | rest
 
 
-def impressions_of(found: SegmentSums) -> int:
-    """Return the impressions of a segment: the first row by cluster."""
-    return int(found.by_cluster[0].sum())
-
-
-def _bounded(segments: Mapping[Segment, SegmentSums]) -> Mapping[Segment, SegmentSums]:
-    sizes = {segment: found.by_cluster.size for segment, found in segments.items()}
-    if sum(sizes.values()) <= MAX_SHARED_SUMS:
-        return segments
-    order = sorted(segments, key=lambda each: (-impressions_of(segments[each]), each))
-    ends = accumulate(sizes[segment] for segment in order)
+def _bounded(found: BasisSums) -> tuple[BasisSums, int]:
+    """Return the sums that may be shared, and how many segments are part of `__other__` there."""
+    if found.by_cluster.size <= MAX_SHARED_SUMS:
+        return found, 0
+    impressions = dict(zip(found.names, found.impressions.tolist(), strict=True))
+    sizes = len(found.by_cluster) * _widths(found)
+    of_name = dict(zip(found.names, sizes.tolist(), strict=True))
+    order = sorted(found.names, key=lambda each: (-impressions[each], each))
+    ends = accumulate(of_name[name] for name in order)
     fitting = {each for each, end in zip(order, ends, strict=True) if end <= MAX_SHARED_SUMS}
-    kept: dict[Segment, SegmentSums] = {}
-    for segment in order:
-        name = segment if segment in fitting else beyond_bound(segment)
-        if name in kept:
-            kept[name].add(segments[segment])
-        else:
-            found = segments[segment]
-            means, squares = list(found.rate_means), list(found.rate_squares)
-            kept[name] = replace(found, rate_means=means, rate_squares=squares)
-    return kept
+    kept = merged([found], lambda name: name if name in fitting else beyond_bound(name))
+    gone = sum(not is_total(name) for name in {*found.names} - {*kept.names})
+    return kept, gone
 
 
-def _packed(segments: Mapping[Segment, SegmentSums]) -> PackedBasis:
-    found = list(segments.values())
+def _widths(sums: BasisSums) -> Ints:
+    """Return the number of clusters by name."""
+    return np.bincount(sums.keys // CLUSTERS, minlength=len(sums.names))
+
+
+def _packed(sums: BasisSums) -> PackedBasis:
     return PackedBasis(
-        segments=list(segments),
-        users=[each.users for each in found],
-        rate_means=[each.rate_means for each in found],
-        rate_squares=[each.rate_squares for each in found],
-        mature_impressions=[each.mature_impressions for each in found],
-        widths=[len(each.clusters) for each in found],
-        clusters=_table([each.clusters[np.newaxis] for each in found]),
-        by_cluster=_table([each.by_cluster for each in found]),
-        effective=_table([each.effective for each in found]),
-        plain={
-            name: _table([each.plain[name][:, np.newaxis] for each in found])
-            for name in (found[0].plain if found else ())
-        },
+        segments=sums.names,
+        users=sums.users.tolist(),
+        rate_means=[rates.tobytes() for rates in sums.rate_means],
+        rate_squares=[rates.tobytes() for rates in sums.rate_squares],
+        mature_impressions=sums.mature_impressions.tolist(),
+        widths=_widths(sums).tolist(),
+        clusters=_table(sums.keys[np.newaxis] % CLUSTERS),
+        by_cluster=_table(sums.by_cluster),
+        effective=_table(sums.effective),
+        plain={name: _table(counts) for name, counts in sums.plain.items()},
     )
 
 
-def _unpacked(basis: PackedBasis) -> dict[Segment, SegmentSums]:
-    ends = list(accumulate(basis.widths))[:-1]
-
-    def parts(table: PackedTable) -> list[Ints]:
-        return np.split(_array(table), ends, axis=1)
-
-    clusters, by_cluster = parts(basis.clusters), parts(basis.by_cluster)
-    effective = parts(basis.effective)
-    plain = {name: _array(table) for name, table in basis.plain.items()}
-    return {
-        segment: SegmentSums(
-            users=basis.users[index],
-            rate_means=basis.rate_means[index],
-            rate_squares=basis.rate_squares[index],
-            clusters=clusters[index][0],
-            by_cluster=by_cluster[index],
-            plain={name: counts[:, index] for name, counts in plain.items()},
-            effective=effective[index],
-            mature_impressions=basis.mature_impressions[index],
-        )
-        for index, segment in enumerate(basis.segments)
-    }
+def _unpacked(basis: PackedBasis) -> BasisSums:
+    count = len(basis.segments)
+    (clusters,) = _array(basis.clusters)
+    means, squares = (
+        np.array([np.frombuffer(one, np.float64) for one in rates])
+        for rates in (basis.rate_means, basis.rate_squares)
+    )
+    return BasisSums(
+        basis.segments,
+        np.array(basis.users, np.int64),
+        means,
+        squares,
+        np.repeat(np.arange(count), basis.widths) * CLUSTERS + clusters,
+        _array(basis.by_cluster),
+        {name: _array(table) for name, table in basis.plain.items()},
+        _array(basis.effective),
+        np.array(basis.mature_impressions, np.int64),
+    )
 
 
-def _table(parts: Sequence[Ints]) -> PackedTable:
-    if not parts:
-        return PackedTable(0, [])
-    whole = np.concatenate(parts, axis=1)
+def _table(whole: Ints) -> PackedTable:
     largest = np.maximum(whole, ~whole).max(axis=1, initial=0)
     types = np.searchsorted(_LIMITS, largest)
     rows = [

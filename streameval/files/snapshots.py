@@ -36,12 +36,14 @@ from streameval import __version__
 from streameval.base.errors import ConfigError, InputError, RefusedError, UnreachableError
 from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
-from streameval.core.figures import Sums, figures, merge
+from streameval.core.figures import figures
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.marks import NEVER
+from streameval.core.nowcast import ArrivalCurves
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.slate import SlateDetails
+from streameval.core.sums import Sums, merge
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import pseudonyms, schema_of, table
 from streameval.files.snapshot_folder import document, snapshots
@@ -252,8 +254,8 @@ async def _part(
     if stored.header is None:
         return _Part(facts, user_table, table(number, [], dimensions), None, None)
     state = restore(definition, stored.header, stored.chunks, keep_outcomes=True, at_watermark=True)
-    # Nowcasts of partitions add up only if all take the same delays: each document has its own.
-    sums = state.sums(delays={})
+    # Nowcasts of partitions add up only if all take the same curves: each document has its own.
+    sums = state.sums(curves=ArrivalCurves(definition, []))
     rows = list(_open_slates(state))
     facts |= {"watermark": state.watermark, "open_slates": len(rows)}
     return _Part(facts, user_table, table(number, rows, dimensions, name), sums, state.document())

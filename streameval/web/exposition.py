@@ -35,7 +35,8 @@ from prometheus_client.utils import floatToGoString
 
 from streameval.base.limits import MICRO
 from streameval.core.delays import delay_edges
-from streameval.core.figures import BASES, Figures, Row, Segment
+from streameval.core.figures import BASES, Figures, Row
+from streameval.core.merged_segments import Segment
 from streameval.core.metrics import (
     LIST_MEANS,
     RANKING,

@@ -20,7 +20,8 @@ import msgspec
 import numpy as np
 
 from streameval.base.limits import CLUSTERS, MAX_POINT_BYTES
-from streameval.core.figures import Row, Segment
+from streameval.core.figures import Row
+from streameval.core.merged_segments import Segment
 from streameval.core.metrics import LIST_MEANS, RATES, VALUE_MEANS
 from streameval.stats.intervals import Arm, interval, share_interval
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.experiments.metrics import metrics_of
-from streameval.core.figures import Figures, Row, Segment
-from streameval.core.merged_segments import by_generality
+from streameval.core.figures import Figures, Row
+from streameval.core.merged_segments import Segment, by_generality
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.experiments.words import (
     Scorecard,

@@ -17,7 +17,7 @@ from streameval.web.api import Api
 from streameval.web.static_files import STATIC
 from streameval.web.status import ServiceStatus
 
-# A tick that is this late (seconds) means a stuck loop: a batch takes one.
+# A description that is this old (seconds) means a stuck loop: it is made each second.
 STUCK_AFTER: Final = 30.0
 
 HEADERS: Final = {
@@ -61,7 +61,7 @@ class Pages:
         app.on_response_prepare.append(_harden)
 
     async def overview(self, _request: web.Request) -> web.Response:
-        """Show how the recommender does to a person; written once a tick, for all viewers."""
+        """Show how the recommender does to a person; written once for all viewers."""
         described_at = self._described.described_at
         if self._overview[0] != described_at:
             self._overview = described_at, overview.render(self._described.status, time.time())

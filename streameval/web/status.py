@@ -1,7 +1,7 @@
 """The running service's description of itself, for the web pages and the exposition.
 
-Plain data, no I/O. `Ingest` describes itself once a tick. Pages and scrapes read only the last
-description, so a scrape never waits for a batch and never sees half of one.
+Plain data, no I/O. `Ingest` describes itself each second or tick. Pages and scrapes read only the
+last description, so a scrape never waits for a batch and never sees half of one.
 
 There are two sorts of counts:
 
@@ -23,7 +23,8 @@ from streameval.core.definition import Definition
 from streameval.core.events import REASONS
 
 if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
-    from streameval.core.figures import Figures, Segment
+    from streameval.core.figures import Figures
+    from streameval.core.merged_segments import Segment
     from streameval.experiments.words import Scorecard
 
 Key = TypeVar("Key", bound=Hashable)
@@ -308,8 +309,8 @@ class IngestLike(Protocol):
         `deadline` is a `time.monotonic()` time. True when everything read is committed.
         """
 
-    async def tick(self) -> None:
-        """Compute the figures anew, once a `tick`."""
+    async def tick(self) -> bool:
+        """Compute the figures anew, where that is due; return whether it was."""
 
     def status(self) -> ServiceStatus:
         """Describe the worker now.

@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from streameval.base.errors import UnreachableError
 from streameval.core.definition import Definition
-from streameval.core.figures import Row, Segment, Sums, figures, merge
+from streameval.core.figures import Row, figures
 from streameval.core.fingerprint import fingerprint
-from streameval.core.merged_segments import beyond_bound
-from streameval.core.shared_sums import SharedSums, busiest, impressions_of, unpack
+from streameval.core.merged_segments import Segment, beyond_bound
+from streameval.core.shared_sums import SharedSums, busiest, unpack
+from streameval.core.sums import Sums, merge
 from streameval.web import history
 
 # Of a worker's time, all windows and bases together. With the shares of owners, charts and the
@@ -257,9 +258,8 @@ class WholeTopic:
         """
         impressions: Counter[Segment] = Counter()
         for sums in parts:
-            for segments in sums.values():
-                for segment, found in segments.items():
-                    impressions[segment] += impressions_of(found)
+            for found in sums.values():
+                impressions.update(dict(zip(found.names, found.impressions.tolist(), strict=True)))
         kept = busiest(impressions, self._definition.max_segments)
         return lambda segment: segment if segment in kept else beyond_bound(segment)
 

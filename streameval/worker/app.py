@@ -7,7 +7,8 @@ switched off (they reach a fraction of what `worker_loop` does). In the tree:
     └── App          boot strategy without Kafka
         ├── Site     our pages only, in a thread of its own: a scrape never waits for a batch
         ├── Ingesting    runs `Ingest`, which owns Kafka and Redis
-        └── timers   figures and status each `tick`; the leader's lease; what workers share
+        ├── ticking  figures and status
+        └── timers   the leader's lease; what workers share
 
 The steps of a stop, under one deadline (see `shutdown`):
 
@@ -71,6 +72,10 @@ GRACE: Final = 0.5
 # that tuples of ids need no collector, and later searches skip them. A search by the clock takes
 # newer objects, and every twelfth time all of them.
 COLLECT_SECONDS: Final = 5.0
+# How often a worker looks whether a tick is due: `Pace` decides. It adds so much to freshness.
+LOOK_SECONDS: Final = 0.1
+# How old the description may be where ticks are rare: it tells of partitions and of health too.
+DESCRIBE_SECONDS: Final = 1.0
 # How often workers share: the figures that somebody looks at are no older than that and a tick.
 SHARE_SECONDS: Final = 2.0
 COLLECT_ALL: Final = 12
@@ -85,7 +90,6 @@ class FrameOptions:
     name: str
     host: str
     port: int
-    tick_seconds: float = 1.0
     shutdown_seconds: float = 12.0
     connection_seconds: float = CONNECTION_SECONDS
 
@@ -127,7 +131,6 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         name=settings.group,
         host=settings.listen_host,
         port=settings.listen_port,
-        tick_seconds=settings.tick / 1000,
         shutdown_seconds=settings.shutdown_deadline / 1000,
     )
 
@@ -234,13 +237,20 @@ class Frame:
         self._shutdown.begin()
         self.request_stop("an error")
 
+    async def ticking(self) -> None:
+        """Tick for as long as the worker runs. A timer would make up for ticks that came late."""
+        while not self.stopping:
+            await self.tick()
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def tick(self) -> None:
         """Compute the figures and the description that pages and scrapes read until the next."""
         if self.stopping:
             return
         try:
-            await self.ingest.tick()
-            self.describe()
+            ticked = await self.ingest.tick()
+            if ticked or time.monotonic() >= self.described_at + DESCRIBE_SECONDS:
+                self.describe()
         except Exception as error:  # noqa: BLE001  a bug: it must end the worker, not one timer
             self.fail(error)
 
@@ -310,7 +320,7 @@ class _Boot(BootStrategy):
 
 
 class _App(faust.App):
-    """The application: our pages, the ingest service, four timers."""
+    """The application: our pages, the ingest service, ticks, three timers."""
 
     BootStrategy = _Boot
     logger = FAUST
@@ -324,7 +334,7 @@ class _App(faust.App):
             web_enabled=True,
             web_in_thread=True,
         )
-        self.timer(options.tick_seconds, name="tick")(frame.tick)
+        self.task(frame.ticking)
         self.timer(RENEW_SECONDS, name="lead")(frame.lead)
         self.timer(SHARE_SECONDS, name="share")(frame.share)
         self.timer(COLLECT_SECONDS, name="collect")(frame.collect)

@@ -268,9 +268,9 @@ class AssignedPartition:
         return deltas
 
     @property
-    def flushed_last(self) -> int:
-        """When the last record was appended that figures would newly hold (ms); 0 for none."""
-        return max((earliest for earliest, _ in self._flushed), default=0)
+    def newest(self) -> int:
+        """When the last record was appended that figures do not hold yet (ms); 0 for none."""
+        return max((earliest for earliest, _ in self._flushed + self._appended), default=0)
 
     def take_flushed(self) -> list[Appended]:
         """Return the records that figures hold since the last call."""

@@ -9,17 +9,18 @@ import time
 class Pace:
     """Says when repeated work is due again: the longer a turn took, the later.
 
-    A turn takes the time of the processor. What other tasks do at its pauses is not counted, nor is
-    time that the machine gave to other programs.
+    Turns begin at least `seconds` apart. A turn takes the time of the processor. What other tasks
+    do at its pauses is not counted, nor is time that the machine gave to other programs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
         self._began = self._spent = self._since = 0.0
 
     def begins(self, share: float) -> bool:
         """Begin a turn if one is due at this share of the clock's time (0 to 1); whether it is."""
         now = time.monotonic()
-        if now < self._began + self._spent / share:
+        if now < self._began + max(self._seconds, self._spent / share):
             return False
         self._began, self._spent, self._since = now, 0.0, time.thread_time()
         return True

@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 
 from streameval.base.retry import answer_within
 from streameval.core.definition import Definition
-from streameval.core.figures import Sums
 from streameval.core.fingerprint import fingerprint
 from streameval.core.shared_sums import pack, share
+from streameval.core.sums import Sums
 from streameval.store.stored_values import PackedSums
 from streameval.web.health import described
 from streameval.web.status import ServiceStatus
@@ -85,7 +85,7 @@ class SumsToShare:
 
     def take(self, partition: AssignedPartition, sums: Sums, windows: Sequence[str]) -> None:
         """Pack the sums of one partition."""
-        state, began = partition.state, time.monotonic()
+        state, began = partition.state, time.thread_time()
         for window in windows:
             shared = share(
                 sums, self._indexes[window], state.reading_time, state.watermark, state.events
@@ -97,7 +97,7 @@ class SumsToShare:
                 state.reading_time or 0,
                 pack(shared),
             )
-        self._seconds += time.monotonic() - began
+        self._seconds += time.thread_time() - began
 
     def packed(self, windows: Sequence[str], now: float) -> None:
         """Note that a tick has packed these windows of all partitions."""

@@ -35,9 +35,11 @@ from typing import TYPE_CHECKING, Any, Final
 from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.base.retry import answer_within
-from streameval.core.figures import Figures, Segment, ShownSegments, Sums, figures, merge
-from streameval.core.nowcast import DelaysBySegment, added
+from streameval.core.figures import Figures, ShownSegments, figures
+from streameval.core.merged_segments import Segment
+from streameval.core.nowcast import ArrivalCurves, DelaysBySegment
 from streameval.core.past_nowcasts import PastNowcasts
+from streameval.core.sums import Sums, merge
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.scorecards import ScorecardReader
@@ -90,9 +92,10 @@ REVOKE_SECONDS: Final = 8.0
 FENCE_SECONDS: Final = 3.0
 # Figures take at most this share of the time (a tick gets rarer with many segments). They may take
 # more for records that were appended within the last `NEWS_SECONDS`, and for the last ones of a
-# backlog: somebody may wait for them, and the worker has time.
+# backlog: somebody may wait for them, and the worker has time. A record waits for three to four
+# ticks' time then: less than 2 s while a tick takes half a second.
 TICK_SHARE: Final = 0.05
-NEWS_SHARE: Final = 0.25
+NEWS_SHARE: Final = 0.33
 NEWS_SECONDS: Final = 5.0
 
 
@@ -151,7 +154,7 @@ class Ingest:
         self._scorecards: Sequence[Scorecard] = ()
         self._segments = ShownSegments(self.definition.max_segments)
         self.sums_to_share = SumsToShare(self.definition)
-        self._pace = Pace()
+        self._pace = Pace(settings.tick / 1000)
         self._started_at = time.time()
 
     # ---------------------------------------------------------------------- run
@@ -282,8 +285,12 @@ class Ingest:
     # ------------------------------------------------------------------ commits
 
     def _begin_commit(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
-        """Make the commit and send it in the background; False while another is under way."""
-        if partition.number in self._commits:
+        """Make the commit and send it in the background.
+
+        False while another is under way, and for a partition that is no longer this worker's.
+        """
+        ours = self.partitions.get(partition.number) is partition
+        if partition.number in self._commits or not ours:
             return False
         steps = partition.make_commit(
             time.monotonic(), with_checkpoint=with_checkpoint
@@ -554,21 +561,26 @@ class Ingest:
 
     # -------------------------------------------------------------------- figures
 
-    async def tick(self) -> None:
-        """Compute the figures of all partitions anew (rarer where that takes long)."""
+    async def tick(self) -> bool:
+        """Compute the figures of all partitions anew where that is due; return whether it was."""
         if not self._pace.begins(NEWS_SHARE if self._has_news() else TICK_SHARE):
-            return
+            return False
         began = time.monotonic()
         sums: Sums = {}
         present: set[Segment] = set()
         fresh: list[Appended] = []
-        delays = await self._delays(began)
+        for partition in list(self.partitions.values()):
+            # Figures hold what is flushed. A commit flushes, nearly always at once.
+            if partition.uncommitted and not self._stopping.is_set():
+                self._begin_commit(partition)
+                await self._pace.pause()
+        curves = await self._curves(began)
         windows = self.sums_to_share.due(time.time())
         for partition in list(self.partitions.values()):
             if not partition.restoring:
-                found = partition.state.sums(self._reading_time(partition, began), delays)
+                found = partition.state.sums(self._reading_time(partition, began), curves)
                 fresh += partition.take_flushed()
-                present.update(*found.values())
+                present.update(*(each.names for each in found.values()))
                 self.sums_to_share.take(partition, found, windows)
                 sums = merge((sums, found), self._segments)
                 await self._pace.pause()
@@ -585,21 +597,22 @@ class Ingest:
             self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
         self.sums_to_share.packed(windows, time.time())
         self._pace.end()
+        return True
 
     def _has_news(self) -> bool:
         """Whether figures lack records that are new, or all that there are."""
-        newest = max((each.flushed_last for each in self.partitions.values()), default=0)
+        newest = max((each.newest for each in self.partitions.values()), default=0)
         behind = any(each.backlog for each in self.partitions.values())
         return newest > (time.time() - NEWS_SECONDS) * 1000 or (newest > 0 and not behind)
 
-    async def _delays(self, now: float) -> DelaysBySegment:
-        """Return the delays of all partitions, which their nowcasts take so that sums add up."""
+    async def _curves(self, now: float) -> ArrivalCurves:
+        """Return the curves of all partitions together: with the same ones their sums add up."""
         found: list[DelaysBySegment] = []
         for partition in list(self.partitions.values()):
             if not partition.restoring:
                 found.append(partition.state.delays(self._reading_time(partition, now)))
                 await self._pace.pause()
-        return added(found)
+        return ArrivalCurves(self.definition, found)
 
     def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:
         """Return T of a partition that is caught up and idle: the watermark plus the time since."""

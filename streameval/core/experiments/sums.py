@@ -31,9 +31,9 @@ from streameval.core.ledger import Rows
 from streameval.core.marks import NEVER
 from streameval.core.segments import Segments
 from streameval.core.slate import Slate
-from streameval.core.windows.aggregate import Active, Aggregate, ClusteredAggregate
+from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, ClusteredAggregate
 from streameval.core.windows.cells import Cells, cluster_of
-from streameval.core.windows.tables import starts
+from streameval.core.windows.tables import CellTotals, SparseTotals, Totals, starts
 from streameval.core.windows.values import HALF, LOW, Values
 
 # Worths of slates that are remembered, some 400 bytes each: most slates have one of a few.
@@ -398,12 +398,10 @@ class Worths:
             _book(slate, cells.of("", number), rows)
         segments, clusters = cells.arrays()
         keys = segments * CLUSTERS + clusters
-        everywhere = np.ones(len(keys), np.bool_)
-        each = np.arange(len(keys))
-        active = Active(each, keys, keys, each, everywhere)
+        active = Active(keys, np.arange(len(keys)), np.ones(len(keys), np.bool_))
         columns = np.concatenate(
             [
-                aggregate.cluster_sums(_totals(aggregate, rows[index], cells), active)
+                _sums(aggregate, _totals(aggregate, rows[index], cells), active)
                 for index, aggregate in self._clustered
             ]
         )
@@ -418,7 +416,7 @@ def _worth(slate: Slate) -> Worth:
     return slate.booked_impressions, has_request, booked.positives, booked.hits, fallback
 
 
-def _totals(aggregate: Aggregate, rows: Any, cells: Cells) -> Any:
+def _totals(aggregate: Aggregate, rows: Any, cells: Cells) -> Totals:
     totals = aggregate.totals()
     totals.fit(len(cells))
     totals.add(aggregate.table(rows, cells).table, 1)
@@ -437,3 +435,11 @@ def _book(slate: Slate, cell: int, rows: Rows) -> None:
         rows.scores.add(slate.time, cell, relevant, 1)
     if slate.booked_list is not None:
         rows.lists.add(slate.time, cell, None, slate.booked_list)
+
+
+def _sums(aggregate: ClusteredAggregate, totals: Totals, active: Active) -> Ints:
+    """Return the sums of slates, each of which is a user of a segment of its own."""
+    if isinstance(aggregate, CellAggregate) and isinstance(totals, CellTotals):
+        return aggregate.cluster_sums(totals.of_cells(active.columns), active)
+    assert isinstance(totals, SparseTotals)
+    return totals.of(active.there).T

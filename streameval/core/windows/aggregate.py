@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MIN_OBSERVED
 from streameval.core.definition import Definition
 from streameval.core.windows.cells import Cells
@@ -25,6 +25,8 @@ from streameval.core.windows.tables import (
 )
 
 FigureRow = dict[str, Any]
+FigureRows = Sequence[FigureRow | None]
+"""A row for each segment, None where it has none."""
 
 
 @dataclass(slots=True)
@@ -48,69 +50,71 @@ class Rows:
 
 
 class Active(NamedTuple):
-    """The cells that a window shows, and their (segment, cluster) as one number each.
+    """The users that a window shows, each once in a segment or total, and their clusters.
 
-    `cells` have an impression or a slate, `keys` (parallel) are their segment * 256 + cluster,
-    `there` the keys that occur, rising, `columns` (parallel to `cells`) the index of each key in
-    `there`. `with_impression` (parallel) tells which have an impression.
+    `there` are the keys that occur, rising: the number of a segment or total * 256 + a cluster.
+    `columns` (users,) has the index of each one's key in `there`. `with_impression` (users,) tells
+    who has an impression: the others have a slate.
     """
 
-    cells: npt.NDArray[np.intp]
-    keys: Ints
     there: Ints
     columns: Ints
     with_impression: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(
-        cls, cells: Ints, keys: Ints, there: Ints, with_impression: npt.NDArray[np.bool_]
-    ) -> Self:
-        """Return the cells with the index of each one's key."""
+    def of(cls, keys: Ints, there: Ints, with_impression: npt.NDArray[np.bool_]) -> Self:
+        """Return the users with the index of each one's key."""
         columns = np.zeros(int(there.max(initial=-1)) + 1, np.int64)
         columns[there] = np.arange(len(there))
-        return cls(cells, keys, there, columns[keys], with_impression)
+        return cls(there, columns[keys], with_impression)
 
     def sums(self, values: Ints) -> Ints:
-        """Return the sums of `values` (parallel to `cells`) by key, int64 (keys that are there)."""
+        """Return the sums of `values` (by user) by key, int64 (keys that are there)."""
         sums = np.zeros(len(self.there), np.int64)
         np.add.at(sums, self.columns, values)
         return sums
 
 
 @dataclass(slots=True)
-class SegmentView:
-    """The sums of one window, basis and segment, as figures need them.
+class View:
+    """The sums of some segments in one window and basis, as figures need them.
 
-    `users` with an impression; `means` and `squares` by index of the kind: the mean of the users'
-    positive rates, and the sum of squared deviations from it; `by_cluster` by name of the
-    aggregate, int64 (rows, 256); `plain` by name, of aggregates without clusters, int64 (rows,).
-    `effective`, int64 (rows, 256), as in `nowcast`.
+    `names` has the segments. `users` (segments,) have an impression. By kind and segment, float64
+    (kinds, segments): `means` of the users' positive rates, and `squares`, the sums of squared
+    deviations from them. `by_cluster`, int64 (rows, segments, 256), by name of the aggregate, and
+    `plain`, int64 (rows, segments), of the aggregates without clusters. `effective`, int64 (rows,
+    segments, 256), is as in `nowcast`. `mature_impressions` (segments,) can no longer change.
     """
 
-    users: int
-    means: Sequence[float]
-    squares: Sequence[float]
+    names: Sequence[tuple[str, ...]]
+    users: Ints
+    means: Floats
+    squares: Floats
     by_cluster: Mapping[str, Ints]
     plain: Mapping[str, Ints]
     effective: Ints
+    mature_impressions: Ints
 
     @property
     def impressions(self) -> Ints:
-        """Impressions by cluster."""
+        """Impressions, int64 (segments, 256)."""
         impressions: Ints = self.by_cluster["counts"][0]
         return impressions
 
     @property
     def slates(self) -> Ints:
-        """Slates with a request by cluster."""
+        """Slates with a request, int64 (segments, 256)."""
         slates: Ints = self.by_cluster["counts"][1]
         return slates
 
-    def expected(self, row: int, whole: Ints) -> Ints | None:
-        """Return a row of `effective`, None where too little of `whole` has come to tell (R33)."""
-        found: Ints = self.effective[row]
-        total = int(found.sum())
-        return found if total and total >= MIN_OBSERVED * int(whole.sum()) else None
+    def expected(self, row: int, whole: Ints) -> tuple[Ints, list[bool]]:
+        """Return a row of `effective`, and the segments in which enough of `whole` has come (R33).
+
+        It is 0 in the others.
+        """
+        come = zip(totals(self.effective[row]), totals(whole), strict=True)
+        known = [found > 0 and found >= MIN_OBSERVED * total for found, total in come]
+        return np.where(np.array(known)[:, np.newaxis], self.effective[row], 0), known
 
 
 class Aggregate(ABC):
@@ -149,34 +153,31 @@ class Aggregate(ABC):
         """Return a table with other numbers of its cells: `numbers` by cell."""
 
     @abstractmethod
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:
-        """Yield the rows of figures of one segment."""
+    def figures(self, view: View) -> Iterable[FigureRows]:
+        """Yield the rows of figures, those of all segments at a time."""
 
-    def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:  # noqa: ARG002
-        """Yield the same rows as a nowcast of one live segment, where there is one."""
+    def nowcast(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
+        """Yield the same rows as a nowcast of live segments, where there is one."""
         return ()
 
 
 class ClusteredAggregate(Aggregate):
-    """An aggregate with sums by (segment, cluster of users), for standard errors.
-
-    Sums of segments add up to the sums of their total, but not where the aggregate is `by_user`.
-    """
-
-    by_user: ClassVar[bool] = False
+    """An aggregate with sums by (segment, cluster of users), for standard errors."""
 
     @property
     @abstractmethod
     def cluster_rows(self) -> int:
         """The number of sums by cluster."""
 
-    @abstractmethod
-    def cluster_sums(self, totals: Any, active: Active) -> Ints:
-        """Return the sums by (segment, cluster), int64 (`cluster_rows`, keys that are there)."""
-
 
 class CellAggregate(ClusteredAggregate):
-    """An aggregate whose rows belong to a cell, with `width` positions for each cell."""
+    """An aggregate whose rows belong to a cell, with `width` positions for each cell.
+
+    Sums of segments add up to the sums of their total, but not where the aggregate is `by_user`:
+    there one who is in two segments is one user of their total.
+    """
+
+    by_user: ClassVar[bool] = False
 
     width: int = 1
 
@@ -198,20 +199,17 @@ class CellAggregate(ClusteredAggregate):
         """The number of sums by cluster."""
         return self.columns * self.width
 
-    def cluster_sums(self, totals: CellTotals, active: Active) -> Ints:
-        """Return the sums by (segment, cluster), int64 (`cluster_rows`, keys that are there)."""
+    def cluster_sums(self, by_user: Ints, active: Active) -> Ints:
+        """Return the sums by key, int64 (`cluster_rows`, keys that are there).
+
+        `by_user`, int64 (columns, width, users), has the sums of each user in `active`.
+        """
         # Float sums of integers are exact below 2**53, and bincount is the fast one.
-        return np.array(
-            [
-                np.bincount(
-                    active.columns,
-                    weights=totals.of(column, position)[active.cells],
-                    minlength=len(active.there),
-                ).astype(np.int64)
-                for column in range(self.columns)
-                for position in range(self.width)
-            ]
-        ).reshape(self.cluster_rows, -1)
+        found = [
+            np.bincount(active.columns, weights=sums, minlength=len(active.there))
+            for sums in by_user.reshape(self.cluster_rows, -1)
+        ]
+        return np.array(found).astype(np.int64)
 
 
 class ClusterAggregate(ClusteredAggregate):
@@ -243,10 +241,6 @@ class ClusterAggregate(ClusteredAggregate):
     def cluster_rows(self) -> int:
         """The number of sums by cluster."""
         return self.columns
-
-    def cluster_sums(self, totals: SparseTotals, active: Active) -> Ints:
-        """Return the sums by (segment, cluster): a user with a row was shown something."""
-        return totals.of(active.there).T
 
 
 class SegmentAggregate(Aggregate):
@@ -286,27 +280,48 @@ class SegmentAggregate(Aggregate):
         return table
 
 
-def ratio_stderr(numerators: Ints, denominators: Ints) -> float | None:
-    """Return the standard error of Σx/Σy from sums by cluster, int64 (256,) each.
+def totals(by_cluster: Ints) -> list[int]:
+    """Return the sums over clusters, by segment: of int64 (segments, 256)."""
+    found: list[int] = by_cluster.sum(axis=-1).tolist()
+    return found
+
+
+def ratio_stderrs(numerators: Ints, denominators: Ints) -> list[float | None]:
+    """Return the standard errors of Σx/Σy, from sums by cluster: int64 (ratios, 256) each.
 
     Delta method with clusters as units (docs/uncertainty.md): n non-empty clusters, d = x - R*y,
     sqrt(n/(n-1) * Σd²) / Σy. None below two clusters.
     """
-    count = int(np.count_nonzero(denominators))
-    if count < 2:
-        return None
-    total = int(denominators.sum())
-    apart = numerators - int(numerators.sum()) / total * denominators
-    return math.sqrt(count / (count - 1) * float(np.square(apart).sum())) / total
+    counts, among = np.count_nonzero(denominators, axis=-1).tolist(), totals(denominators)
+    # (Integers of Python divide exactly where floats could not hold them.)
+    sums = zip(totals(numerators), among, strict=True)
+    ratios = np.array([found / total if total else 0.0 for found, total in sums])
+    apart = numerators - ratios[:, np.newaxis] * denominators
+    squares = np.square(apart).sum(axis=-1).tolist()
+    return [
+        math.sqrt(count / (count - 1) * square) / total if count > 1 else None
+        for count, square, total in zip(counts, squares, among, strict=True)
+    ]
 
 
-def mean(
-    name: str, numerators: Ints, denominators: Ints, unit: int = 1, *, per: int = 1
-) -> FigureRow:
-    """Return Σx/Σy with its standard error, by name: x in units of 1/`unit`, y of 1/`per`."""
-    among = int(denominators.sum())
-    stderr = ratio_stderr(numerators, denominators)
-    return {
-        name: int(numerators.sum()) * per / (among * unit) if among else None,
-        f"{name}_stderr": None if stderr is None else stderr * per / unit,
-    }
+def ratio_stderr(numerators: Ints, denominators: Ints) -> float | None:
+    """Return `ratio_stderrs` of one ratio, of int64 (256,) each."""
+    (found,) = ratio_stderrs(numerators[np.newaxis], denominators[np.newaxis])
+    return found
+
+
+def means(
+    names: Sequence[str], numerators: Ints, denominators: Ints, unit: int = 1, *, per: int = 1
+) -> list[FigureRow]:
+    """Return each Σx/Σy with its standard error by name, for each segment.
+
+    x, int64 (names, segments, 256), is in units of 1/`unit`, y, int64 (segments, 256), of 1/`per`.
+    """
+    rows: list[FigureRow] = [{} for _ in denominators]
+    among = totals(denominators)
+    for name, sums in zip(names, numerators, strict=True):
+        columns = zip(rows, totals(sums), among, ratio_stderrs(sums, denominators), strict=True)
+        for row, found, total, stderr in columns:
+            row[name] = found * per / (total * unit) if total else None
+            row[f"{name}_stderr"] = None if stderr is None else stderr * per / unit
+    return rows

@@ -11,7 +11,7 @@ To add one, write its class here or beside, book its rows in `core.ledger`, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,9 +26,11 @@ from streameval.core.windows.aggregate import (
     CellAggregate,
     ClusterAggregate,
     FigureRow,
+    FigureRows,
     Rows,
-    SegmentView,
-    mean,
+    View,
+    means,
+    totals,
 )
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.delays import Delays
@@ -69,7 +71,7 @@ class Counts(CellAggregate):
         values = np.array((rows.impressions, rows.slates), np.int32)
         return rows.timed(Table(np.array(rows.cells, np.int32), values))
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:  # noqa: ARG002
+    def figures(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield nothing: counts stand in the rows of the others."""
         return ()
 
@@ -110,37 +112,63 @@ class Positives(CellAggregate):
         keys = np.array(rows.cells, np.int64) * self.width + np.array(rows.kinds, np.int64)
         return rows.timed(Table(keys.astype(np.int32), np.array((rows.counts,), np.int32)))
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each kind; none where only empty slates were shown."""
-        if not segment.impressions.sum():
-            return
-        for index in range(self.width):
-            stderr = None
-            if segment.users > 1:
-                stderr = math.sqrt(segment.squares[index] / (segment.users - 1) / segment.users)
-            rate = {"positive_rate": segment.means[index], "positive_rate_stderr": stderr}
-            yield self._row(segment, index, rate, segment.impressions, 1)
+        known = [shown > 0 for shown in totals(view.impressions)]
+        users = view.users.tolist()
+        for kind in range(self.width):
+            rates = [
+                {
+                    "positive_rate": mean,
+                    "positive_rate_stderr": math.sqrt(square / (count - 1) / count)
+                    if count > 1
+                    else None,
+                }
+                for mean, square, count in zip(
+                    view.means[kind].tolist(), view.squares[kind].tolist(), users, strict=True
+                )
+            ]
+            yield self._rows(view, kind, known, rates, view.impressions, 1)
 
-    def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def nowcast(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each kind; a mean over users has no nowcast."""
-        for index in range(self.width):
-            effective = segment.expected(index, segment.impressions)
-            if effective is not None:
-                rate = {"positive_rate": None, "positive_rate_stderr": None}
-                yield self._row(segment, index, rate, effective, MICRO)
+        for kind in range(self.width):
+            effective, known = view.expected(kind, view.impressions)
+            rates = [{"positive_rate": None, "positive_rate_stderr": None}] * len(known)
+            yield self._rows(view, kind, known, rates, effective, MICRO)
 
-    def _row(
-        self, segment: SegmentView, kind: int, rate: FigureRow, impressions: Ints, per: int
-    ) -> FigureRow:
-        by_cluster = segment.by_cluster[self.name][kind]
-        return {
-            "feedback": self.definition.kinds[kind],
-            "users": segment.users,
-            "impressions": int(segment.impressions.sum()),
-            "positives": int(by_cluster.sum()),
-            **rate,
-            **mean("positives_per_impression", by_cluster, impressions, per=per),
-        }
+    def _rows(  # noqa: PLR0917
+        self,
+        view: View,
+        kind: int,
+        known: Sequence[bool],
+        rates: Sequence[FigureRow],
+        impressions: Ints,
+        per: int,
+    ) -> FigureRows:
+        positives = view.by_cluster[self.name][kind]
+        name = "positives_per_impression"
+        return [
+            {
+                "feedback": self.definition.kinds[kind],
+                "users": users,
+                "impressions": shown,
+                "positives": count,
+                **rate,
+                **found,
+            }
+            if there
+            else None
+            for there, users, shown, count, rate, found in zip(
+                known,
+                view.users.tolist(),
+                totals(view.impressions),
+                totals(positives),
+                rates,
+                means((name,), positives[np.newaxis], impressions, per=per),
+                strict=True,
+            )
+        ]
 
 
 @dataclass(slots=True)
@@ -184,28 +212,36 @@ class Scores(ClusterAggregate):
         scores = np.concatenate((signs, signs * self._scorer.score(rows.items)), axis=1)
         return rows.timed(Table(self.keys(rows.cells, cells), np.ascontiguousarray(scores.T)))
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each cutoff."""
-        return self._by_cutoff(segment, segment.slates, 1)
+        return self._by_cutoff(view, [True] * len(view.names), view.slates, 1)
 
-    def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def nowcast(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each cutoff."""
-        effective = segment.expected(2 * len(self.definition.kinds), segment.slates)
-        return () if effective is None else self._by_cutoff(segment, effective, MICRO)
+        effective, known = view.expected(2 * len(self.definition.kinds), view.slates)
+        return self._by_cutoff(view, known, effective, MICRO)
 
-    def _by_cutoff(self, segment: SegmentView, slates: Ints, per: int) -> Iterable[FigureRow]:
+    def _by_cutoff(
+        self, view: View, known: Sequence[bool], slates: Ints, per: int
+    ) -> Iterable[FigureRows]:
         """Yield the rows with means over `slates`, which are in units of 1/`per`."""
-        scores = segment.by_cluster[self.name]
-        by_cutoff = iter(scores[1:])
-        for k in self.definition.ks:
-            row: FigureRow = {
-                "k": k,
-                "slates": int(segment.slates.sum()),
-                "slates_with_positive": int(scores[0].sum()),
-            }
-            for metric, nanos in zip(RANKING, by_cutoff, strict=False):
-                row |= mean(metric.name, nanos, slates, NANO, per=per)
-            yield row
+        (with_positive,), *scores = np.split(
+            view.by_cluster[self.name], range(1, self.columns, len(RANKING))
+        )
+        names = [metric.name for metric in RANKING]
+        for k, sums in zip(self.definition.ks, scores, strict=True):
+            yield [
+                {"k": k, "slates": count, "slates_with_positive": positive, **found}
+                if there
+                else None
+                for there, count, positive, found in zip(
+                    known,
+                    totals(view.slates),
+                    totals(with_positive),
+                    means(names, sums, slates, NANO, per=per),
+                    strict=True,
+                )
+            ]
 
 
 AGGREGATES: Final[tuple[type[Aggregate], ...]] = (

@@ -12,7 +12,7 @@ from streameval.base.arrays import Ints
 from streameval.base.limits import MICRO
 from streameval.core.definition import Definition
 from streameval.core.delays import slots_of
-from streameval.core.windows.aggregate import FigureRow, Rows, SegmentAggregate, SegmentView
+from streameval.core.windows.aggregate import FigureRows, Rows, SegmentAggregate, View, totals
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import TimedTable
 
@@ -62,17 +62,19 @@ class Delays(SegmentAggregate):
         signs = np.repeat((-1, 1), [len(slots) for _, slots in parts])
         return self.counted(times[index], keys, signs)
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:  # noqa: ARG002
+    def figures(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield nothing: only a nowcast knows which share has come in so far."""
         return ()
 
-    def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def nowcast(self, view: View) -> Iterable[FigureRows]:
         """Yield the share of the expected positives that has come, by kind."""
-        impressions = int(segment.impressions.sum())
-        for index, kind in enumerate(self.definition.kinds):
-            effective = int(segment.effective[index].sum())
-            if effective:
-                yield {"feedback": kind, "observed_ratio": effective / (impressions * MICRO)}
+        impressions = totals(view.impressions)
+        for effective, kind in zip(view.effective, self.definition.kinds, strict=False):
+            come = zip(totals(effective), impressions, strict=True)
+            yield [
+                {"feedback": kind, "observed_ratio": found / (whole * MICRO)} if found else None
+                for found, whole in come
+            ]
 
 
 def _slots(changed: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -18,11 +18,12 @@ from streameval.core.definition import Definition
 from streameval.core.list_shapes import DEEPER_SLOT, SINGLE_RANKS, ListShape, slots_of
 from streameval.core.windows.aggregate import (
     ClusterAggregate,
-    FigureRow,
+    FigureRows,
     Rows,
     SegmentAggregate,
-    SegmentView,
-    mean,
+    View,
+    means,
+    totals,
 )
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import Table, TimedTable
@@ -32,6 +33,8 @@ DEEPER: Final = f"{SINGLE_RANKS + 1}+"
 
 # The columns of `Lists`.
 _EMPTY, _SHORT, _FALLBACK, _WITH_POSITIVE, _HITS, _RANK_SUM, _TOP = range(7)
+_OF_SLATES: Final = ("empty_rate", "short_rate", "fallback_rate", "abandonment_rate")
+_OF_POSITIVES: Final = ("mean_rank_of_positives", "top3_share")
 
 
 @dataclass(slots=True)
@@ -80,28 +83,31 @@ class Lists(ClusterAggregate):
         table = Table(keys, np.ascontiguousarray(columns))
         return TimedTable(np.array(rows.times, np.int64)[picked], table)
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield one row."""
-        sums = segment.by_cluster[self.name]
-        slates, hits = segment.slates, sums[_HITS]
-        abandoned = slates - sums[_WITH_POSITIVE]
-        measured, latency = segment.by_cluster[Latencies.name]
-        yield {
-            "slates": int(slates.sum()),
-            "empty_slates": int(sums[_EMPTY].sum()),
-            "short_slates": int(sums[_SHORT].sum()),
-            "fallback_slates": int(sums[_FALLBACK].sum()),
-            "abandoned_slates": int(abandoned.sum()),
-            "slates_with_latency": int(measured.sum()),
-            "positive_items": int(hits.sum()),
-            **mean("empty_rate", sums[_EMPTY], slates),
-            **mean("short_rate", sums[_SHORT], slates),
-            **mean("fallback_rate", sums[_FALLBACK], slates),
-            **mean("abandonment_rate", abandoned, slates),
-            **mean("mean_rank_of_positives", sums[_RANK_SUM], hits),
-            **mean("top3_share", sums[_TOP], hits),
-            **mean("latency_ms_mean", latency, measured, MILLI),
+        sums, slates = view.by_cluster[self.name], view.slates
+        hits, abandoned = sums[_HITS], slates - sums[_WITH_POSITIVE]
+        measured, latency = view.by_cluster[Latencies.name]
+        counts = {
+            "slates": slates,
+            "empty_slates": sums[_EMPTY],
+            "short_slates": sums[_SHORT],
+            "fallback_slates": sums[_FALLBACK],
+            "abandoned_slates": abandoned,
+            "slates_with_latency": measured,
+            "positive_items": hits,
         }
+        of_slates = np.stack((sums[_EMPTY], sums[_SHORT], sums[_FALLBACK], abandoned))
+        yield [
+            {**dict(zip(counts, each, strict=True)), **rates, **ranks, **latencies}
+            for each, rates, ranks, latencies in zip(
+                zip(*map(totals, counts.values()), strict=True),
+                means(_OF_SLATES, of_slates, slates),
+                means(_OF_POSITIVES, sums[[_RANK_SUM, _TOP]], hits),
+                means(("latency_ms_mean",), latency[np.newaxis], measured, MILLI),
+                strict=True,
+            )
+        ]
 
 
 @dataclass(slots=True)
@@ -146,7 +152,7 @@ class Latencies(ClusterAggregate):
         values = np.array((rows.counts, rows.latencies), np.int64)
         return rows.timed(Table(self.keys(rows.cells, cells), values))
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:  # noqa: ARG002
+    def figures(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield nothing: the mean stands in the row of `Lists`."""
         return ()
 
@@ -173,21 +179,23 @@ class Ranks(SegmentAggregate):
         keys = segments[np.array(rows.cells, np.int64)[index]] * self.width + slots
         return self.counted(np.array(rows.times, np.int64)[index], keys, counts)
 
-    def figures(self, segment: SegmentView) -> Iterator[FigureRow]:
+    def figures(self, view: View) -> Iterator[FigureRows]:
         """Yield a row for each kind and rank with an impression."""
         lengths, by_rank, *positives = np.split(
-            segment.plain[self.name], range(SINGLE_RANKS, self.width, SINGLE_RANKS + 1)
+            view.plain[self.name], range(SINGLE_RANKS, self.width, SINGLE_RANKS + 1)
         )
         impressions = by_rank.copy()
-        impressions[:SINGLE_RANKS] += lengths[::-1].cumsum()[::-1]
+        impressions[:SINGLE_RANKS] += lengths[::-1].cumsum(axis=0)[::-1]
         for kind, counts in zip(self.definition.kinds, positives, strict=True):
-            for index in np.flatnonzero(impressions).tolist():
-                yield {
-                    "feedback": kind,
-                    "rank": index + 1 if index < SINGLE_RANKS else DEEPER,
-                    "impressions": int(impressions[index]),
-                    "positives": int(counts[index]),
-                }
+            for index in np.flatnonzero(impressions.any(axis=1)).tolist():
+                rank = index + 1 if index < SINGLE_RANKS else DEEPER
+                columns = zip(impressions[index].tolist(), counts[index].tolist(), strict=True)
+                yield [
+                    {"feedback": kind, "rank": rank, "impressions": shown, "positives": count}
+                    if shown
+                    else None
+                    for shown, count in columns
+                ]
 
 
 def _slots(shapes: Sequence[ListShape | None], sign: int) -> tuple[Any, Any, Any]:

@@ -70,12 +70,21 @@ def sum_up(panes: Sequence[Pane]) -> None:
 
 
 class Basis:
-    """One basis of a window: the range of its panes (inclusive) and their sums by aggregate."""
+    """One basis of a window: the range of its panes (inclusive) and their sums by aggregate.
+
+    `changes` counts the changes of the sums.
+    """
 
     def __init__(self, totals: list[Totals]) -> None:
         self.totals = totals
         self.first = 0
         self.last = -1
+        self.changes = 0
+
+    def add(self, index: int, table: Table, sign: int = 1) -> None:
+        """Add rows of an aggregate to its sums, or retract them where `sign` is -1."""
+        self.totals[index].add(table, sign)
+        self.changes += 1
 
     def move(self, panes: dict[int, Pane], first: int, last: int) -> None:
         """Slide to panes `first`..`last`: retract panes that leave, add panes that enter."""
@@ -90,10 +99,10 @@ class Basis:
             elif now and not was:
                 entering.append(pane)
         for moved, sign in ((leaving, -1), (entering, 1)):
-            for index, totals in enumerate(self.totals):
+            for index in range(len(self.totals)):
                 tables = [table for pane in moved for table in pane.tables[index]]
                 if tables:
-                    totals.add(Table.joined(tables), sign)
+                    self.add(index, Table.joined(tables), sign)
         self.first, self.last = first, last
 
 
@@ -147,7 +156,7 @@ class WindowState:
         for basis in (self.live, self.matured):
             held = slice(*np.searchsorted(numbers, (basis.first, basis.last + 1)).tolist())
             if held.start < held.stop:
-                basis.totals[index].add(table.picked(held), 1)
+                basis.add(index, table.picked(held))
         for run in runs(numbers):
             yield int(numbers[run.start]), table.taken(run)
 

@@ -1,102 +1,129 @@
-"""The sums of one basis at its reading time, by segment or by total."""
+"""The sums of one basis at its reading time, by segment and total."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS
-from streameval.core.merged_segments import Clusters, Merge, Segment
-from streameval.core.windows.aggregate import (
-    Active,
-    Aggregate,
-    ClusteredAggregate,
-    SegmentAggregate,
-)
+from streameval.core.merged_segments import Grouping, Users, WithTotals
+from streameval.core.windows.aggregate import Active, CellAggregate
 from streameval.core.windows.panes import Basis, Windows
-from streameval.core.windows.tables import CellTotals, SegmentTotals, Totals, runs
+from streameval.core.windows.tables import CellTotals, SegmentTotals, SparseTotals, runs
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The sums of a basis, of the segments or totals that have a cell in it.
+    """The sums of a basis, of the segments that have a cell in it and of their totals.
 
-    `names` has all segments by number. `totals` are parallel to `aggregates`. `by_cluster`, int64
-    (rows, keys that are there), has the rows of each clustered aggregate by its name. `plain`,
-    int64 (present segments, slots), has the counts of each aggregate without clusters.
+    `present` are the numbers of these, rising; `users` (present,), `rate_means` and `rate_squares`,
+    float64 (kinds, present), are those of `BasisSums`. `there` are the keys (number * 256 +
+    cluster) that have a user, rising. `by_cluster`, int64 (rows, keys that are there), has the rows
+    of all clustered aggregates, one aggregate after another. `plain`, int64 (slots, present), has
+    the counts of each aggregate without clusters. `by_own` leads from the `own` keys, those of
+    segments, to all that are there.
     """
 
-    names: Sequence[Segment]
-    aggregates: Sequence[Aggregate]
-    totals: Sequence[Totals]
-    active: Active
-    by_cluster: Mapping[str, Ints]
+    present: Ints
+    users: Ints
+    rate_means: Floats
+    rate_squares: Floats
+    there: Ints
+    by_cluster: Ints
     plain: Mapping[str, Ints]
-
-    @property
-    def present(self) -> Ints:
-        """The numbers of the segments that are present, rising."""
-        return np.unique(self.active.there // CLUSTERS)
-
-    def parts(self) -> Iterator[tuple[int, slice]]:
-        """Yield the number of each segment that is present, with its part of the keys."""
-        of_key = self.active.there // CLUSTERS
-        for run in runs(of_key):
-            yield int(of_key[run.start]), run
-
-    def merged(self, windows: Windows, merge: Merge, clusters: Clusters) -> Reading:
-        """Return the sums of the totals; `clusters` leads to them from the keys that are there."""
-        heads, into = merge.users(self.active.cells)
-        totals = [
-            one.merged(self.active.cells, into, len(heads)) if isinstance(one, CellTotals) else one
-            for one in self.totals
-        ]
-        of_cell, cluster_of_cell = windows.cells.arrays()
-        keys = merge.number(of_cell[heads]) * CLUSTERS + cluster_of_cell[heads]
-        active = _active(np.arange(len(heads)), keys, clusters.there, totals[0])
-        by_cluster = {
-            aggregate.name: aggregate.cluster_sums(one, active)
-            if isinstance(one, CellTotals) and aggregate.by_user
-            else clusters.added(self.by_cluster[aggregate.name])
-            for aggregate, one in zip(self.aggregates, totals, strict=True)
-            if isinstance(aggregate, ClusteredAggregate)
-        }
-        present, number = np.unique(merge.number(self.present), return_inverse=True)
-        plain = {}
-        for name, counts in self.plain.items():
-            plain[name] = np.zeros((len(present), counts.shape[1]), np.int64)
-            np.add.at(plain[name], number, counts)
-        return Reading(merge.names, self.aggregates, totals, active, by_cluster, plain)
+    own: Ints
+    by_own: Grouping
 
 
-def read(windows: Windows, basis: Basis, segments: Sequence[Segment]) -> Reading:
-    """Return the sums of a basis; `segments` are the names by number."""
+def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
+    """Return the sums of a basis."""
     of_cell, cluster_of_cell = windows.cells.arrays()
-    counts = basis.totals[0]
-    assert isinstance(counts, CellTotals)
-    cells = np.flatnonzero((counts.of(0) | counts.of(1))[: len(windows.cells)])
-    keys = of_cell[cells] * CLUSTERS + cluster_of_cell[cells]
-    active = _active(cells, keys, np.flatnonzero(np.bincount(keys)), counts)
     named = list(zip(windows.aggregates, basis.totals, strict=True))
-    by_cluster = {
-        aggregate.name: aggregate.cluster_sums(totals, active)
-        for aggregate, totals in named
-        if isinstance(aggregate, ClusteredAggregate)
-    }
-    present = np.unique(active.there // CLUSTERS).tolist()
-    plain = {
-        aggregate.name: np.array([totals.of(number) for number in present], np.int64).reshape(
-            len(present), totals.width
-        )
-        for aggregate, totals in named
-        if isinstance(aggregate, SegmentAggregate) and isinstance(totals, SegmentTotals)
-    }
-    return Reading(segments, windows.aggregates, basis.totals, active, by_cluster, plain)
-
-
-def _active(cells: Ints, keys: Ints, there: Ints, counts: Totals) -> Active:
+    counts, positives, *_ = basis.totals
     assert isinstance(counts, CellTotals)
-    return Active.of(cells, keys, there, counts.of(0)[cells] > 0)
+    assert isinstance(positives, CellTotals)
+    cells = np.flatnonzero((counts.of(0) | counts.of(1))[: len(windows.cells)])
+    impressions, positive = counts.of(0)[cells], positives.of_cells(cells)[0]
+    of_each = of_cell[cells] * CLUSTERS + cluster_of_cell[cells]
+    own = np.flatnonzero(np.bincount(of_each))
+    there, by_own = numbered.keys(own)
+    segments = np.unique(own // CLUSTERS)
+    present = np.unique(numbered.numbers(segments))
+    by_cell = Active.of(of_each, own, impressions > 0)
+    by_cluster: list[list[Ints]] = []
+    by_user = []
+    for aggregate, totals in named:
+        if isinstance(aggregate, CellAggregate) and isinstance(totals, CellTotals):
+            sums = totals.of_cells(cells)
+            if aggregate.by_user:
+                by_cluster.append([])
+                by_user.append((aggregate, sums, by_cluster[-1]))
+            else:
+                by_cluster.append([by_own.sums(aggregate.cluster_sums(sums, by_cell))])
+        elif isinstance(totals, SparseTotals):
+            by_cluster.append([by_own.sums(totals.of(own).T)])
+    rates = _Rates(present, len(positive))
+    ends = np.searchsorted(there, np.array([*numbered.firsts[1:], len(numbered.names)]) * CLUSTERS)
+    for users, keys in zip(numbered.users(cells), np.split(there, ends[:-1]), strict=True):
+        shown = users.sums(impressions)
+        rates.add(users, shown, users.sums(positive))
+        of_user = users.numbers * CLUSTERS + cluster_of_cell[users.cells]
+        active = Active.of(of_user, keys, shown > 0)
+        for aggregate, sums, parts in by_user:
+            parts.append(aggregate.cluster_sums(users.sums(sums), active))
+    counted_in = np.searchsorted(present, numbered.numbers(segments)).T
+    plain = {}
+    for aggregate, totals in named:
+        if isinstance(totals, SegmentTotals):
+            found = plain[aggregate.name] = np.zeros((totals.width, len(present)), np.int64)
+            for segment, columns in zip(segments.tolist(), counted_in, strict=True):
+                found[:, columns] += totals.of(segment)[:, np.newaxis]
+    return Reading(
+        present,
+        rates.users,
+        rates.means,
+        rates.squares,
+        there,
+        np.concatenate([np.concatenate(parts, axis=1) for parts in by_cluster]),
+        plain,
+        own,
+        by_own,
+    )
+
+
+class _Rates:
+    """Users and the means of their rates, by number of the segment or total in `present`."""
+
+    def __init__(self, present: Ints, kinds: int) -> None:
+        self._present = present
+        self.users = np.zeros(len(present), np.int64)
+        self.means = np.zeros((kinds, len(present)))
+        self.squares = np.zeros((kinds, len(present)))
+
+    def add(self, users: Users, impressions: Ints, positives: Ints) -> None:
+        """Add the users of other segments or totals than before."""
+        numbers = users.numbers
+        if not impressions.all():
+            # A user with nothing but empty slates has no rate.
+            some = impressions > 0
+            numbers, impressions, positives = numbers[some], impressions[some], positives[:, some]
+        rates = positives / impressions
+        for number, members in _members(numbers):
+            index = np.searchsorted(self._present, number)
+            mine = rates.take(members, axis=1)
+            self.users[index] = len(members)
+            self.means[:, index] = means = mine.mean(axis=1)
+            self.squares[:, index] = np.square(mine - means[:, np.newaxis]).sum(axis=1)
+
+
+def _members(numbers: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """Yield each number with the indices at which it stands."""
+    narrow = numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+    order = np.argsort(narrow, kind="stable")  # of 16 bits: several times as fast
+    ordered = numbers[order]
+    for run in runs(ordered):
+        yield int(ordered[run.start]), order[run]

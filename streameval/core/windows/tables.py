@@ -131,14 +131,14 @@ class CellTotals:
         """Return the sums of a column at one position of each cell, int64 (cells,)."""
         return self._sums[column][position :: self.width]
 
-    def merged(self, cells: npt.NDArray[np.intp], into: Ints, count: int) -> CellTotals:
-        """Return the sums of `cells` added up to `count` others; `into` is parallel to `cells`."""
-        found = CellTotals(len(self._sums), self.width)
-        found._sums = [np.zeros(count * self.width, np.int64) for _ in self._sums]
-        for column in range(len(self._sums)):
-            for position in range(self.width):
-                np.add.at(found.of(column, position), into, self.of(column, position)[cells])
-        return found
+    def of_cells(self, cells: npt.NDArray[np.intp]) -> Ints:
+        """Return the sums of some cells, int64 (columns, width, cells)."""
+        return np.array(
+            [
+                [sums[position :: self.width][cells] for position in range(self.width)]
+                for sums in self._sums
+            ]
+        )
 
 
 class SegmentTotals:

@@ -18,12 +18,15 @@ from streameval.core.windows.aggregate import (
     Active,
     CellAggregate,
     FigureRow,
+    FigureRows,
     Rows,
-    SegmentView,
+    View,
     ratio_stderr,
+    ratio_stderrs,
+    totals,
 )
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import CellTotals, Table, TimedTable
+from streameval.core.windows.tables import Table, TimedTable
 
 # A value in 10**-6 has 60 bits: as two halves, billions of the largest add up in 64.
 HALF: Final = 30
@@ -59,7 +62,7 @@ class Values(CellAggregate):
     section = "values"
     dtype = "<i8"
     columns = 2
-    by_user = True  # the cap is for the user
+    by_user = True  # it counts users, and the cap is for a user
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
@@ -84,13 +87,12 @@ class Values(CellAggregate):
         """The number of sums by cluster."""
         return 1 + 4 * len(self._kinds)
 
-    def cluster_sums(self, totals: CellTotals, active: Active) -> Ints:
-        """Return the sums by (segment, cluster), int64 (`cluster_rows`, keys that are there)."""
+    def cluster_sums(self, by_user: Ints, active: Active) -> Ints:
+        """Return the sums by key, int64 (`cluster_rows`, keys that are there)."""
         parts = [active.sums(active.with_impression.astype(np.int64))]
         for index, kind in enumerate(self._kinds):
-            low = totals.of(1, index)[active.cells]
-            high = totals.of(0, index)[active.cells] + (low >> HALF)
-            low &= LOW
+            high, low = by_user[:, index]
+            high, low = high + (low >> HALF), low & LOW
             parts += [active.sums(high), active.sums(low)]
             cap = self.definition.positives[kind].cap
             if cap is not None:
@@ -100,75 +102,93 @@ class Values(CellAggregate):
             parts += [active.sums(high), active.sums(low)]
         return np.array(parts)
 
-    def figures(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each kind with values."""
-        users = segment.by_cluster[self.name][0]
-        units = {"user": users, "slate": segment.slates, "impression": segment.impressions}
+        users = view.by_cluster[self.name][0]
+        units = {"user": users, "slate": view.slates, "impression": view.impressions}
         for index in range(len(self._kinds)):
-            yield self._row(segment, index, units, 1)
+            yield self._rows(view, index, units, 1)
 
-    def nowcast(self, segment: SegmentView) -> Iterable[FigureRow]:
+    def nowcast(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each kind with values; a mean over users has no nowcast."""
         kinds = len(self.definition.kinds)
+        nobody = np.zeros_like(view.slates)
         for index, kind in enumerate(self._kinds):
-            impressions = segment.expected(kind, segment.impressions)
-            if impressions is not None:
-                slates = segment.expected(kinds + kind, segment.slates)
-                units = {"user": None, "slate": slates, "impression": impressions}
-                yield self._row(segment, index, units, MICRO)
+            impressions, known = view.expected(kind, view.impressions)
+            slates, _ = view.expected(kinds + kind, view.slates)
+            units = {"user": nobody, "slate": slates, "impression": impressions}
+            rows = self._rows(view, index, units, MICRO)
+            yield [row if there else None for row, there in zip(rows, known, strict=True)]
 
-    def _row(
-        self, segment: SegmentView, index: int, units: Mapping[str, Ints | None], per: int
-    ) -> FigureRow:
-        """Return a row; `units` to divide by, in 1/`per` each, None where the mean is unknown."""
-        users, *sums = segment.by_cluster[self.name]
+    def _rows(self, view: View, index: int, units: Mapping[str, Ints], per: int) -> list[FigureRow]:
+        """Return the rows of a kind; `units` to divide by, in 1/`per` each."""
+        users, *sums = view.by_cluster[self.name]
         high, low, capped_high, capped_low = sums[4 * index : 4 * index + 4]
-        positives = segment.by_cluster["positives"][self._kinds[index]]
-        row: FigureRow = {
-            "feedback": self.definition.kinds[self._kinds[index]],
-            "users": int(users.sum()),
-            "slates": int(segment.slates.sum()),
-            "impressions": int(segment.impressions.sum()),
-            "positives": int(positives.sum()),
-            "value": exact_sum(high, low) / MICRO,
-        }
-        total = exact_sum(capped_high, capped_low)
-        by_cluster = joined(capped_high, capped_low)
+        positives = view.by_cluster["positives"][self._kinds[index]]
+        counts = (users, view.slates, view.impressions, positives)
+        rows: list[FigureRow] = [
+            {
+                "feedback": self.definition.kinds[self._kinds[index]],
+                "users": users,
+                "slates": slates,
+                "impressions": impressions,
+                "positives": positive,
+                "value": value / MICRO,
+            }
+            for users, slates, impressions, positive, value in zip(
+                *map(totals, counts), exact_sums(high, low), strict=True
+            )
+        ]
+        sums_and_numbers = exact_sums(capped_high, capped_low), joined(capped_high, capped_low)
         for unit, count in units.items():
-            row |= _mean(f"value_per_{unit}", total, by_cluster, count, per)
-        return row | _mean("value_per_positive", total, by_cluster, positives, 1)
+            _add_means(rows, f"value_per_{unit}", *sums_and_numbers, count, per)
+        _add_means(rows, "value_per_positive", *sums_and_numbers, positives, 1)
+        return rows
 
 
-def _mean(
-    name: str, total: int, by_cluster: Sequence[int], count: Ints | None, per: int
-) -> FigureRow:
-    """Return the mean of values with its standard error; `count` is in units of 1/`per`."""
-    among = 0 if count is None else int(count.sum())
-    stderr = None if count is None else value_stderr(by_cluster, count)
-    return {
-        name: total * per / (among * MICRO) if among else None,
-        f"{name}_stderr": None if stderr is None else stderr * per / MICRO,
-    }
+def _add_means(  # noqa: PLR0917
+    rows: Sequence[FigureRow],
+    name: str,
+    sums: Sequence[int],
+    by_cluster: Ints,
+    count: Ints,
+    per: int,
+) -> None:
+    """Add the mean of values with its standard error to each row; `count` is in 1/`per`."""
+    columns = zip(rows, sums, totals(count), value_stderrs(by_cluster, count), strict=True)
+    for row, found, among, stderr in columns:
+        row[name] = found * per / (among * MICRO) if among else None
+        row[f"{name}_stderr"] = None if stderr is None else stderr * per / MICRO
 
 
-def exact_sum(high: Ints, low: Ints) -> int:
-    """Return the sum of numbers in two halves."""
-    return sum(joined(high, low))
+def exact_sums(high: Ints, low: Ints) -> list[int]:
+    """Return the sums over clusters of numbers in two halves."""
+    return [(h << HALF) + rest for h, rest in zip(totals(high), totals(low), strict=True)]
 
 
-def joined(high: Ints, low: Ints) -> list[int]:
-    """Return numbers in two halves as integers of Python, which have no bound."""
-    return [(h << HALF) + rest for h, rest in zip(high.tolist(), low.tolist(), strict=True)]
+def joined(high: Ints, low: Ints) -> Ints:
+    """Return numbers in two halves: as int64, or as integers of Python, which have no bound."""
+    small = int(np.abs(high).max(initial=0)) < 1 << (_EXACT_BITS - HALF)
+    found: Ints = (high.astype(np.int64 if small else object) << HALF) + low
+    return found
 
 
-def value_stderr(numerators: Sequence[int], denominators: Ints) -> float | None:
-    """Return `ratio_stderr`, also where the numerators are beyond the integers of a float."""
-    if max(map(abs, numerators)) < 1 << _EXACT_BITS:
-        return ratio_stderr(np.array(numerators, np.int64), denominators)
+def value_stderrs(numerators: Ints, denominators: Ints) -> list[float | None]:
+    """Return `ratio_stderrs`, also where numerators are beyond the integers of a float."""
+    if int(np.abs(numerators).max(initial=0)) < 1 << _EXACT_BITS:
+        return ratio_stderrs(numerators.astype(np.int64), denominators)
+    return [value_stderr(*pair) for pair in zip(numerators, denominators, strict=True)]
+
+
+def value_stderr(numerators: Ints, denominators: Ints) -> float | None:
+    """Return the standard error of one ratio, from sums by cluster."""
+    if int(np.abs(numerators).max()) < 1 << _EXACT_BITS:
+        return ratio_stderr(numerators.astype(np.int64), denominators)
     counts = denominators.tolist()
     present = sum(count != 0 for count in counts)
     if present < 2:
         return None
-    total, among = sum(numerators), sum(counts)
-    squares = sum((x * among - total * y) ** 2 for x, y in zip(numerators, counts, strict=True))
+    total, among = int(numerators.sum()), sum(counts)
+    pairs = zip(numerators.tolist(), counts, strict=True)
+    squares = sum((x * among - total * y) ** 2 for x, y in pairs)
     return math.sqrt(Fraction(present * squares, (present - 1) * among**4))
