@@ -63,7 +63,16 @@ class Scene:
         service.produce(self.kafka.port, self.topic, self.traffic(count))
 
     def producing(self, count, seconds):
-        """Produce in the background; `.result()` waits for the end and raises what went wrong."""
+        """Produce in the background, once all workers read; `.result()` waits and raises errors.
+
+        On a busy machine all would else be sent before a worker has started, and a fault that
+        follows would meet no traffic.
+        """
+        for worker in self.workers:
+            if worker.running:
+                service.wait_for(
+                    lambda of=worker: "assigned partitions" in of.logged(), 60, "a worker reads"
+                )
         sending = self._pool.submit(
             service.produce,
             self.kafka.port,

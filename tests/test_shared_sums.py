@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import json
+import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ import servers
 from streams import hostile
 
 from streameval.core import shared_sums
-from streameval.core.figures import figures, merge
+from streameval.core.figures import figures
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.shared_sums import pack, share, unpack
+from streameval.core.sums import BasisSums, merge, merged
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import Commit, PackedSums
 from streameval.web.whole_topic import STALE_MS, WholeTopic
@@ -41,10 +44,8 @@ def test_packed_sums_are_the_sums_to_the_bit(number):
         assert shared.events == found.events
         back = shared.sums(index)
         assert [*back] == [key for key in sums if key[0] == index]
-        for key, segments in back.items():
-            assert [*segments] == [*sums[key]]
-            for segment, one in segments.items():
-                same(one, sums[key][segment])
+        for key, one in back.items():
+            same(one, sums[key])
 
 
 def same(one, other):
@@ -64,23 +65,91 @@ def same(one, other):
 
 def test_too_many_segments_become_other_and_no_impression_is_lost(monkeypatch):
     definition, found = next(
-        pair for pair in map(partition, range(99)) if len(pair[1].sums().get((0, "live"), ())) > 3
+        pair for pair in map(partition, range(99)) if names_of(pair[1].sums(), (0, "live")) > 3
     )
     sums = found.sums()
-    sizes = sorted(one.by_cluster.size for one in sums[0, "live"].values())
-    monkeypatch.setattr(shared_sums, "MAX_SHARED_SUMS", sum(sizes) - 1)
+    monkeypatch.setattr(shared_sums, "MAX_SHARED_SUMS", sums[0, "live"].by_cluster.size - 1)
     shared = share(sums, 0, 5, found.watermark, found.events)
     kept = shared.sums(0)[0, "live"]
     other = ("__other__",) * len(definition.dimensions)
     assert shared.left_out > 0
-    assert other in kept
-    assert impressions(kept) == impressions(sums[0, "live"])
+    assert other in kept.names
+    assert kept.by_cluster[0].sum() == sums[0, "live"].by_cluster[0].sum()
     unchanged = figures(definition, merge([found.sums()])).sections
     assert figures(definition, merge([sums])).sections == unchanged, "the sums themselves stay"
 
 
-def impressions(segments):
-    return sum(int(one.by_cluster[0].sum()) for one in segments.values())
+def names_of(sums, key):
+    return len(sums[key].names) if key in sums else 0
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_sums_merge_as_if_added_one_by_one(number):
+    """Partitions with other names and clusters, some of whose names become the same."""
+    chance = random.Random(number)
+    parts = [some_sums(chance) for _ in range(chance.randint(1, 4))]
+    shown = {name: chance.choice([name, ("x",), ("other",)]) for name in NAMES}
+    whole = merged(parts, shown.__getitem__)
+    expected: dict = {}
+    rates: dict = {}
+    for part in parts:
+        for index, name in enumerate(part.names):
+            into = shown[name]
+            one = expected.setdefault(into, Counter())
+            one["users"] += int(part.users[index])
+            one["mature"] += int(part.mature_impressions[index])
+            one["plain"] += int(part.plain["ranks"][0, index])
+            for key, sums in zip(part.keys.tolist(), part.by_cluster.T.tolist(), strict=True):
+                if key // 256 == index:
+                    one[key % 256] += sums[0]
+            users = int(part.users[index])
+            mean, square = part.rate_means[0, index], part.rate_squares[0, index]
+            # Users who stand for them: half above the mean and half below.
+            apart = (square / users) ** 0.5
+            rates.setdefault(into, []).extend([mean + apart, mean - apart] * (users // 2))
+    assert set(whole.names) == set(expected)
+    assert sorted(whole.keys.tolist()) == whole.keys.tolist()
+    for index, name in enumerate(whole.names):
+        found = Counter(users=int(whole.users[index]), mature=int(whole.mature_impressions[index]))
+        found["plain"] = int(whole.plain["ranks"][0, index])
+        for key, sums in zip(whole.keys.tolist(), whole.by_cluster.T.tolist(), strict=True):
+            if key // 256 == index:
+                found[key % 256] += sums[0]
+        assert found == expected[name]
+        assert whole.rate_means[0, index] == pytest.approx(np.mean(rates[name]))
+        assert whole.rate_squares[0, index] == pytest.approx(np.var(rates[name]) * len(rates[name]))
+    assert (whole.effective == 2 * whole.by_cluster).all()
+
+
+NAMES = [("a",), ("b",), ("x",), ("other",)]
+
+
+def some_sums(chance):
+    names = chance.sample(NAMES, chance.randint(1, len(NAMES)))
+    size = len(names)
+    keys = sorted(
+        {
+            index * 256 + chance.choice((0, 1, 2, 255))
+            for index in range(size)
+            for _ in range(chance.randint(1, 3))
+        }
+    )
+    by_cluster = np.array([[chance.randint(0, 9) for _ in keys]])
+
+    def each(least=0):
+        return np.array([2 * chance.randint(least, 9) for _ in names])
+
+    return BasisSums(
+        names,
+        each(1),
+        np.array([[chance.random() for _ in names]]),
+        np.array([[chance.random() for _ in names]]),
+        np.array(keys),
+        by_cluster,
+        {"ranks": each()[np.newaxis]},
+        2 * by_cluster,
+        each(),
+    )
 
 
 def test_what_another_version_packed_is_refused():
@@ -99,7 +168,7 @@ def test_a_partition_without_events_is_shared_too():
     packing.packed(windows, 60.0)
     assert packing.due(61.0) == [], "nobody asks"
     packing.ask({windows[0]})
-    assert packing.due(63.0) == windows[:1]
+    assert packing.due(119.0) == windows[:1]
     by_number = {(each.partition, each.window): each.packed for each in packing.taken()}
     assert len(by_number) == 2 * len(windows)
     shared = Shared(by_number)
