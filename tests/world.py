@@ -57,6 +57,8 @@ SECONDS = 60.0
 NOTICED_SECONDS = 15.0
 # Of a read that finds nothing: it is what most of a quiet simulation's time would go into.
 POLL_SECONDS = 0.5
+# Between readings of the figures, on average: with one each second, most time would go into them.
+TICK_SECONDS = 15.0
 MOST_WORKERS = 4
 SET_BACK_SHARE = 0.25
 STEPWISE_SHARE = 0.3
@@ -311,6 +313,7 @@ class World:
         # Seconds after which a span that is not visible may go. At once is safe if Redis forgets
         # nothing: else the commit of a worker that hung could count after all.
         self.pending_seconds = random.Random(f"pending of {seed}").choice((0.0, 6 * 3600.0))
+        self.pauses = random.Random(f"ticks of {seed}")
         self.files = self.folder()
         if self.files is not None:
             self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
@@ -458,11 +461,11 @@ class World:
         return worker
 
     async def tick(self, worker):
-        """Read the figures all the time: reading changes nothing."""
+        """Read the figures now and then: reading changes nothing."""
         while not worker.running.done():
             await worker.ingest.tick()
             worker.ingest.status()
-            await asyncio.sleep(5)
+            await asyncio.sleep(self.pauses.uniform(1, 2 * TICK_SECONDS))
 
     def _any(self):
         alive = [worker for worker in self.workers if worker.process.answers]
@@ -836,6 +839,7 @@ def simulate(seed, monkeypatch, kind=World):
         holder.append(world)
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
+        monkeypatch.setattr(ingest_module, "SCORECARD_SECONDS", TICK_SECONDS)
         monkeypatch.setattr(outcome_files, "PENDING_SECONDS", world.pending_seconds)
         # Batches of more records than this are split.
         monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
