@@ -98,15 +98,15 @@ class WithTotals:
             index = (np.cumsum(held) - 1)[heads[cells]]
             yield Users(totals[self._of_cell[firsts]], firsts, index)
 
-    def keys(self, own: Ints) -> tuple[Ints, Grouping]:
-        """Return all keys that `own` keys (segment * 256 + cluster) count in, and the way there.
+    def keys(self, segment_keys: Ints) -> tuple[Ints, Grouping]:
+        """Return all keys that those of segments count in, and the way to them.
 
-        They are the number of a segment or total * 256 + cluster, rising.
+        A key is the number of a segment or total * 256 + the cluster. Both arrays rise.
         """
-        keys = self._totals[:, own // CLUSTERS] * CLUSTERS + own % CLUSTERS
-        totals, into = np.unique(keys.ravel(), return_inverse=True)
-        there = np.concatenate((own, totals))
-        return there, Grouping(into.reshape(keys.shape) + len(own), len(there))
+        found = self._totals[:, segment_keys // CLUSTERS] * CLUSTERS + segment_keys % CLUSTERS
+        totals, into = np.unique(found.ravel(), return_inverse=True)
+        keys = np.concatenate((segment_keys, totals))
+        return keys, Grouping(into.reshape(found.shape) + len(segment_keys), len(keys))
 
 
 class Users(NamedTuple):

@@ -98,7 +98,7 @@ class YoungPanes:
     """The live panes that can still change at T, with the amounts they count by (segment, cluster).
 
     `moments` has the ages x of their borders (ms), falling: a slate shown at t has x = T + 1 - t,
-    and its feedback up to T has delays below x. `counts`, int64 (2, panes, keys that are there),
+    and its feedback up to T has delays below x. `counts`, int64 (2, panes, keys),
     are impressions and slates.
     """
 
@@ -107,8 +107,10 @@ class YoungPanes:
     _missing: dict[ArrivalCurve | None, Sequence[int]]
 
     @classmethod
-    def of(cls, windows: Windows, state: WindowState, own: Ints, by_own: Grouping) -> Self:
-        """Return the young panes of a window; `own` and `by_own` are as in `Reading`."""
+    def of(
+        cls, windows: Windows, state: WindowState, segment_keys: Ints, grouping: Grouping
+    ) -> Self:
+        """Return the young panes of a window; keys and grouping are as in `Reading`."""
         assert windows.reading_time is not None, "the windows were read"
         now = windows.reading_time + 1
         slide = state.window.slide
@@ -119,12 +121,12 @@ class YoungPanes:
             moments[-1] = max(0, now - numbers.stop * slide)
         panes = [(n - first, pane.tables[0]) for n, pane in state.panes.items() if n in numbers]
         tables = [(index, table) for index, found in panes for table in found]
-        shape = (len(numbers), len(own))
+        shape = (len(numbers), len(segment_keys))
         counts = np.zeros((2, *shape), np.int64)
         missing: dict[ArrivalCurve | None, Sequence[int]] = {None: [0] * len(numbers)}
         if not tables or not counts.size:
-            return cls(moments, by_own.sums(counts), missing)
-        column = _columns(windows, own)
+            return cls(moments, grouping.sums(counts), missing)
+        column = _columns(windows, segment_keys)
         sizes = [len(table.keys) for _, table in tables]
         rows = np.repeat([index for index, _ in tables], sizes) * shape[1]
         rows += column[np.concatenate([table.keys for _, table in tables])]
@@ -133,7 +135,7 @@ class YoungPanes:
             # Float sums of integers are exact below 2**53, and bincount is the fast one.
             sums = np.bincount(rows, weights=values, minlength=shape[0] * shape[1])
             counts[counted] = sums.astype(np.int64).reshape(shape)
-        return cls(moments, by_own.sums(counts), missing)
+        return cls(moments, grouping.sums(counts), missing)
 
     def effective(self, curves: Sequence[ArrivalCurve | None], part: slice, live: Ints) -> Ints:
         """Return the rows of effective counts of one segment, int64 (rows, n).

@@ -102,18 +102,18 @@ class BasisSums:
         ends = list(accumulate(aggregate.cluster_rows for aggregate in clustered))
         for first in range(0, len(self.names), size):
             some = slice(first, first + size)
-            there = slice(*np.searchsorted(self.keys, (first * CLUSTERS, some.stop * CLUSTERS)))
-            positions = self.keys[there] - first * CLUSTERS
+            columns = slice(*np.searchsorted(self.keys, (first * CLUSTERS, some.stop * CLUSTERS)))
+            positions = self.keys[columns] - first * CLUSTERS
             names = self.names[some]
 
             def spread(
                 sums: Ints,
                 positions: Ints = positions,
-                there: slice = there,
+                columns: slice = columns,
                 count: int = len(names),
             ) -> Ints:
                 found = np.zeros((len(sums), count * CLUSTERS), np.int64)
-                found[:, positions] = sums[:, there]
+                found[:, positions] = sums[:, columns]
                 return found.reshape(len(sums), count, CLUSTERS)
 
             parts = np.split(spread(self.by_cluster), ends[:-1])
@@ -138,12 +138,12 @@ MAX_KEPT_SUMS: Final = 1 << 18
 
 
 class _Known(NamedTuple):
-    """What was read of a basis after so many `changes`; `own` and `by_own` are as in `Reading`."""
+    """What was read of a basis after so many `changes`; the rest is as in `Reading`."""
 
     changes: int
     sums: BasisSums
-    own: Ints
-    by_own: Grouping
+    segment_keys: Ints
+    grouping: Grouping
 
 
 class SumsReader:
@@ -174,26 +174,26 @@ class SumsReader:
                     self._known[index, name] = known
                 sums[index, name] = known.sums
                 if name == "live":
-                    young = YoungPanes.of(self._windows, state, known.own, known.by_own)
+                    young = YoungPanes.of(self._windows, state, known.segment_keys, known.grouping)
                     sums[index, name] = _expected(known.sums, young, curves)
         return sums
 
 
 def _read(windows: Windows, basis: Basis, numbered: WithTotals) -> _Known:
     found = read(windows, basis, numbered)
-    numbers = found.there // CLUSTERS
+    numbers = found.keys // CLUSTERS
     sums = BasisSums(
         [numbered.names[number] for number in found.present.tolist()],
         found.users,
         found.rate_means,
         found.rate_squares,
-        np.searchsorted(found.present, numbers) * CLUSTERS + found.there % CLUSTERS,
+        np.searchsorted(found.present, numbers) * CLUSTERS + found.keys % CLUSTERS,
         found.by_cluster,
         found.plain,
         np.zeros((0, len(numbers)), np.int64),
         np.zeros(len(found.present), np.int64),
     )
-    return _Known(basis.changes, sums, found.own, found.by_own)
+    return _Known(basis.changes, sums, found.segment_keys, found.grouping)
 
 
 def _expected(sums: BasisSums, young: YoungPanes, curves: ArrivalCurves) -> BasisSums:
@@ -238,10 +238,10 @@ def merged(parts: Sequence[BasisSums], shown: Callable[[Segment], Segment]) -> B
         of_name[part.keys // CLUSTERS] * CLUSTERS + part.keys % CLUSTERS
         for part, of_name in zip(parts, numbers, strict=True)
     ]
-    there = np.flatnonzero(np.bincount(np.concatenate(keys)))
+    all_keys = np.flatnonzero(np.bincount(np.concatenate(keys)))
     columns = np.zeros(len(index) * CLUSTERS, np.int64)
-    columns[there] = np.arange(len(there))
-    whole = BasisSums.like(parts[0], list(index), there)
+    columns[all_keys] = np.arange(len(all_keys))
+    whole = BasisSums.like(parts[0], list(index), all_keys)
     for part, of_name, of_key in zip(parts, numbers, keys, strict=True):
         for rows in _apart(of_name):
             whole.add(part, rows, of_name[rows], columns[of_key])

@@ -21,22 +21,21 @@ class Reading:
     """The sums of a basis, of the segments that have a cell in it and of their totals.
 
     `present` are the numbers of these, rising; `users` (present,), `rate_means` and `rate_squares`,
-    float64 (kinds, present), are those of `BasisSums`. `there` are the keys (number * 256 +
-    cluster) that have a user, rising. `by_cluster`, int64 (rows, keys that are there), has the rows
-    of all clustered aggregates, one aggregate after another. `plain`, int64 (slots, present), has
-    the counts of each aggregate without clusters. `by_own` leads from the `own` keys, those of
-    segments, to all that are there.
+    float64 (kinds, present), are those of `BasisSums`. `keys` are a number * 256 + a cluster that
+    has a user in it, rising. `by_cluster`, int64 (rows, keys), has the rows of all clustered
+    aggregates, one aggregate after another. `plain`, int64 (slots, present), has the counts of each
+    aggregate without clusters. `grouping` leads from `segment_keys`, those of segments, to all.
     """
 
     present: Ints
     users: Ints
     rate_means: Floats
     rate_squares: Floats
-    there: Ints
+    keys: Ints
     by_cluster: Ints
     plain: Mapping[str, Ints]
-    own: Ints
-    by_own: Grouping
+    segment_keys: Ints
+    grouping: Grouping
 
 
 def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
@@ -49,11 +48,11 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
     cells = np.flatnonzero((counts.of(0) | counts.of(1))[: len(windows.cells)])
     impressions, positive = counts.of(0)[cells], positives.of_cells(cells)[0]
     of_each = of_cell[cells] * CLUSTERS + cluster_of_cell[cells]
-    own = np.flatnonzero(np.bincount(of_each))
-    there, by_own = numbered.keys(own)
-    segments = np.unique(own // CLUSTERS)
+    segment_keys = np.flatnonzero(np.bincount(of_each))
+    keys, grouping = numbered.keys(segment_keys)
+    segments = np.unique(segment_keys // CLUSTERS)
     present = np.unique(numbered.numbers(segments))
-    by_cell = Active.of(of_each, own, impressions > 0)
+    by_cell = Active.of(of_each, segment_keys, impressions > 0)
     by_cluster: list[list[Ints]] = []
     by_user = []
     for aggregate, totals in named:
@@ -63,16 +62,16 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
                 by_cluster.append([])
                 by_user.append((aggregate, sums, by_cluster[-1]))
             else:
-                by_cluster.append([by_own.sums(aggregate.cluster_sums(sums, by_cell))])
+                by_cluster.append([grouping.sums(aggregate.cluster_sums(sums, by_cell))])
         elif isinstance(totals, SparseTotals):
-            by_cluster.append([by_own.sums(totals.of(own).T)])
+            by_cluster.append([grouping.sums(totals.of(segment_keys).T)])
     rates = _Rates(present, len(positive))
-    ends = np.searchsorted(there, np.array([*numbered.firsts[1:], len(numbered.names)]) * CLUSTERS)
-    for users, keys in zip(numbered.users(cells), np.split(there, ends[:-1]), strict=True):
+    ends = np.searchsorted(keys, np.array([*numbered.firsts[1:], len(numbered.names)]) * CLUSTERS)
+    for users, keys_of_users in zip(numbered.users(cells), np.split(keys, ends[:-1]), strict=True):
         shown = users.sums(impressions)
         rates.add(users, shown, users.sums(positive))
         of_user = users.numbers * CLUSTERS + cluster_of_cell[users.cells]
-        active = Active.of(of_user, keys, shown > 0)
+        active = Active.of(of_user, keys_of_users, shown > 0)
         for aggregate, sums, parts in by_user:
             parts.append(aggregate.cluster_sums(users.sums(sums), active))
     counted_in = np.searchsorted(present, numbered.numbers(segments)).T
@@ -87,11 +86,11 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
         rates.users,
         rates.means,
         rates.squares,
-        there,
+        keys,
         np.concatenate([np.concatenate(parts, axis=1) for parts in by_cluster]),
         plain,
-        own,
-        by_own,
+        segment_keys,
+        grouping,
     )
 
 
