@@ -5,12 +5,14 @@ import dataclasses
 import json
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import servers
 from streams import hostile
 
+from streameval.base.errors import RefusedError
 from streameval.core import shared_sums
 from streameval.core.figures import figures
 from streameval.core.fingerprint import fingerprint
@@ -20,7 +22,7 @@ from streameval.core.sums import BasisSums, merge, merged
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import Commit, PackedSums
 from streameval.web.whole_topic import STALE_MS, WholeTopic
-from streameval.worker.sharing import SumsToShare
+from streameval.worker.sharing import Sharing, SumsToShare
 
 
 def partition(seed):
@@ -348,3 +350,16 @@ def test_computing_takes_no_more_than_its_share_whatever_is_asked(monkeypatch):
         "18 s of work in half an hour"
     )
     assert shared.read == 2
+
+
+def test_what_redis_refuses_to_share_is_said_once(caplog):
+    class Refusing:
+        async def asked(self, windows):
+            raise RefusedError("Redis: no permission to run 'mget'")
+
+    sharing = Sharing(Refusing(), SumsToShare(partition(3)[0]), "a worker")
+    status = SimpleNamespace(store_up=True, topic_partitions=1)
+    for _ in range(3):
+        asyncio.run(sharing.turn(status, None))
+    (said,) = caplog.messages
+    assert said.endswith("may be incomplete: Redis: no permission to run 'mget'")

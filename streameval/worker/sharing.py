@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+from streameval.base.errors import RefusedError
 from streameval.base.retry import answer_within
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
@@ -28,6 +30,8 @@ from streameval.web.whole_topic import SharedState as ReadState
 from streameval.web.whole_topic import WholeTopic
 from streameval.worker.assigned_partition import AssignedPartition
 from streameval.worker.history_job import HistoryJob
+
+log = logging.getLogger(__name__)
 
 # What somebody looks at need not be newer.
 FRESH_SECONDS: Final = 2.0
@@ -126,15 +130,16 @@ class Sharing:
         topic = WholeTopic(store, definition, lambda: self._partitions)
         self._history = HistoryJob(store, topic, definition)
         self._remembering: asyncio.Task[None] | None = None
+        self._refused = ""
 
     async def turn(self, status: ServiceStatus, token: int | None) -> None:
         """Write all that has changed; `token` is None unless this worker leads."""
         if not status.store_up:
             return
         self._partitions = status.topic_partitions
-        await answer_within(self._turn(status, token), PATIENT_SECONDS)
+        await answer_within(self._told(self._turn(status, token)), PATIENT_SECONDS)
         if token is not None and (self._remembering is None or self._remembering.done()):
-            minute = self._history.turn(time.time(), status.scorecards)
+            minute = self._told(self._history.turn(time.time(), status.scorecards))
             self._remembering = asyncio.create_task(answer_within(minute, HISTORY_SECONDS))
 
     async def close(self) -> None:
@@ -143,6 +148,15 @@ class Sharing:
             self._remembering.cancel()
         await answer_within(self._store.tell(self._worker, ""), 1.0)
         await self._store.close(1.0)
+
+    async def _told(self, work: Awaitable[None]) -> None:
+        """Do `work`, and log what Redis refuses: once, since every turn meets it again."""
+        try:
+            await work
+        except RefusedError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("pages of all workers together may be incomplete: %s", error)
 
     async def _turn(self, status: ServiceStatus, token: int | None) -> None:
         self._sums.ask(await self._store.asked(self._windows))
