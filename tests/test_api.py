@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from streameval.base.errors import UnreachableError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
@@ -50,28 +50,34 @@ class Described:
         self.status, self.described_at, self.stopping = status(**changed), 0.0, False
 
 
+AWAY = UnreachableError("Redis at r:6379 cannot be used now: is it running?")
+
+
 class Away:
-    """A store that does not answer."""
+    """A store that does not answer, or refuses."""
+
+    def __init__(self, error=AWAY):
+        self._error = error
 
     def __getattr__(self, name):
         async def fail(*_):
-            raise UnreachableError("Redis at r:6379 cannot be used now: is it running?")
+            raise self._error
 
         return fail
 
 
-def get(path, *, listeners=0, **changed):
-    """Status and document of a path, of a worker whose Redis is away."""
+def get(path, *, listeners=0, error=AWAY, token=None, **changed):
+    """Status and document of a path, of a worker whose Redis answers with an error."""
 
     async def ask():
         worker = Described(**changed)
-        api = Api(worker, DEFINITION, Away())
+        api = Api(worker, DEFINITION, Away(error), user_token=token)
         api._listeners = listeners
         app = web.Application()
         Pages(worker, api).add_to(app)
         async with (
             TestClient(TestServer(app)) as client,
-            client.get(f"/api/v1{path}") as answer,
+            client.get(f"/api/v1{path}", headers={"Authorization": f"Bearer {token}"}) as answer,
         ):
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert answer.content_type == "application/json"
@@ -88,6 +94,16 @@ def test_the_description_of_any_definition_is_openapi():
 @pytest.mark.parametrize("path", ["/figures", "/history", "/checks", "/health", "/stream"])
 def test_redis_that_is_away_is_one_line(path):
     assert get(path) == (503, {"error": "Redis at r:6379 cannot be used now: is it running?"})
+
+
+def test_redis_that_refuses_is_no_fault_of_the_request():
+    said = "Redis at r:6379: no permission: extend the rights of the user (ACL SETUSER)"
+    assert get("/figures", error=RefusedError(said)) == (503, {"error": said})
+
+
+def test_a_user_is_not_unknown_while_the_worker_starts():
+    said = {"error": "the worker is starting: ask again"}
+    assert get("/users/u1", token="t" * 16, topic_partitions=0) == (503, said)
 
 
 def test_what_needs_no_redis_is_there_meanwhile():

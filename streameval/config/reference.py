@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
@@ -94,8 +94,13 @@ def _values(key: str, field: FieldInfo) -> str:
     high = next((mark.le for mark in field.metadata if isinstance(mark, Le)), None)
     if low is not None:
         return f"{low} to {high}"
+    least = next((mark.min_length for mark in field.metadata if isinstance(mark, MinLen)), 0)
+    most = next((mark.max_length for mark in field.metadata if isinstance(mark, MaxLen)), None)
+    if key in SECRETS:
+        return f"secret, at least {least} characters" if least > 1 else "secret"
     types: dict[object, str] = {tuple: "list", dict: "map", str: "text"}
-    return "secret" if key in SECRETS else types.get(type(field.default), "text")
+    kind = types.get(type(field.default), "text")
+    return kind if most is None else f"{kind} of {least} to {most}"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from streameval.base.limits import (
     MAX_BATCH_INTERVAL,
     MAX_BATCH_USERS,
     MAX_EXPERIMENTS,
+    MAX_GAIN,
     MAX_K,
     MAX_KS,
     MAX_PANES,
@@ -218,7 +219,9 @@ class Settings(BaseSettings):
         " and `threshold` are optional.",
     )
     gains: dict[Label, Gain] = Field(
-        {}, description="The gain of a kind in graded relevance; 1 for kinds not named here."
+        {},
+        description=f"The gain of a kind in graded relevance, 0 to {MAX_GAIN:g}; 1 for kinds not"
+        " named here.",
     )
     ndcg_gain: Literal["linear", "exponential"] = Field(
         "linear", description="Whether a gain g counts as g or as 2^g - 1 in NDCG."

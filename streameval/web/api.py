@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from streameval.base.errors import InputError, StreamevalError
+from streameval.base.errors import InputError, RefusedError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.experiments.words import document_of
@@ -168,6 +168,8 @@ class Api:
             raise StatusError(401, "send the header Authorization: Bearer TOKEN, see user_token")
         user_id = request.match_info["id"]
         partitions = self._described.status.topic_partitions
+        if not partitions:
+            raise StatusError(503, "the worker is starting: ask again")
         found = await self._store.user(user_id, partitions)
         if found is None:
             raise StatusError(404, "nothing is stored of this user: check the id")
@@ -311,7 +313,8 @@ def _failure(error: StreamevalError) -> web.Response:
     if isinstance(error, StatusError):
         status = error.status
     else:
-        status = 400 if isinstance(error, InputError) else 503
+        wrong = isinstance(error, InputError) and not isinstance(error, RefusedError)
+        status = 400 if wrong else 503
     text = json.dumps({"error": " ".join(str(error).split())}, ensure_ascii=False)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return web.Response(

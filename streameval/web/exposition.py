@@ -570,7 +570,7 @@ _COMPARISON: Final = (
     ("high", "Upper bound of the difference, which holds at all looks together"),
     (
         "users_needed",
-        "Users of all arms still needed until the metric is decided, if it stays as it is",
+        "Users of both arms still needed until the metric is decided, if it stays as it is",
     ),
 )
 

@@ -30,8 +30,9 @@ class Experiment:
 
     `arm` names the event field that holds the arm. `split` has the weights of the arms; None: the
     shares of users are not tested. `alpha` is the chance that any of the named metrics alarms
-    falsely, over all looks together. The bounds are narrowest at `planned_users`, all arms
-    together. A slate at `since` counts, a slate at `until` does not; None: no such bound.
+    falsely, over all looks together. The bounds are narrowest at `planned_users`, those of an arm
+    and the control together. A slate at `since` counts, a slate at `until` does not; None: no such
+    bound.
     """
 
     name: str
