@@ -1,6 +1,7 @@
 """Standard errors, intervals of one look, the hash bootstrap, and comparisons that are watched."""
 
 import math
+from fractions import Fraction
 from importlib import util
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def test_the_standard_error_is_that_of_the_service_figure(rows):
     # Of equal users the moments leave the rounding of a difference of squares.
     assert found.stderr == pytest.approx(expected, rel=1e-6, abs=1e-7)
     assert found.value == pytest.approx(x.sum() / y.sum())
+
+
+@given(units_of_users, st.sampled_from([0, 10**6, 60_000_000, 10**14]))
+def test_the_standard_error_of_nearly_equal_ratios_is_exact(rows, near):
+    """Latencies of a minute that differ by microseconds, for example."""
+    x, y = np.array([(near * count + apart, count) for apart, count in rows], np.int64).T
+    ratio = Fraction(int(x.sum()), int(y.sum()))
+    squares = sum((a - ratio * b) ** 2 for a, b in zip(x.tolist(), y.tolist(), strict=True))
+    variance = Fraction(len(rows), len(rows) - 1) * squares / int(y.sum()) ** 2
+    assert ratio_stderr(x, y) == pytest.approx(math.sqrt(variance), rel=1e-12)
 
 
 def test_units_without_a_denominator_are_not_there():

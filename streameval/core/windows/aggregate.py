@@ -293,10 +293,12 @@ def ratio_stderrs(numerators: Ints, denominators: Ints) -> list[float | None]:
     sqrt(n/(n-1) * Σd²) / Σy. None below two clusters.
     """
     counts, among = np.count_nonzero(denominators, axis=-1).tolist(), totals(denominators)
-    # (Integers of Python divide exactly where floats could not hold them.)
     sums = zip(totals(numerators), among, strict=True)
-    ratios = np.array([found / total if total else 0.0 for found, total in sums])
-    apart = numerators - ratios[:, np.newaxis] * denominators
+    # x - R*y of nearly equal ratios is small: the whole part of R is taken off in integers.
+    parts = [divmod(found, total) if total else (0, 0) for found, total in sums]
+    whole = np.array([part for part, _ in parts], np.int64)
+    rest = np.array([left / (total or 1) for (_, left), total in zip(parts, among, strict=True)])
+    apart = numerators - whole[:, np.newaxis] * denominators - rest[:, np.newaxis] * denominators
     squares = np.square(apart).sum(axis=-1).tolist()
     return [
         math.sqrt(count / (count - 1) * square) / total if count > 1 else None
