@@ -50,6 +50,7 @@ BUGS = (
         "tests/model.py",
         """stored.get(b"checkpoint_offset", b"") != _bytes(since)""",
         "False",
+        test="tests/test_model.py::test_the_model_of_the_store_answers_as_redis_does",
     ),
     Bug(
         "commit, its meaning: offset first, counters in a call of their own that may be lost",
