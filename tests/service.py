@@ -22,6 +22,7 @@ import servers
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
 from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.config.load import load
@@ -311,7 +312,7 @@ def wait_for(condition, seconds, what):
         try:
             if condition():
                 return
-        except (OSError, redis_client.RedisError):
+        except (OSError, KafkaError, redis_client.RedisError):
             pass
         time.sleep(0.2)
     raise AssertionError(f"not within {seconds} s: {what}")

@@ -7,12 +7,21 @@ import servers
 import service
 from scene import Scene
 
+from streameval.core.events import Rejection
 from streameval.kafka.consumer import KafkaEventLog
+from streameval.kafka.records import DeadLetter
 
 pytestmark = pytest.mark.servers
 
 REPLICATED = {"replicas": 3, "min.insync.replicas": "2"}
-RECORDS = 1_000  # of what is read while a broker is down: some seconds, so several probes
+RECORDS, SECONDS = 2_000, 8  # sent while a broker is down: several probes
+
+
+def in_sync(node):
+    """Whether all replicas have all records, by what this node knows."""
+    topics = service.administer(node.port, lambda admin: admin.describe_topics())
+    partitions = [partition for topic in topics for partition in topic["partitions"]]
+    return all(set(of["isr"]) == set(of["replicas"]) for of in partitions)
 
 
 def unready(workers):
@@ -61,16 +70,18 @@ def test_each_of_three_brokers_is_killed_in_turn_and_nobody_notices():
         workers = [it.worker(kafka_rack=f"r{number}") for number in (1, 2)]
         for worker in workers:
             service.wait_for(lambda of=worker: of.page("/readyz"), 90, "it is ready")
-        sending = it.producing(3 * RECORDS + 2_000, seconds=20)
         said = []
         for node in kafka.nodes:
+            sending = it.producing(RECORDS, SECONDS)
             it.wait_for_progress()
             node.kill()
-            before = it.committed()
-            while it.committed() < before + RECORDS and not sending.done():
+            while not sending.done():
                 said += unready(workers)
+            sending.result()
+            it.wait_for_all()
             node.start()
-        sending.result()
+            # With the next one two would be down, which nobody promises to stand.
+            service.wait_for(lambda of=node: in_sync(of), 90, "all replicas are in sync")
         it.verify()
         assert not [why for why in said if "Kafka" in why], said
         logged = "".join(worker.logged() for worker in workers)
@@ -79,3 +90,31 @@ def test_each_of_three_brokers_is_killed_in_turn_and_nobody_notices():
         # At the end the other one may take over from a leader that stops first.
         assert "leads the group now" in logged
         assert asyncio.run(Listener(kafka.address, it.topic, "r3").fetches_from()) == {3}
+
+
+def test_a_topic_of_dead_letters_made_while_a_broker_is_down_has_all_its_replicas():
+    """With two it would stop for `min.insync.replicas` when one of these two goes down."""
+    with servers.kafka_cluster() as kafka:
+        topic = servers.unique()
+        service.create_topic(kafka.port, topic, 1, **REPLICATED)
+        kafka.nodes[0].kill()
+
+        def known_to_be_down():
+            about = service.administer(kafka.port, lambda admin: admin.describe_cluster())
+            return len(about["brokers"]) == 2
+
+        service.wait_for(known_to_be_down, 60, "two brokers are left")
+
+        async def write():
+            log = KafkaEventLog(
+                {"bootstrap_servers": kafka.address}, topic, "group", f"{topic}.bad"
+            )
+            letter = DeadLetter(0, 0, 0, b"k", b"v", Rejection("malformed", "no JSON"))
+            assert await log.write_dead_letters([letter]) == 0
+            await log.close(5)
+
+        asyncio.run(write())
+        described = service.administer(
+            kafka.port, lambda admin: admin.describe_topics([f"{topic}.bad"])
+        )
+        assert sorted(described[0]["partitions"][0]["replicas"]) == [1, 2, 3]

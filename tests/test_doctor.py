@@ -33,8 +33,9 @@ MINUTE = 60_000
 SETTINGS = Settings(kafka="broker:9092")
 
 
-def event(ts=NOON, user_id="u1"):
-    return json.dumps({"type": "impression", "ts": ts, "user_id": user_id, "item_id": "a"}).encode()
+def event(ts=NOON, user_id="u1", **more):
+    head = {"type": "impression", "ts": ts, "user_id": user_id, "item_id": "a"}
+    return json.dumps(head | more).encode()
 
 
 def record(*, partition=0, stamp=NOON, key=b"u1", value=None):
@@ -63,7 +64,7 @@ def test_the_worst_finding_decides_the_exit_code():
 
 
 def test_a_missing_topic_comes_with_the_command_that_creates_it():
-    findings = by_check(judge_cluster(SETTINGS, Cluster("c", frozenset({"other"}))))
+    findings = by_check(judge_cluster(SETTINGS, Cluster("c", {"other": 1})))
     topic = findings["topic"]
     assert (topic.level, topic.code) == ("fail", 2)
     assert topic.cure.startswith(
@@ -74,9 +75,17 @@ def test_a_missing_topic_comes_with_the_command_that_creates_it():
 
 
 def test_topics_that_exist_are_good():
-    topics = frozenset({SETTINGS.topic, SETTINGS.dead_letter_topic})
+    topics = {SETTINGS.topic: 3, SETTINGS.dead_letter_topic: 3}
     findings = judge_cluster(SETTINGS, Cluster("c", topics))
     assert set(levels(findings).values()) == {"ok"}
+
+
+def test_dead_letters_with_fewer_replicas_than_events_are_warned_of():
+    topics = {SETTINGS.topic: 3, SETTINGS.dead_letter_topic: 2}
+    finding = by_check(judge_cluster(SETTINGS, Cluster("c", topics)))["dead letters"]
+    assert finding.level == "warn"
+    assert "fewer replicas (2) than recsys-events (3)" in finding.message
+    assert "kafka-reassign-partitions.sh" in finding.cure
 
 
 @pytest.mark.parametrize(
@@ -115,6 +124,32 @@ def test_a_good_topic_has_only_good_findings():
 
 def test_an_empty_topic_is_a_warning():
     assert levels(judge_records(SETTINGS, [], NOON)) == {"events": "warn"}
+
+
+EXPERIMENT = {"name": "e", "arm": "bucket", "control": "Z", "primary": "ndcg@10"}
+
+
+@pytest.mark.parametrize(
+    ("arms", "changes", "level", "part"),
+    [
+        ([None] * 3, {}, "warn", "e: of 3 slates and impressions none has the field bucket"),
+        (["A", "B"] * 50, {}, "warn", "of 100 users with a bucket none is in the control Z, they"),
+        (["A", "B"] * 49, {}, "ok", "e: bucket has A, B"),
+        (["A", "Z"] * 60, {}, "ok", "e: bucket has A, Z"),
+        ([None] * 3, {"until": "2024-12-31T00:00:00Z"}, None, ""),
+    ],
+)
+def test_an_experiment_whose_arms_do_not_come_is_a_warning(arms, changes, level, part):
+    """Few users may all be in one arm by chance, and an experiment that ended needs no arm."""
+    settings = Settings(kafka="broker:9092", experiments=[EXPERIMENT | changes])
+    users = [f"u{number}" for number in range(len(arms))]
+    records = [
+        record(key=user.encode(), value=event(user_id=user, **({"bucket": arm} if arm else {})))
+        for user, arm in zip(users, arms, strict=True)
+    ]
+    found = by_check(judge_records(settings, records, NOON))
+    assert "arms" not in found if level is None else found["arms"].level == level
+    assert part in (found["arms"].message if level else "")
 
 
 def test_a_few_broken_records_are_a_warning_and_many_a_failure():

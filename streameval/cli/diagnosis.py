@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
-from streameval.core.events import Event, EventDecoder, Rejection
+from streameval.core.events import Event, EventDecoder, FeedbackEvent, Rejection
+from streameval.core.experiments.definition import MAX_ARMS
 from streameval.files.foreign_formats import recognise
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ CLOCK_TOLERANCE: Final = 2_000
 
 # A few broken producers reject less; a larger share means the wrong topic.
 MANY: Final = 0.01
+
+# Among so many users an arm that gets 5 % of them is missing in 1 sample of 170.
+ENOUGH: Final = 100
 
 # Kafka's value for a timestamp that may lie any time ahead.
 FOREVER: Final = 2**63 - 1
@@ -59,7 +63,7 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
         message = f"{topic} does not exist: there is nothing to read"
         findings.append(failed("topic", message, cure, InputError.exit_code))
     if dead_letters in cluster.topics:
-        findings.append(Finding("dead letters", "ok", f"{dead_letters} exists"))
+        findings.append(_judge_replicas(topic, dead_letters, cluster.topics))
     else:
         message = (
             f"{dead_letters} does not exist: the first rejected event waits until a worker makes it"
@@ -68,6 +72,18 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
             Finding("dead letters", "warn", message, _create(settings, dead_letters, 1))
         )
     return findings
+
+
+def _judge_replicas(topic: str, dead_letters: str, replicas: Mapping[str, int]) -> Finding:
+    """Judge whether dead letters stand what the events stand: they hold up their partition."""
+    check, has, wanted = "dead letters", replicas[dead_letters], replicas.get(topic, 0)
+    if has >= wanted:
+        return Finding(check, "ok", f"{dead_letters} exists")
+    message = (
+        f"{dead_letters} has fewer replicas ({has}) than {topic} ({wanted}): with a broker down,"
+        " rejected events may hold up their partitions"
+    )
+    return Finding(check, "warn", message, "add replicas with kafka-reassign-partitions.sh")
 
 
 def _create(settings: Settings, topic: str, partitions: int) -> str:
@@ -110,6 +126,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
+        *_judge_arms(settings, events, now),
         # A record from the future shows a wrong clock; one from the past is merely old.
         judge_clock(
             "record clock", "the newest record", max(newest, now), now, settings.max_clock_skew
@@ -173,6 +190,34 @@ def _judge_event_clocks(
         cure = "set the clocks of these producers (NTP), or raise allowed_lateness"
         return Finding(check, "warn", message, cure)
     return Finding(check, "ok", "events and their records agree on the time")
+
+
+def _judge_arms(settings: Settings, events: Sequence[Event], now: int) -> Iterator[Finding]:
+    """Judge whether the events name arms of each experiment that has not ended, and its control."""
+    lists = [event for event in events if not isinstance(event, FeedbackEvent)]
+    for experiment in settings.definition().experiments:
+        if not lists or (experiment.until is not None and experiment.until <= now):
+            continue
+        field, control, check = experiment.arm, experiment.control, "arms"
+        in_arms = [(arm, event.user_id) for event in lists if (arm := getattr(event, field))]
+        arms, users = sorted({arm for arm, _ in in_arms}), {user for _, user in in_arms}
+        listed = ", ".join(arms[:MAX_ARMS])
+        if not arms:
+            message = (
+                f"{experiment.name}: of {len(lists):,} slates and impressions none has the field"
+                f" {field}: the experiment would count nothing"
+            )
+            cure = "have producers send the arm in that field, or correct `arm`"
+            yield Finding(check, "warn", message, cure)
+        elif control not in arms and len(users) >= ENOUGH:
+            message = (
+                f"{experiment.name}: of {len(users):,} users with a {field} none is in the control"
+                f" {control}, they are in {listed}: nothing can be compared with it"
+            )
+            cure = "have producers send that arm, or correct `control`"
+            yield Finding(check, "warn", message, cure)
+        else:
+            yield Finding(check, "ok", f"{experiment.name}: {field} has {listed}")
 
 
 def judge_clock(check: str, whose: str, theirs: int, ours: int, max_clock_skew: int) -> Finding:

@@ -37,10 +37,10 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 class Cluster(NamedTuple):
-    """A cluster's description of itself."""
+    """A cluster's description of itself; `topics` are how many replicas each topic has."""
 
     cluster_id: str
-    topics: frozenset[str]
+    topics: Mapping[str, int]
 
 
 class Extent(NamedTuple):
@@ -63,7 +63,18 @@ async def cluster(client: Client) -> Cluster:
     """Ask for the cluster's id and its topics (asking for all creates none)."""
     async with _admin(client) as admin:
         about = await admin.describe_cluster()
-        return Cluster(str(about["cluster_id"]), frozenset(await admin.list_topics()))
+        return Cluster(str(about["cluster_id"]), await replicas(admin))
+
+
+async def replicas(admin: AIOKafkaAdminClient) -> dict[str, int]:
+    """Return for each topic how many replicas it is to have, also while their brokers are down.
+
+    It asks for all topics: to ask for one might create it.
+    """
+    return {
+        topic["topic"]: max((len(each["replicas"]) for each in topic["partitions"]), default=0)
+        for topic in await admin.describe_topics()
+    }
 
 
 async def partitions(client: Client, topic: str) -> int:

@@ -24,6 +24,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
     BrokerResponseError,
+    InvalidReplicationFactorError,
     InvalidTimestampError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -31,6 +32,7 @@ from aiokafka.errors import (
     RecordListTooLargeError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
     UnsupportedForMessageFormatError,
     for_code,
 )
@@ -39,6 +41,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.base.retry import Complaints, within
+from streameval.kafka.admin import replicas
 from streameval.kafka.records import DeadLetter
 
 log = logging.getLogger(__name__)
@@ -47,8 +50,6 @@ RETRY_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
 # An election of leaders takes less; a longer wait is reported.
 WAITING_SECONDS: Final = 15.0
-# Brokers that keep a dead letter, if there are as many.
-REPLICAS: Final = 3
 # Bytes of key and value that each next form of a dead letter keeps; the last has headers only.
 FORMS: Final = (MAX_DEAD_LETTER_BYTES, 1_024, 256, 0)
 # Errors about the records themselves, which no waiting changes.
@@ -253,13 +254,20 @@ class DeadLetters:
         admin = AIOKafkaAdminClient(**self._client)
         try:
             await admin.start()
-            if self._topic in await admin.list_topics():
+            topics = await replicas(admin)
+            if self._topic in topics:
                 return
-            brokers = len((await admin.describe_cluster())["brokers"])
+            # As many replicas as the source has. To count the brokers that run would leave too
+            # few for good, if the first dead letter comes while one is down.
+            count = topics.get(self._source, 0)
+            if not count:
+                raise UnknownTopicOrPartitionError(self._source)
             answer = await admin.create_topics(
-                [NewTopic(self._topic, num_partitions=1, replication_factor=min(REPLICAS, brokers))]
+                [NewTopic(self._topic, num_partitions=1, replication_factor=count)]
             )
             for _, code, message in answer.topic_errors:
+                if code == InvalidReplicationFactorError.errno:
+                    raise InvalidReplicationFactorError(message)
                 if code not in {0, TopicAlreadyExistsError.errno}:
                     raise RefusedError(
                         f"the dead-letter topic {self._topic} does not exist and Kafka does not"

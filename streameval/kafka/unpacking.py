@@ -119,12 +119,6 @@ class Memory:
         # with, bytes and records before it. After a pause it is unpacked anew.
         self._reached: dict[Any, tuple[tuple[int, int], int, int, int]] = {}
 
-    @property
-    def in_use(self) -> int:
-        """Bytes that batches take while they are handed out."""
-        held = self.total // 16 - self._free
-        return held + (0 if self._allowed is None else self.largest)
-
     def records(
         self, partition: Any, raw: memoryview, batch: Any, first: int, unit: int
     ) -> list[Any] | Parts:
