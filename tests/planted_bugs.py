@@ -158,6 +158,36 @@ BUGS = (
         "        return (time - self.horizon) // self.window.slide\n",
     ),
     Bug(
+        "experiments: a slate at `until` counts",
+        "streameval/core/experiments/sums.py",
+        "if begin <= slate.time < end:",
+        "if begin <= slate.time <= end:",
+        test="tests/test_experiments.py::"
+        "test_the_arms_are_those_of_the_oracle_however_the_stream_is_cut",
+    ),
+    Bug(
+        "visits: a checkpoint does not hold those that no commit has taken",
+        "streameval/core/experiments/sums.py",
+        """"visits": [list(visit) for visit in self.visits],""",
+        """"visits": [],""",
+        test="tests/test_visits.py::"
+        "test_a_checkpoint_holds_the_visits_that_no_moved_offset_confirms",
+    ),
+    Bug(
+        "values: a cap is compared with the upper half of a sum only",
+        "streameval/core/windows/values.py",
+        "above = (high > top) | ((high == top) & (low > rest))",
+        "above = high > top",
+    ),
+    Bug(
+        "nowcasts: feedback that comes exactly at T is taken to be missing",
+        "streameval/core/nowcast.py",
+        "now = windows.reading_time + 1\n",
+        "now = windows.reading_time\n",
+        test="tests/test_partition_properties.py::"
+        "test_the_stream_as_it_arrives_gives_the_oracles_figures",
+    ),
+    Bug(
         "dead letters: written after the commit",
         "streameval/worker/worker_loop.py",
         "refused = await self.event_log.write_dead_letters(pending.dead_letters)",

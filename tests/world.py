@@ -3,7 +3,8 @@
 Workers are what `open_ingest` makes of settings: the real loop, restore, reader with aiokafka's
 client, dead letters and store, above the brokers of `brokers` and the Redis of `model`. Each is a
 process that can be stopped and killed at any await. Workers differ in settings that change no
-figure, as in a rolling restart.
+figure, as in a rolling restart. In some worlds one of another version joins: it refuses what it
+did not write, and writes nothing.
 
 `History` looks while the faults go on, at every commit and at many moments:
 
@@ -19,12 +20,14 @@ log by itself (`plain_parser`). Then the log of some worlds is set back and grow
 import asyncio
 import copy
 import dataclasses
+import functools
 import json
 import random
 import zlib
 from collections import Counter
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from brokers import NODES, Cluster
 from model import Client, Process, Server, virtual_time
@@ -38,7 +41,7 @@ from test_partition_properties import assert_same
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_BATCH_USERS
 from streameval.config.settings import Settings
-from streameval.core import attribution, ledger, open_slates
+from streameval.core import attribution, checkpoint, ledger, open_slates
 from streameval.core.checkpoint import arm_sums_of, restore
 from streameval.core.experiments.definition import Experiment
 from streameval.core.oracle.experiments import experiment_arms
@@ -62,6 +65,7 @@ TICK_SECONDS = 15.0
 MOST_WORKERS = 4
 SET_BACK_SHARE = 0.25
 STEPWISE_SHARE = 0.3
+STRANGER_SHARE = 0.2
 STUCK_SECONDS = 900.0
 BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}', b"\xff", b'{"type":"slate","items":NaN}')
 FAULTS = (
@@ -110,6 +114,42 @@ class Line(Client):
 
         after(self.rng.expovariate(20), arrive)
         return await answer
+
+
+class StrangersLine(Line):
+    """The connection of a worker that cannot use what is stored: it only reads.
+
+    With `other_format` it sees headers of a checkpoint format that is not its own.
+    """
+
+    def __init__(self, world, process, *, other_format):
+        super().__init__(world, process)
+        self._other_format = other_format
+
+    async def evalsha(self, *arguments):
+        self._wrote("commits")
+
+    async def set(self, *arguments, **options):
+        self._wrote("writes a chunk")
+
+    async def execute_command(self, name, *arguments):
+        if name == "DEL":
+            self._wrote("deletes")
+        answer = await super().execute_command(name, *arguments)
+        if self._other_format and isinstance(answer, dict) and b"header" in answer:
+            answer[b"header"] = of_another_format(answer[b"header"])
+        return answer
+
+    def _wrote(self, what):
+        failure = AssertionError(f"a worker of another version {what}")
+        self._world.history.failure = self._world.history.failure or failure
+        raise failure
+
+
+def of_another_format(header):
+    decoded = msgspec.structs.replace(checkpoint._decode(header), format=checkpoint.FORMAT + 1)
+    packed = checkpoint._pack(decoded)
+    return checkpoint._checksum(packed) + packed
 
 
 class Disk:
@@ -314,6 +354,8 @@ class World:
         # nothing: else the commit of a worker that hung could count after all.
         self.pending_seconds = random.Random(f"pending of {seed}").choice((0.0, 6 * 3600.0))
         self.pauses = random.Random(f"ticks of {seed}")
+        self.strangers = 0  # at work now
+        self.chance_of_stranger = random.Random(f"strangers of {seed}")
         self.files = self.folder()
         if self.files is not None:
             self.lost = min(self.lost, 0.05)  # one loss makes a restore read all chunks again
@@ -350,6 +392,8 @@ class World:
         moments = sorted(rng.uniform(0, seconds) for _ in range(rng.randint(0, 12)))
         producing = asyncio.ensure_future(self.produce(values, seconds))
         under_way = []
+        if self.chance_of_stranger.random() < STRANGER_SHARE:
+            under_way.append(asyncio.ensure_future(self.stranger(seconds)))
         for moment in moments:
             await asyncio.sleep(max(0.0, begin + moment - self.loop.time()))
             under_way.append(asyncio.ensure_future(self.fault()))
@@ -436,7 +480,46 @@ class World:
         await getattr(self, what)()
         self.history.all()
 
+    async def stranger(self, seconds):
+        """A worker of another version joins once something is stored, is refused and goes.
+
+        It looks before it joins the group. Or it began when nothing was stored yet: then it is
+        refused at its first partition.
+        """
+        rng, end = self.chance_of_stranger, self.loop.time() + 2 * seconds
+        other_format, looks = rng.random() < 0.5, rng.random() < 0.5
+        await asyncio.sleep(rng.uniform(0, seconds))
+        while not (any if looks else all)(self.has_checkpoint(n) for n in self.cluster.logs):
+            if self.loop.time() > end:
+                return
+            await asyncio.sleep(1)
+        window = self.definition.attribution_window + (not other_format)
+        definition = dataclasses.replace(self.definition, attribution_window=window)
+        line = functools.partial(StrangersLine, other_format=other_format)
+        self.strangers += 1
+        worker = self.start_process(definition, line)
+        if not looks:
+            worker.ingest._restorer.check_stored = _looks_at_nothing
+        await asyncio.wait({worker.running}, timeout=STUCK_SECONDS)
+        if worker.running.done():
+            assert isinstance(worker.running.exception(), RefusedError), worker.running.exception()
+        else:  # the others have all partitions, and it stands by
+            assert not looks, "a worker of another version goes on"
+            assert len(self.workers) >= PARTITIONS, "a worker of another version goes on"
+            assert not worker.ingest.partitions, "a worker of another version goes on"
+        self.strangers -= 1
+        self.faults["stranger"] = self.faults.get("stranger", 0) + 1
+        self.end(worker)
+
+    def has_checkpoint(self, number):
+        return b"header" in self.server.keys.get(_key(number, "partition"), {})
+
     def start_worker(self):
+        worker = self.start_process(self.definition, Line)
+        self.workers.append(worker)
+        return worker
+
+    def start_process(self, definition, line):
         rng = self.rng
         settings = WorldSettings(
             kafka="broker:1",
@@ -448,16 +531,15 @@ class World:
             batch_interval=rng.choice(("10ms", "1s")),
             checkpoint_interval=rng.choice(("1s", "5s", "30s")),
         )
-        settings._definition = self.definition
+        settings._definition = definition
         process = Process(self.loop)
         ingest = process.context.run(ingest_module.open_ingest, settings)
-        ingest.store._redis = Line(self, process)
+        ingest.store._redis = line(self, process)
         # Backlogs are dropped and read again beyond a bound that no seed's events would reach.
         ingest._most_bytes = rng.choice((ingest._most_bytes, 1_000))
         worker = SimpleNamespace(process=process, ingest=ingest)
         worker.running = process.start(ingest.run())
         worker.ticking = process.start(self.tick(worker))
-        self.workers.append(worker)
         return worker
 
     async def tick(self, worker):
@@ -474,13 +556,16 @@ class World:
     async def kill(self):
         worker = self._any()
         if worker is not None:
-            worker.process.kill()
             self.workers.remove(worker)
-            connections = self.cluster.connections
-            for connection in [one for one in connections if one.owner is worker.process]:
-                del connections[connection]
+            self.end(worker)
             if self.rng.random() < 0.8:
                 self.start_worker()
+
+    def end(self, worker):
+        worker.process.kill()
+        connections = self.cluster.connections
+        for connection in [one for one in connections if one.owner is worker.process]:
+            del connections[connection]
 
     async def stop(self):
         """A process, or its loop, stands still: for moments, or longer than its session."""
@@ -519,6 +604,9 @@ class World:
         self.server.lose_unlisted()
 
     async def roll_back(self):
+        """Not while a stranger is at work: it might find nothing, and begin to count."""
+        if self.strangers:
+            return
         if self.files is None or self.pending_seconds:
             self.server.roll_back()
 
@@ -809,6 +897,10 @@ def watched(definition, seed):
         for name in definition.dimensions
     )
     return dataclasses.replace(definition, experiments=experiments)
+
+
+async def _looks_at_nothing(_partitions):
+    """Stand for `check_stored` before anything was stored."""
 
 
 def _visits(arms):

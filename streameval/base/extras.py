@@ -22,7 +22,11 @@ FILES: Final = "files"
 """The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
 NOTEBOOK: Final = "notebook"
 """The extra of the functions of `import streameval`."""
-_NAMES: Final = {"duckdb": "DuckDB", "grafana_foundation_sdk": "grafana-foundation-sdk"}
+_NAMES: Final = {
+    "duckdb": "DuckDB",
+    "grafana_foundation_sdk": "grafana-foundation-sdk",
+    "mcp": "the package mcp",
+}
 
 
 def installed(package: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_TS, MIN_TS
@@ -20,6 +21,16 @@ def instant(text: str, option: str = "--at") -> int:
     if not MIN_TS <= ms < MAX_TS:
         raise InputError(f"{option} {text}: give an instant from 2000 to 2099")
     return ms
+
+
+def now() -> int:
+    """Return the time of this machine, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def utc(ms: float) -> str:
+    """Write a time (ms) as people read it: UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _rfc3339(text: str) -> int:

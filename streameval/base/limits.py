@@ -65,6 +65,8 @@ MAX_GAIN: Final = 100.0
 # Slates whose scores are remembered, and the relevant items in all of them: about 20 MB each.
 MAX_MEMOISED_ROWS: Final = 20_000
 MAX_MEMOISED_RANKS: Final = 200_000
+# Kinds of slates whose rows an aggregate remembers, and those rows: 2 MB for the widest.
+MAX_REMEMBERED: Final = 8_000
 
 # --- Figures ------------------------------------------------------------------------------------
 MAX_SEGMENTS: Final = 10_000
@@ -95,6 +97,8 @@ DELAY_BUCKETS: Final = 64
 # age is known to 5 points from 100 (one standard error). A segment of its own takes twice as many.
 MIN_DELAYS: Final = 100
 MIN_SEGMENT_DELAYS: Final = 200
+# Relevant positives of a slate whose score is followed as they come: each takes one more scoring.
+MAX_FOLLOWED: Final = 16
 # A nowcast needs this share of the expected feedback, in 10**-6: below, it multiplies chance by 20.
 MIN_OBSERVED: Final = 50_000
 
@@ -134,7 +138,8 @@ CHUNK_RECORDS: Final = 10_000
 MAX_LOGGED_FEEDBACK: Final = 100
 # Rows of outcome files that wait for the next checkpoint: beyond, it comes at once (200 MB).
 MAX_WAITING_OUTCOMES: Final = 65_536
-# Slates scored in one go: bounds the padding that one slate with many positives causes.
+# Slates scored in one go: bounds the padding that one slate with many positives causes, and a step
+# of a flush.
 SCORE_SLICE: Final = 1_000
 
 # --- Pages --------------------------------------------------------------------------------------

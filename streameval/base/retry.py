@@ -44,6 +44,11 @@ async def persist(call: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(RETRY_SECONDS)
 
 
+async def persist_in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """Call in a thread, again and again while a disk or an object store is away."""
+    return await persist(lambda: asyncio.to_thread(call, *arguments))
+
+
 async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
     """Do `work` if it takes no longer than `seconds`, and ignore its failure.
 

@@ -19,11 +19,11 @@ WIDE: Final = 100
 """Columns that the widest table needs."""
 
 
-def format_figure(figure: float | None, stderr: float | None = None, joint: str = " ") -> str:
+def format_figure(figure: float | None, stderr: float | None = None) -> str:
     """Write a figure to four places, with its standard error if given."""
     if figure is None:
         return UNDEFINED
-    return f"{figure:.4f}" if stderr is None else f"{figure:.4f}{joint}±{stderr:.4f}"
+    return f"{figure:.4f}" if stderr is None else f"{figure:.4f} ±{stderr:.4f}"
 
 
 def moment(ts: int | None) -> str:

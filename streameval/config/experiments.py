@@ -46,12 +46,12 @@ def _moment(value: object) -> object:
 
 
 def _named_only(given: object) -> object:
-    """Read a guardrail that is only the name of a metric."""
+    """Read a metric that is only named."""
     return {"metric": given} if isinstance(given, str) else given
 
 
-class GuardrailSettings(BaseModel):
-    """A metric that must not get worse by more than the margin."""
+class NamedMetricSettings(BaseModel):
+    """A metric that an experiment names, and the loss that is accepted in it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,8 +73,10 @@ class ExperimentSettings(BaseModel):
     name: Label
     arm: Annotated[str, AfterValidator(event_field)]
     control: Label
-    primary: str
-    guardrails: tuple[GuardrailSettings, ...] = ()
+    arms: Annotated[tuple[Label, ...], Field(max_length=MAX_ARMS - 1)] = ()
+    primary: NamedMetricSettings
+    primary_share: Annotated[Amount, Field(gt=0, lt=1)] = 0.5
+    guardrails: tuple[NamedMetricSettings, ...] = ()
     split: Annotated[dict[Label, Weight], Field(min_length=2, max_length=MAX_ARMS)] | None = None
     since: Moment = None
     until: Moment = None
@@ -87,9 +89,13 @@ class ExperimentSettings(BaseModel):
             raise ValueError(
                 f"control: {self.control!r} is not in split, which has {', '.join(self.split)}"
             )
+        if self.arms and self.split is not None:
+            raise ValueError("arms: split names the arms already; leave one of them out")
+        if len({self.control, *self.arms}) <= len(self.arms):
+            raise ValueError("arms: name each arm once, and the control only under control")
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise ValueError("until: write a time after since")
-        metrics = [self.primary, *(guardrail.metric for guardrail in self.guardrails)]
+        metrics = [named.metric for named in (self.primary, *self.guardrails)]
         for metric in metrics:
             if metrics.count(metric) > 1:
                 raise ValueError(f"guardrails: {metric} is named twice; name each metric once")
@@ -101,13 +107,16 @@ class ExperimentSettings(BaseModel):
             name=self.name,
             arm=self.arm,
             control=self.control,
-            primary=self.primary,
+            arms=self.arms,
+            primary=self.primary.metric,
             guardrails=tuple(Guardrail(one.metric, one.margin) for one in self.guardrails),
             split=None if self.split is None else dict(self.split),
             since=self.since,
             until=self.until,
             planned_users=self.planned_users,
             alpha=self.alpha,
+            primary_share=self.primary_share,
+            primary_margin=self.primary.margin,
         )
 
 
@@ -125,7 +134,7 @@ def check_experiments(definition: Definition) -> None:
                 f"experiments: {experiment.name}: arm: another field is {experiment.arm!r} but for"
                 " capitals; write both alike"
             )
-        for metric in (experiment.primary, *(one.metric for one in experiment.guardrails)):
+        for metric in experiment.margins:
             refused = refusal(metric, definition)
             if refused is not None:
                 raise ValueError(f"experiments: {experiment.name}: {refused}")

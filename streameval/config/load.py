@@ -19,7 +19,7 @@ from pydantic_settings import SettingsError
 
 from streameval.base import yaml_file
 from streameval.base.errors import ConfigError
-from streameval.config.experiments import ExperimentSettings, GuardrailSettings
+from streameval.config.experiments import ExperimentSettings, NamedMetricSettings
 from streameval.config.figure_settings import PositiveSettings, WindowSettings
 from streameval.config.reference import reference
 from streameval.config.settings import PREFIX, SECRETS, Settings
@@ -119,7 +119,7 @@ def _secret(location: tuple[int | str, ...]) -> bool:
 def _meant(key: str) -> str:
     models: tuple[type[BaseModel], ...] = (
         *(Settings, WindowSettings, PositiveSettings),
-        *(ExperimentSettings, GuardrailSettings),
+        *(ExperimentSettings, NamedMetricSettings),
     )
     keys = [key for model in models for key in model.model_fields]
     close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, keys, n=1)

@@ -170,6 +170,10 @@ class Attribution:
     def restore(self, records: Iterable[PendingRecord]) -> None:
         """Hold the feedback that was pending."""
         for record in sorted(records, key=lambda record: (record[3], record[-1])):
+            user = self.slates.users.get(record[0])
+            if user is not None and user.lacks_index:
+                for _ in user.make_index():
+                    pass
             self.wait(Pending.of(record))
 
     def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
@@ -233,10 +237,7 @@ class Attribution:
         fresh, slates.fresh = slates.fresh, {}
         earlier, slates.earlier = slates.earlier, {}
         lost: SlatesByItem = defaultdict(dict)
-        for slate, first in fresh.items():
-            user = slates.users[slate.user]
-            if user.by_item is not None and slate.request is not None:
-                yield from user.enter(slate, first)
+        yield from self._update_indexes(fresh)
         awaited: SlatesByItem = defaultdict(dict)
         for slate, first in fresh.items():
             user = slates.users[slate.user]
@@ -257,14 +258,28 @@ class Attribution:
         for (user_id, item), holders in lost.items():
             yield from self._count_provisional(slates.users[user_id], item, holders)
 
+    def _update_indexes(self, fresh: dict[Slate, int]) -> Iterator[None]:
+        """Enter in the indexes of users the items that slates showed or moved since."""
+        slates = self.slates
+        moved, slates.moved = slates.moved, []
+        for slate, item, before, ts in moved:
+            slates.users[slate.user].move(slate, item, before, ts)
+            yield
+        for slate, first in fresh.items():
+            user = slates.users[slate.user]
+            if user.by_item is not None and slate.request is not None:
+                yield from user.enter(slate, first)
+
     def _take_over(
         self, user: User, item: str, slates: dict[Slate, None], lost: SlatesByItem
     ) -> Iterator[None]:
         """Give the feedback that waits for an item to the slates that show it only now."""
         pendings = user.pending
         assert pendings is not None, "something waits"
-        reach = Reach(item, slates, self._window)
+        reach = yield from Reach.of(item, slates, self._window)
         pending = pendings.next(item, reach.begin)
+        if pending is not None and user.lacks_index:
+            yield from user.make_index()
         while pending is not None and pending.ts <= reach.end:
             nearest = self._nearest(user, item, pending.ts)
             self._give(pending, nearest, lost)
@@ -278,6 +293,8 @@ class Attribution:
         if not user.pending:
             return
         pending = user.pending.next(name, (ts, NEVER))
+        if pending is not None and pending.request is None and user.lacks_index:
+            yield from user.make_index()
         while pending is not None:
             self._match(user, pending, lost)
             pending = user.pending.next(name, (pending.ts, pending.number + 1))
@@ -291,10 +308,12 @@ class Attribution:
         assert pendings is not None, "the feedback that was lost waits"
         for slate in slates:
             slate.provisional = without(slate.provisional, item, len(self._thresholds))
-        yield from Reach(item, slates, self._window).count_held(pendings, item)
+            yield
+        reach = yield from Reach.of(item, slates, self._window)
+        yield from reach.count_held(pendings, item)
         for slate in slates:
             if slate.request is not None:
-                own = Reach(item, (slate,), self._window)
+                own = yield from Reach.of(item, (slate,), self._window)
                 yield from own.count_held(pendings, (slate.request, item))
             yield
 
@@ -319,15 +338,16 @@ class Attribution:
         return slate, packed
 
     def _nearest(self, user: User, item: str, ts: int) -> Slate | None:
-        """Return the slate with the latest impression of `item` up to `ts` (ties: `precedes`)."""
+        """Return the slate with the latest impression of `item` up to `ts` (ties: `precedes`).
+
+        The caller has made the index of a user who needs one: that takes many pieces of work.
+        """
+        assert not user.lacks_index, "looking through many slates takes too long"
         oldest = ts - self._window
         best = None if user.requestless is None else user.requestless.latest(item, ts)
         best_ts = NEVER if best is None else best.time
         if best_ts < oldest:
             best, best_ts = None, NEVER
-        if user.lacks_index:
-            for _ in user.make_index():
-                pass
         if user.by_item is not None:
             by_time = user.by_item.get(item)
             slate = None if by_time is None else by_time.nearest(ts, oldest)

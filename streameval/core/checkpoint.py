@@ -33,17 +33,18 @@ import numpy as np
 
 from streameval.base.errors import UnusableStateError
 from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
+from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums, ExperimentSums, stored_sums
 from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.marks import NEVER
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.core.pending import PendingRecord
 from streameval.core.slate import Slate, SlateIdentity, SlateRecord, record_identity
 from streameval.core.windows.panes import Pane, Windows
 from streameval.core.windows.tables import Table
 
-FORMAT = 7
+FORMAT = 8
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
 # Stand in a chunk's description where a pane chunk has the number of its window.

@@ -1,8 +1,8 @@
 """Delays of positives: the time from a slate to its feedback, counted in buckets of age.
 
 The delay of a positive is its earliest ts less the time of its slate, 0 to A. The buckets are the
-same under a definition: 64 of them, each a tenth wider than the one before. A slate with a relevant
-item has a delay of its own, the one of its first.
+same under a definition: 64 of them, each a tenth wider than the one before. A slate whose score is
+followed as its feedback comes has a delay of its own, the one of its first relevant item.
 """
 
 from __future__ import annotations

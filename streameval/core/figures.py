@@ -5,12 +5,13 @@ A figure is divided once, at the end. An undefined figure stays None and never b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from streameval.base.limits import MAX_RANK
+from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.merged_segments import (
     Segment,
@@ -104,6 +105,11 @@ class ShownSegments:
 
 def figures(definition: Definition, sums: Sums) -> Figures:
     """Return the rows of all windows, bases and segments that have an impression."""
+    return drained(figuring(definition, sums))
+
+
+def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figures]:
+    """Make `figures` in steps: the rows of some segments, or the order of a section."""
     aggregates = [aggregate(definition) for aggregate in AGGREGATES]
     in_order = (one.section for one in AGGREGATES if one.section != "maturity")
     names = [*dict.fromkeys(in_order), "maturity"]
@@ -123,6 +129,7 @@ def figures(definition: Definition, sums: Sums) -> Figures:
                 )
                 shares = [{"maturity": part / whole} if whole else None for part, whole in mature]
                 sections["maturity"] += _labelled(window, labels, [shares])
+            yield
     order = cache(by_generality)
 
     def by_labels(row: Row) -> tuple[Any, ...]:
@@ -137,7 +144,10 @@ def figures(definition: Definition, sums: Sums) -> Figures:
             MAX_RANK if rank == DEEPER else rank,
         )
 
-    return Figures({name: sorted(rows, key=by_labels) for name, rows in sections.items()})
+    for rows in sections.values():
+        rows.sort(key=by_labels)
+        yield
+    return Figures(sections)
 
 
 def _labelled(first: Row, labels: Sequence[Row], found: Iterable[FigureRows]) -> list[Row]:

@@ -8,24 +8,24 @@ slate of its own, and the first feedback to a slate. All other slates are looked
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import FLUSH_STEP
+from streameval.base.limits import FLUSH_STEP, SCORE_SLICE
 from streameval.core.definition import Definition
 from streameval.core.delays import bucket_of, delay_edges, slots_of
 from streameval.core.list_shapes import ListShapes
 from streameval.core.marks import NEVER, several
 from streameval.core.relevance import of_one, relevance, with_value
 from streameval.core.segments import Segments
-from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
+from streameval.core.slate import NO_DELAYS, NO_FEEDBACK, Relevance, Slate, SlateDelays
 from streameval.core.users import User
-from streameval.core.windows.aggregate import Aggregate
+from streameval.core.windows.aggregate import Aggregate, ChangeRows
 from streameval.core.windows.aggregates import CountRows, PositiveRows, ScoreRows
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.delays import DelayRows
 from streameval.core.windows.lists import LatencyRows, ListRows
 from streameval.core.windows.tables import Table, TimedTable
 from streameval.core.windows.values import ValueRows
@@ -68,7 +68,8 @@ class Rows(NamedTuple):
     lists: ListRows
     latencies: LatencyRows
     ranks: ListRows
-    delays: DelayRows
+    delays: ChangeRows[SlateDelays]
+    score_delays: ChangeRows[SlateDelays]
 
     @property
     def size(self) -> int:
@@ -140,7 +141,7 @@ class Ledger:
         assert judged.relevant is not None, "a slate with a request is scored"
         self.rows.positives.add(time, cell, kind, 1)
         self.rows.scores.add(time, cell, judged.relevant, 1)
-        self.rows.delays.add(time, cell, (), judged.delays)
+        self.rows.delays.add(time, cell, NO_DELAYS, judged.delays)
         known = slate.booked_list
         assert known is not None, "its impressions are booked"
         shape = self.shapes.of(known.size, known.ranks, fallback=known.fallback, hits=judged.hits)
@@ -149,34 +150,47 @@ class Ledger:
 
     def booking(
         self, slates: Iterable[Slate], users: Mapping[str, User], note: Callable[[Slate], None]
-    ) -> Generator[None, None, list[TimedTable]]:
+    ) -> Generator[None, None, list[list[TimedTable]]]:
         """Book each slate less its earlier bookings, in bounded steps.
 
-        Returns the rows since the last flush, a table for each aggregate. `note` is called for
-        each slate.
+        Returns the rows since the last flush in one part or several, each with a table for each
+        aggregate. `note` is called for each slate.
         """
         work = 0
+        parts: list[list[TimedTable]] = []
+        booked: list[Rows] = []
         for slate in slates:
-            # To judge a slate costs as much as it has feedback.
-            work += 1 + several(slate.feedback)
+            # To judge a slate costs as much as it has feedback, and to rank a long list counts too.
+            work += 1 + several(slate.feedback) + several(slate.provisional) + slate.size() // 64
             if work >= FLUSH_STEP:
                 yield
                 work = 0
             slate.dirty = False
             note(slate)
             self._book(slate, users[slate.user])
-        rows, self.rows = self.rows, self._empty()
-        tables = [
-            aggregate.table(buffer, self.cells)
-            for aggregate, buffer in zip(self.aggregates, rows, strict=True)
+            if len(self.rows.scores) >= SCORE_SLICE:
+                parts.append(self._tables(booked))
+                yield
+        parts.append(self._tables(booked))
+        whole = [
+            Table.joined([part.table for part in tables]) for tables in zip(*parts, strict=True)
         ]
-        self.changes = self._changes([part.table for part in tables], rows.latencies)
-        return tables
+        self.changes = self._changes(whole, booked)
+        return parts
 
     def take_deltas(self) -> list[UserDelta]:
         """Return what to add to the users' counters since the last call."""
         deltas, self.deltas = list(self.deltas.values()), {}
         return deltas
+
+    def _tables(self, booked: list[Rows]) -> list[TimedTable]:
+        """Return the rows so far as tables, put them to those `booked`, and begin anew."""
+        rows, self.rows = self.rows, self._empty()
+        booked.append(rows)
+        return [
+            aggregate.table(buffer, self.cells)
+            for aggregate, buffer in zip(self.aggregates, rows, strict=True)
+        ]
 
     def _book(self, slate: Slate, user: User) -> None:
         delta = self.deltas.get(slate.user)
@@ -262,13 +276,14 @@ class Ledger:
 
     def _empty(self) -> Rows:
         rows = Rows(*(aggregate.rows() for aggregate in self.aggregates))
-        return rows._replace(ranks=rows.lists)  # two views of the same lists
+        # Two views of the same lists, and two of the same delays.
+        return rows._replace(ranks=rows.lists, score_delays=rows.delays)
 
-    def _changes(self, tables: Sequence[Table], latencies: LatencyRows) -> SegmentChanges:
+    def _changes(self, tables: Sequence[Table], booked: Sequence[Rows]) -> SegmentChanges:
         counts, positives, *_ = tables
         values = self._segments.values
         measured: dict[tuple[str, ...], list[int]] = {}
-        for cell, latency in latencies.begun():
+        for cell, latency in chain.from_iterable(rows.latencies.begun() for rows in booked):
             measured.setdefault(values[self.cells.segments[cell]], []).append(latency)
         segments, _ = self.cells.arrays()
         impressions = _by_key(segments[counts.keys], counts.values[0])

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
+from streameval.base.arrays import Ints
 from streameval.base.limits import MAX_MEMOISED_ROWS
 from streameval.core.definition import Definition
 
@@ -29,7 +31,7 @@ Worth = tuple[int, int, int, int, int, int, int]
 class ListShape(msgspec.Struct, gc=False, eq=False, frozen=True):
     """One shape; `worth` is None where all of it is 0.
 
-    `slots` are those of `rank_slots`, `deeper` counts the items beyond them.
+    `slots` are those of `slots_of`, each with its count.
     """
 
     size: int
@@ -37,8 +39,7 @@ class ListShape(msgspec.Struct, gc=False, eq=False, frozen=True):
     fallback: bool
     hits: Hits
     worth: Worth | None
-    slots: tuple[int, ...]
-    deeper: int
+    slots: tuple[tuple[int, int], ...]
 
 
 DEEPER_SLOT: Final = 2 * SINGLE_RANKS
@@ -52,6 +53,19 @@ def slots_of(kinds: int) -> int:
     its positives.
     """
     return SINGLE_RANKS + (1 + kinds) * (SINGLE_RANKS + 1)
+
+
+def by_rank(counts: Ints) -> list[Ints]:
+    """Return impressions by rank, then the positives of each kind, all of shape (21, …).
+
+    `counts` (slots, …) are those of `slots_of`.
+    """
+    lengths, impressions, *positives = np.split(
+        counts, range(SINGLE_RANKS, len(counts), SINGLE_RANKS + 1)
+    )
+    impressions = impressions.copy()
+    impressions[:SINGLE_RANKS] += lengths[::-1].cumsum(axis=0)[::-1]
+    return [impressions, *positives]
 
 
 class ListShapes:
@@ -91,20 +105,28 @@ class ListShapes:
             sum(found),
             sum(rank <= TOP for rank in found),
         )
-        slots, deeper = _slots(size, ranks)
-        of_hits = tuple(
-            SINGLE_RANKS + (1 + kind) * (SINGLE_RANKS + 1) + min(rank - 1, SINGLE_RANKS)
+        of_hits = (
+            (SINGLE_RANKS + (1 + kind) * (SINGLE_RANKS + 1) + min(rank - 1, SINGLE_RANKS), 1)
             for rank, kinds in hits
             for kind in range(kinds.bit_length())
             if kinds >> kind & 1
         )
         return ListShape(
-            size, ranks, fallback, hits, worth if any(worth) else None, slots + of_hits, deeper
+            size,
+            ranks,
+            fallback,
+            hits,
+            worth if any(worth) else None,
+            (*_slots(size, ranks), *of_hits),
         )
 
 
-def _slots(size: int, ranks: Sequence[int] | None) -> tuple[tuple[int, ...], int]:
+def _slots(size: int, ranks: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Return the slots of the impressions."""
     if ranks is None:
-        return ((min(size, SINGLE_RANKS) - 1,) if size else ()), max(0, size - SINGLE_RANKS)
-    single = tuple(SINGLE_RANKS + rank - 1 for rank in ranks if rank <= SINGLE_RANKS)
-    return single, len(ranks) - len(single)
+        single = [(min(size, SINGLE_RANKS) - 1, 1)] if size else []
+        deeper = max(0, size - SINGLE_RANKS)
+    else:
+        single = [(SINGLE_RANKS + rank - 1, 1) for rank in ranks if rank <= SINGLE_RANKS]
+        deeper = len(ranks) - len(single)
+    return [*single, (DEEPER_SLOT, deeper)] if deeper else single

@@ -5,8 +5,11 @@ from the delays of final slates, by kind and segment. Effective impressions are 
 each live pane times F at its age. Positives divided by effective impressions estimate the rate to
 come. Effective counts are integers of 10**-6: they add over partitions that took the same delays.
 
+The score of a slate changes as its feedback comes. The F of a ranking metric is the sum of the
+scores that final slates had at an age, divided by the sum of their final ones.
+
 The rows of effective counts: impressions by index of the kind, then slates with a request by index
-of the kind, then such slates by the curve of first relevant items. A row without a curve is 0.
+of the kind, then such slates by metric and k. A row without a curve is 0.
 """
 
 from __future__ import annotations
@@ -28,20 +31,29 @@ from streameval.base.limits import (
 from streameval.core.definition import Definition
 from streameval.core.delays import ArrivalCurve, delay_edges
 from streameval.core.merged_segments import Grouping, totals_of
+from streameval.core.metrics import RANKING
 from streameval.core.windows.aggregates import AGGREGATES
-from streameval.core.windows.delays import Delays
+from streameval.core.windows.delays import Delays, ScoreDelays
 from streameval.core.windows.panes import Windows, WindowState
 
 DelaysBySegment = Mapping[tuple[str, ...], Ints]
-"""Counts of delays of final slates by segment, int64 (slots,), in the slots of `core.delays`."""
+"""Delays of final slates by segment, int64 (groups, `DELAY_BUCKETS`).
+
+The groups are the kinds by index and the slates, which are counted, and the scores by metric and k.
+"""
 
 
 def delays_of(windows: Windows, segments: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Ints]:
     """Return the delays of the matured basis of the longest window."""
     longest = max(windows.states, key=lambda state: state.window.size)
-    totals: Any = longest.matured.totals[AGGREGATES.index(Delays)]
-    found = ((segment, totals.of(index)) for index, segment in enumerate(segments))
-    return added({segment: counts} for segment, counts in found if counts.any())
+    parts: list[Any] = [
+        longest.matured.totals[AGGREGATES.index(part)] for part in (Delays, ScoreDelays)
+    ]
+    found = (
+        (segment, np.concatenate([part.of(index).reshape(-1, DELAY_BUCKETS) for part in parts]))
+        for index, segment in enumerate(segments)
+    )
+    return added({segment: delays} for segment, delays in found if delays.any())
 
 
 def added(many: Iterable[DelaysBySegment]) -> dict[tuple[str, ...], Ints]:
@@ -54,7 +66,7 @@ def added(many: Iterable[DelaysBySegment]) -> dict[tuple[str, ...], Ints]:
 
 
 class ArrivalCurves:
-    """F by segment or total and group of slots: the kinds by index, and last the slates.
+    """F by segment or total: of the kinds by index, then of each metric and k.
 
     `many` are the delays of partitions: their nowcasts add up where all take the same curves.
     """
@@ -62,20 +74,22 @@ class ArrivalCurves:
     def __init__(self, definition: Definition, many: Iterable[DelaysBySegment]) -> None:
         delays = added(many)
         self._edges = delay_edges(definition.attribution_window)
-        self.groups = len(definition.kinds) + 1
+        self.kinds = len(definition.kinds)
         self._delays = added(
             {name: counts}
             for segment, counts in delays.items()
             for name in (segment, *totals_of(segment))
         )
-        everywhere = sum(delays.values(), np.zeros(self.groups * DELAY_BUCKETS, np.int64))
+        groups = self.kinds + 1 + len(definition.ks) * len(RANKING)
+        everywhere = sum(delays.values(), np.zeros((groups, DELAY_BUCKETS), np.int64))
         self._everywhere = self._curves(everywhere, MIN_DELAYS)
+        self.rows = self.kinds + len(self._everywhere)  # of effective counts
         self._known: dict[tuple[str, ...], list[ArrivalCurve | None]] = {}
 
     def of(self, segment: tuple[str, ...]) -> list[ArrivalCurve | None]:
-        """Return the curves by group: its own, else those of all segments.
+        """Return the curves of a segment or total: its own, else the common ones.
 
-        None stands where there are too few delays.
+        None stands where there are too few delays, or all scores are 0.
         """
         found = self._known.get(segment)
         if found is None:
@@ -86,10 +100,12 @@ class ArrivalCurves:
             self._known[segment] = found
         return found
 
-    def _curves(self, counts: Ints, least: int) -> list[ArrivalCurve | None]:
+    def _curves(self, delays: Ints, least: int) -> list[ArrivalCurve | None]:
+        kinds, (slates, *scores) = delays[: self.kinds], delays[self.kinds :]
+        known = [(counts, counts.sum() >= least) for counts in kinds]
+        known += [(sums, slates.sum() >= least and sums.sum() > 0) for sums in scores]
         return [
-            None if group.sum() < least else ArrivalCurve(self._edges, group.tolist())
-            for group in counts.reshape(self.groups, DELAY_BUCKETS)
+            ArrivalCurve(self._edges, group.tolist()) if enough else None for group, enough in known
         ]
 
 
@@ -137,26 +153,28 @@ class YoungPanes:
             counts[counted] = sums.astype(np.int64).reshape(shape)
         return cls(moments, grouping.sums(counts), missing)
 
-    def effective(self, curves: Sequence[ArrivalCurve | None], part: slice, live: Ints) -> Ints:
+    def effective(
+        self, curves: Sequence[ArrivalCurve | None], kinds: int, part: slice, live: Ints
+    ) -> Ints:
         """Return the rows of effective counts of one segment, int64 (rows, n).
 
-        `part` of the keys belongs to it, and `curves` by group; `live`, int64 (2, n), are
-        impressions and slates of all live panes.
+        `part` of the keys belongs to it, and its `curves`: first one for each of the `kinds`.
+        `live`, int64 (2, n), are impressions and slates of all live panes.
         """
         for curve in curves:
             if curve is not None and curve not in self._missing:
                 self._missing[curve] = curve.missing(self.moments)
-        # The share still to come, 10**-6, by group and pane.
+        # The share still to come, 10**-6, by curve and pane.
         to_come = np.array([self._missing[curve] for curve in curves], np.int64)
         impressions, slates = self.counts[:, :, part]
         found = np.concatenate(
             (
-                MICRO * live[0] - to_come[:-1] @ impressions,
+                MICRO * live[0] - to_come[:kinds] @ impressions,
                 MICRO * live[1] - to_come @ slates,
             )
         )
         known = np.array([curve is not None for curve in curves])
-        found[~np.concatenate((known[:-1], known))] = 0
+        found[~np.concatenate((known[:kinds], known))] = 0
         return found
 
 

@@ -5,6 +5,7 @@ This half of `attribution` needs no feedback; the rules stand there.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +31,8 @@ from streameval.core.users import Slates, User
 class Closing(NamedTuple):
     """Slates that can be finalized at about the same time, and their users: parallel lists."""
 
-    slates: list[Slate]
-    users: list[User]
+    slates: deque[Slate]
+    users: deque[User]
 
 
 # An item id is shown again and again: all dicts of slates hold one string of it.
@@ -132,6 +133,8 @@ class OpenSlates:
         # Items that turned out to be shown earlier than known, and that feedback waits for: the
         # user and the name of the feedback among its pending, and the earliest new ts.
         self.earlier: dict[tuple[str, str | tuple[str, str]], int] = {}
+        # Items of indexed users that turned out to be shown earlier, with the time before and now.
+        self.moved: list[tuple[Slate, str, int, int]] = []
         self.unsaved: list[Slate] = []
         self.finalized: list[Slate] = []
         self.keep_finalized = False
@@ -401,10 +404,8 @@ class OpenSlates:
             if user.pending and name in user.pending:
                 known = self.earlier.get((user.id, name), ts)
                 self.earlier[user.id, name] = min(known, ts)
-        showings = None if user.by_item is None else user.by_item.get(item)
-        if showings is not None and showings.get((-before, request)) is slate:
-            showings.discard((-before, request))
-            showings.add((-ts, request), slate)
+        if user.by_item is not None and item in user.by_item:
+            self.moved.append((slate, item, before, ts))
 
     # --------------------------------------------------------------- finalize
 
@@ -434,15 +435,18 @@ class OpenSlates:
         first_open = beyond // self._closing_width
         for number in sorted(number for number in self._closing if number < first_open):
             slates, users = self._closing.pop(number)
-            for start in range(0, len(slates), FLUSH_STEP):
-                part = slice(start, start + FLUSH_STEP)
-                final = Closing(slates[part], users[part])
+            while slates:  # to free a million of them at the end would hold the loop
+                size = min(FLUSH_STEP, len(slates))
+                final = Closing(
+                    deque(slates.popleft() for _ in range(size)),
+                    deque(users.popleft() for _ in range(size)),
+                )
                 yield from self._finalize(self._over(final, over) if exactly else final)
                 yield
 
     def _over(self, some: Closing, over: int) -> Closing:
         """Return the slates whose time is before `over`, and keep the others open."""
-        final = Closing([], [])
+        final = Closing(deque(), deque())
         for slate, user in zip(*some, strict=True):
             if slate.time < over:
                 final.slates.append(slate)
@@ -487,6 +491,6 @@ class OpenSlates:
         number = slate.time // self._closing_width
         closing = self._closing.get(number)
         if closing is None:
-            closing = self._closing[number] = Closing([], [])
+            closing = self._closing[number] = Closing(deque(), deque())
         closing.slates.append(slate)
         closing.users.append(user)

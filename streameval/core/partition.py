@@ -16,9 +16,10 @@ Everything is a function of the log: no figure depends on where a batch or a flu
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from streameval.base.arrays import Ints
+from streameval.base.steps import drained
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
@@ -39,8 +40,6 @@ from streameval.core.windows.tables import TimedTable
 
 MOST_BOOKED = 30_000  # rows that wait for the windows
 HANDED_OVER = 1_000  # final slates taken in together: 2 ms
-
-T = TypeVar("T")
 
 
 class Partition:
@@ -230,10 +229,10 @@ class Partition:
         """
         yield from self.attribution.resolving()
         slates = self.slates
-        tables = yield from self.ledger.booking(slates.dirty, slates.users, slates.note)
+        parts = yield from self.ledger.booking(slates.dirty, slates.users, slates.note)
         slates.dirty.clear()
-        self._booked.append(tables)
-        self._booked_rows += sum(len(table.times) for table in tables)
+        self._booked += parts
+        self._booked_rows += sum(len(table.times) for tables in parts for table in tables)
         deltas = self.ledger.take_deltas()
         if self.watermark is not None:
             yield from self._closing()
@@ -263,13 +262,3 @@ class Partition:
         self._booked, self._booked_rows = [], 0
         self.windows.read_at(self._flushed)
         self.windows.settle(self._flushed)
-
-
-def drained(steps: Generator[None, None, T]) -> T:
-    """Take all steps in one go; returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from operator import attrgetter
 
 import msgspec
@@ -83,12 +83,22 @@ class Reach:
     feedback that counts elsewhere, up to the time when one of these slates can be nearest again.
     """
 
-    def __init__(self, item: str, slates: Iterable[Slate], window: int) -> None:
-        self.slates = set(slates)
+    def __init__(self, slates: set[Slate], moments: set[int], window: int) -> None:
+        """Take over `slates`, which showed the item at `moments` (ms)."""
+        self.slates = slates
         self._window = window
-        self._moments = sorted({slate.shown_at(item) for slate in self.slates})
+        self._moments = sorted(moments)
         self.begin = (self._moments[0], NEVER)
-        self.end = max(slate.time for slate in self.slates) + window
+        self.end = max(slate.time for slate in slates) + window
+
+    @classmethod
+    def of(cls, item: str, slates: Iterable[Slate], window: int) -> Generator[None, None, Reach]:
+        """Return the reach of slates that show an item; yield after each slate."""
+        moments = set()
+        for slate in slates:
+            moments.add(slate.shown_at(item))
+            yield
+        return cls(set(slates), moments, window)
 
     def after(self, pending: Pending, nearest: Slate | None) -> tuple[int, int]:
         """Return the key to go on from after `pending`, which counts for `nearest`."""

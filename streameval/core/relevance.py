@@ -6,16 +6,16 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (docs/rules.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
-from streameval.base.limits import DELAY_BUCKETS
+from streameval.base.limits import DELAY_BUCKETS, MAX_FOLLOWED
 from streameval.core.definition import ValueRule
 from streameval.core.delays import bucket_of
 from streameval.core.list_shapes import Hits
 from streameval.core.marks import LoneMark, by_key, lone, merged, value_of
 from streameval.core.metrics import RelevantItems
-from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
+from streameval.core.slate import NO_DELAYS, NO_FEEDBACK, Relevance, Slate, slate_delays
 
 
 def relevance(
@@ -36,7 +36,7 @@ def relevance(
     counts = [0] * len(gains)
     values = [0] * len(gains)
     slots: list[int] = []
-    relevant_buckets: list[int] = []
+    arrivals: list[tuple[int, str, float]] = []
     for (item, kind), mark in by_key(marks).items():
         count, first, positive, retraction, entries = mark
         records += count
@@ -46,18 +46,25 @@ def relevance(
             bucket = bucket_of(edges, first - slate.time)
             slots.append(kind * DELAY_BUCKETS + bucket)
             if gains[kind] > 0:
-                relevant_buckets.append(bucket)
+                arrivals.append((bucket, item, gains[kind]))
             if entries:
                 values[kind] += value_of(rules[kind], mark)
     duplicates = records - len(marks)
     if not bits:
-        return Relevance(None, None, duplicates, (), (), ())
-    hits = () if slate.request is None else _hits(slate, bits)
-    relevant = None if slate.request is None else _relevant_items(hits, gains)
+        return Relevance(None, None, duplicates, (), (), NO_DELAYS)
     valued = tuple((kind, micro) for kind, micro in enumerate(values) if micro)
-    if relevant_buckets and relevant is not None:
-        slots.append(len(gains) * DELAY_BUCKETS + min(relevant_buckets))
-    return Relevance(tuple(counts), relevant, duplicates, hits, valued, tuple(sorted(slots)))
+    if slate.request is None:
+        delays = slate_delays(tuple(sorted(slots)), ())
+        return Relevance(tuple(counts), None, duplicates, (), valued, delays)
+    ranks = slate.ranks()
+    hits = tuple(sorted((ranks[item], kinds) for item, kinds in bits.items()))
+    followed = () if len(arrivals) > MAX_FOLLOWED else arrivals
+    if followed:
+        slots.append(len(gains) * DELAY_BUCKETS + min(followed)[0])
+    ranked = tuple(sorted((bucket, ranks[item], gain) for bucket, item, gain in followed))
+    delays = slate_delays(tuple(sorted(slots)), ranked)
+    relevant = _relevant_items(hits, gains)
+    return Relevance(tuple(counts), relevant, duplicates, hits, valued, delays)
 
 
 def _single(
@@ -70,7 +77,7 @@ def _single(
     """Judge the usual slate: feedback of one kind to one item."""
     item, kind, records, first, positive, retraction, entries = mark
     if positive <= retraction:
-        return Relevance(None, None, records - 1, (), (), ())
+        return Relevance(None, None, records - 1, (), (), NO_DELAYS)
     rank = 0 if slate.request is None else slate.rank(item)
     bucket = bucket_of(edges, first - slate.time)
     judged = of_one(kind, len(gains), gains[kind], rank, bucket)
@@ -87,11 +94,14 @@ def of_one(kind: int, kinds: int, gain: float, rank: int, bucket: int) -> Releva
     A slate without a request has `rank` 0. `bucket` is the one of the positive's delay.
     """
     relevant: RelevantItems | None = None
-    delays: tuple[int, ...] = (kind * DELAY_BUCKETS + bucket,)
+    slots: tuple[int, ...] = (kind * DELAY_BUCKETS + bucket,)
+    arrivals: tuple[tuple[int, int, float], ...] = ()
     if rank:
         relevant = ((rank,), (gain,)) if gain > 0 else ((), ())
         if gain > 0:
-            delays += (kinds * DELAY_BUCKETS + bucket,)
+            slots += (kinds * DELAY_BUCKETS + bucket,)
+            arrivals = ((bucket, rank, gain),)
+    delays = slate_delays(slots, arrivals)
     counts = (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
     return Relevance(counts, relevant, 0, ((rank, 1 << kind),) if rank else (), (), delays)
 
@@ -111,14 +121,6 @@ def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
         if positive > retraction:
             best[item] = max(best.get(item, 0.0), gains[kind])
     return best
-
-
-def _hits(slate: Slate, bits: Mapping[str, int]) -> Hits:
-    """Return rank and kinds of the items with a positive, which `bits` has."""
-    if slate.is_packed:
-        return tuple(sorted((slate.rank(item), kinds) for item, kinds in bits.items()))
-    ranks = slate.ranks()
-    return tuple(sorted((ranks[item], kinds) for item, kinds in bits.items()))
 
 
 def _relevant_items(hits: Hits, gains: Sequence[float]) -> RelevantItems:

@@ -22,12 +22,13 @@ from typing import IO, Any, Final, NamedTuple
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
+from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.events import LATE, EventDecoder, Rejection
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 
 STDIN: Final = "-"
 # Lines read together: readers that put them into tables do so by the thousand.

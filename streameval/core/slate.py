@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -34,11 +35,34 @@ ItemValues = tuple[tuple[int, int], ...]
 """The values of a slate that are not 0: the index of the kind, and the value in 10**-6."""
 
 
+class SlateDelays(msgspec.Struct, gc=False, eq=False, frozen=True):
+    """When the positives of a slate came: slots of `core.delays`, and the buckets of its score.
+
+    `arrivals` are (bucket, rank, gain) of the positives that make items relevant, rising. They are
+    empty where there are more than `MAX_FOLLOWED`. Slates repeat, so `slate_delays` makes one
+    object for many slates, and it is compared and hashed as an object.
+    """
+
+    slots: tuple[int, ...]
+    arrivals: tuple[tuple[int, int, float], ...]
+
+
+@lru_cache(maxsize=10_000)
+def slate_delays(
+    slots: tuple[int, ...], arrivals: tuple[tuple[int, int, float], ...]
+) -> SlateDelays:
+    """Return the delays with these fields."""
+    return SlateDelays(slots, arrivals)
+
+
+NO_DELAYS: Final = slate_delays((), ())
+
+
 class Relevance(NamedTuple):
     """The worth of the feedback to a slate.
 
     `positives` by kind (None: no positive), the `relevant` items (None: not scored), `duplicates`
-    among the records, and `hits` where the slate has a request. `delays` are slots of `delays`.
+    among the records, and `hits` where the slate has a request.
     """
 
     positives: tuple[int, ...] | None
@@ -46,10 +70,10 @@ class Relevance(NamedTuple):
     duplicates: int
     hits: Hits
     values: ItemValues
-    delays: tuple[int, ...]
+    delays: SlateDelays
 
 
-NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), ())
+NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), NO_DELAYS)
 
 
 _NO_SCORES: dict[str, tuple[float | None, float | None]] = {}

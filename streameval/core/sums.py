@@ -201,10 +201,10 @@ def _expected(sums: BasisSums, young: YoungPanes, curves: ArrivalCurves) -> Basi
     parts = runs(sums.keys // CLUSTERS)
     live = sums.by_cluster[:2]
     effective = [
-        young.effective(curves.of(name), part, live[:, part])
+        young.effective(curves.of(name), curves.kinds, part, live[:, part])
         for name, part in zip(sums.names, parts, strict=True)
     ]
-    rows = 2 * curves.groups - 1
+    rows = curves.rows
     mature = live[0] - young.counts[0].sum(axis=0)
     begins = [part.start for part in parts]
     return replace(

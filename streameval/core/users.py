@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 import msgspec
 
@@ -84,10 +84,10 @@ class User(msgspec.Struct, gc=False, eq=False):
                 pairs.setdefault(item, []).append((key, slate))
                 yield
         by_item: dict[str, SlatesOfItem] = {}
-        for item, known in pairs.items():
-            by_item[item] = SlatesOfItem(sorted(known, key=itemgetter(0)))
-            for _ in range(0, len(known), MANY_SLATES + 1):
-                yield
+        while pairs:  # to free millions of them at the end would hold the loop
+            item, known = pairs.popitem()
+            by_item[item] = SlatesOfItem()
+            yield from by_item[item].filling(known)
         self.by_item = by_item
 
     def enter(self, slate: Slate, first: int) -> Iterator[None]:
@@ -96,10 +96,16 @@ class User(msgspec.Struct, gc=False, eq=False):
         for item, key in slate.keyed_items(first):
             holders = self.by_item.get(item)
             if holders is None:
-                self.by_item[item] = SlatesOfItem(((key, slate),))
-            else:
-                holders.add(key, slate)
+                holders = self.by_item[item] = SlatesOfItem()
+            holders.add(key, slate)
             yield
+
+    def move(self, slate: Slate, item: str, before: int, ts: int) -> None:
+        """Note in the index that a slate showed an item at `ts` already, not only at `before`."""
+        holders = None if self.by_item is None else self.by_item.get(item)
+        if holders is not None and holders.get((-before, slate.request)) is slate:
+            holders.discard((-before, slate.request))
+            holders.add((-ts, slate.request), slate)
 
     def leave(self, slate: Slate) -> None:
         """Remove a slate from the index, which goes when slates are few again."""

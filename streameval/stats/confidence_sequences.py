@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -165,31 +165,3 @@ def mixing(alpha: float, planned: int) -> float:
     for _ in range(200):
         u = constant + math.log(u)
     return (u - 1) / planned
-
-
-def empirical_bernstein(values: Any, alpha: float = ALPHA) -> tuple[float, float]:
-    """Bounds of the mean of `values` in [0, 1], in the order they came; they hold at every look.
-
-    No approximation is made, so they also hold for the few large values of clipped weights.
-    Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv
-    2010.09686: predictable plug-in empirical Bernstein, bets of at most 1/2; the bounds of the last
-    look are intersected with all earlier ones.
-    """
-    x = np.asarray(values, np.float64)
-    assert x.size > 0, "no value, no mean"
-    assert x.min() >= 0, "values lie in [0, 1]"
-    assert x.max() <= 1, "values lie in [0, 1]"
-    t = np.arange(1, len(x) + 1)
-    means = (0.5 + np.cumsum(x)) / (t + 1)
-    variances = (0.25 + np.cumsum(np.square(x - means))) / (t + 1)
-    # The knowledge before each value: a bet must not look at the value it bets on.
-    mean_before = np.concatenate(([0.5], means[:-1]))
-    variance_before = np.concatenate(([0.25], variances[:-1]))
-    bets = np.minimum(np.sqrt(2 * math.log(2 / alpha) / (variance_before * t * np.log(t + 1))), 0.5)
-    surprises = np.square(x - mean_before) * (-np.log1p(-bets) - bets)
-    total = np.cumsum(bets)
-    middle = np.cumsum(bets * x) / total
-    reach = (math.log(2 / alpha) + np.cumsum(surprises)) / total
-    low = max(0.0, float(np.max(middle - reach)))
-    high = min(1.0, float(np.min(middle + reach)))
-    return low, high

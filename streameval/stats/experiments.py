@@ -26,10 +26,19 @@ from streameval.stats.confidence_sequences import (
     radius,
     watch,
 )
-from streameval.stats.intervals import Arm, Interval, difference, interval
+from streameval.stats.intervals import (
+    Arm,
+    Interval,
+    Rate,
+    difference,
+    interval,
+    rate_difference,
+)
 
 # The smallest relative difference that is worth waiting for, unless the caller names one.
 LIFT: Final = 0.01
+# With fewer positives in an arm the delta method is wrong at one look (docs/uncertainty.md).
+ENOUGH_POSITIVES: Final = 100
 # A sum of squares that is smaller than this share of the figure's own is only rounding.
 _ROUNDING: Final = 1e-24
 # Nobody waits for more users than this.
@@ -61,28 +70,34 @@ class RatioSums:
 
     @property
     def there(self) -> npt.NDArray[np.bool_]:
-        """Tell which clusters have a denominator, shape (clusters,)."""
-        return np.asarray(self.y != 0)
+        """Tell which clusters have a part in the figure, shape (clusters,)."""
+        return np.asarray((self.y != 0) | (self.x != 0))
 
     def parts(self) -> Floats:
         """Return each cluster's part in the error of the figure: (x − R·y)/Σy, shape (clusters,).
 
-        A part is 0 where the cluster has no denominator, and everywhere if no cluster has one.
+        A part is 0 where the cluster has nothing, and everywhere if no cluster has a denominator.
         """
         value = self.value
         if value is None:
             return np.zeros(len(self.y))
         x, y = np.asarray(self.x, np.float64) / self.unit, np.asarray(self.y, np.float64)
-        above, total = np.where(self.there, x, 0.0), float(_total(self.y))
-        found = (above - value * y) / total
-        if np.square(found).sum() <= _ROUNDING * np.square(above / total).sum():
+        total = float(_total(self.y))
+        found = (x - value * y) / total
+        if np.square(found).sum() <= _ROUNDING * np.square(x / total).sum():
             return np.zeros(len(self.y))
         return np.asarray(found)
 
     def arm(self) -> Arm | None:
-        """Return the figure with its spread; None below two clusters with a denominator."""
+        """Return the figure with its spread; None below two clusters with a part in it."""
         value = self.value
         return None if value is None else arm_of(value, self.parts()[self.there], self.users)
+
+    def rate(self, arm: Arm) -> Rate | None:
+        """Return a rate with the error of its `arm`; None if `x` does not count some of `y`."""
+        if self.unit != 1 or (self.x > self.y).any():
+            return None
+        return Rate(_total(self.x), _total(self.y), arm.stderr, arm.clusters)
 
 
 def arm_of(value: float, parts: Floats, users: int) -> Arm | None:
@@ -167,17 +182,27 @@ def compare_ratios(treatment: RatioSums, control: RatioSums, rules: Rules) -> Sc
     one, other = treatment.arm(), control.arm()
     if one is None or other is None:
         return Scored(treatment.value, control.value)
-    return compare_arms(one, other, rules)
+    rates = treatment.rate(one), control.rate(other)
+    return compare_arms(one, other, rules, rates)
 
 
-def compare_arms(one: Arm, other: Arm, rules: Rules) -> Scored:
-    """Compare a figure of two arms whose users are disjoint: `one` − `other`."""
-    return _scored(
-        compare(one, other, rules.alpha, rules.planned_users),
-        difference(one, other, 1 - rules.alpha),
-        (one, other),
-        rules,
-    )
+def compare_arms(
+    one: Arm,
+    other: Arm,
+    rules: Rules,
+    rates: tuple[Rate | None, Rate | None] = (None, None),
+) -> Scored:
+    """Compare a figure of two arms whose users are disjoint: `one` − `other`.
+
+    Where the figure is a rate, `rates` are its counts in both arms.
+    """
+    level = 1 - rules.alpha
+    look = difference(one, other, level)
+    first, second = rates
+    if first and second and min(first.positives, second.positives) < ENOUGH_POSITIVES:
+        look = rate_difference(first, second, level)
+    compared = compare(one, other, rules.alpha, rules.planned_users)
+    return _scored(compared, look, (one, other), rules)
 
 
 def compare_paired(treatment: RatioSums, control: RatioSums, rules: Rules) -> Scored:

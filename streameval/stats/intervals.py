@@ -63,6 +63,8 @@ class Arm:
 def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike) -> Arm | None:
     """Σx/Σy of units with the jackknife's standard error; None below two units with y > 0.
 
+    A unit with x alone counts too: a user who was promised clicks and had none.
+
     A few users may make most of Σy and pull the ratio to themselves. Then the delta method trusts
     them too much. Leaving each unit out once undoes that. The degrees of freedom come from Kish's
     effective number of units, (Σy)²/Σy². Measured in `tests/test_intervals.py`.
@@ -71,7 +73,8 @@ def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike) -> Arm | None:
     "Survey Sampling", 1965. `x` and `y` of shape (units,).
     """
     above, below = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    above, below = above[below != 0], below[below != 0]
+    there = (above != 0) | (below != 0)
+    above, below = above[there], below[there]
     plain = Moments.of(above, below).arm()
     if plain is None:
         return None
@@ -134,7 +137,7 @@ class Moments:
     def variance(self) -> Floats:
         """The squared standard error of Σx/Σy, by the delta method.
 
-        d = x − R·y, n/(n−1) · Σd² / (Σy)², which is DESIGN's formula; NaN below two units. Deng,
+        d = x − R·y, n/(n−1) · Σd² / (Σy)², R20 of docs/rules.md; NaN below two units. Deng,
         Knoblich and Lu, "Applying the delta method in metric analytics", KDD 2018.
         """
         ratio = self.ratio()
@@ -191,7 +194,7 @@ def linear_count(filled: int, clusters: int) -> int:
 def interval(arm: Arm, level: float = LEVEL) -> Interval:
     """Return the value ± its standard error times Student's t of its degrees of freedom.
 
-    It is symmetric: for a rate of few positives `rate_interval` is the honest one.
+    It is symmetric: for a rate of few positives `share_interval` is the honest one.
     """
     reach = student(level, arm.degrees()) * arm.stderr
     return Interval(arm.value, arm.value - reach, arm.value + reach, "t")
@@ -257,22 +260,15 @@ class Rate:
         return self.trials / self.design_effect() * few
 
 
-def rate_interval(rate: Rate, level: float = LEVEL) -> Interval:
-    """Wilson's score interval on the effective trials: honest from 0 positives on.
-
-    Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
-    """
-    low, high = wilson(rate.value, rate.effective_trials(level), normal(level))
-    return Interval(rate.value, float(low), float(high), "wilson")
-
-
 def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     """The interval of a mean of `count` scores in [0, 1], by Wilson on the effective trials.
 
-    As with `rate_interval`, users are brought in by the effective number of trials: with so many a
-    rate would have this standard error. Scores vary less than clicks do, so the effective trials
-    may exceed `count`. If no score differs, `count` is used. With many positives it is as good
-    as symmetric.
+    Users are brought in by the effective number of trials: with so many a rate would have this
+    standard error. Scores vary less than clicks do, so the effective trials may exceed `count`. If
+    no score differs, `count` is used, so 0 positives have an upper bound. With many positives it is
+    as good as symmetric.
+
+    Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
     """
     spread = arm.value * (1 - arm.value)
     independent = spread / arm.stderr**2 if arm.stderr and spread else count

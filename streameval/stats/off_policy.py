@@ -10,7 +10,6 @@ rounds are left.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,6 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.stats.confidence_sequences import empirical_bernstein
 from streameval.stats.intervals import LEVEL, Arm, Interval, Moments, interval, ratio_arm
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
@@ -182,26 +180,3 @@ def importance(target: Floats, logged: Floats) -> Floats:
     if not ((target >= 0) & (target <= 1)).all():
         raise InputError("a probability of the target policy is not in [0, 1]")
     return np.asarray(target / logged, np.float64)
-
-
-def clipped(
-    rewards: npt.ArrayLike,
-    target: npt.ArrayLike,
-    logged: npt.ArrayLike,
-    clip: float,
-    alpha: float = 1 - LEVEL,
-) -> Interval:
-    """Estimate IPS with weights of at most `clip`, rounds in the order of time, rewards in [0, 1].
-
-    Bounds are an empirical-Bernstein sequence: no approximation, valid at every look. Clipping
-    takes reward away, so `low` also bounds the policy's value from below; `high` bounds only the
-    estimate with clipped weights. Raises InputError for a reward out of [0, 1].
-    """
-    reward = np.asarray(rewards, np.float64)
-    if not ((reward >= 0) & (reward <= 1)).all():
-        raise InputError("clipped estimates need rewards in [0, 1]")
-    assert 0 < clip < math.inf, "a clip is a weight"
-    weight = importance(np.asarray(target, np.float64), np.asarray(logged, np.float64))
-    values = np.minimum(weight, clip) * reward
-    low, high = empirical_bernstein(values / clip, alpha)
-    return Interval(float(values.mean()), low * clip, high * clip, "empirical-bernstein")

@@ -9,8 +9,7 @@ looked at repeatedly: 55-58 %).
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -147,20 +146,3 @@ def log_evidence(
         start = concentration * share
         answer = answer + gamma(start + seen) - math.lgamma(start) - seen * math.log(share)
     return np.asarray(answer)
-
-
-def first_exposures(exposures: Iterable[tuple[str, int, str]]) -> tuple[Counter[str], int]:
-    """Users by the variant of their first exposure, and how many were in more than one variant.
-
-    `exposures` are (user, time in ms, variant) in any order; at one time the smaller variant is
-    the first. Users in several variants are themselves a sign of broken assignment.
-    """
-    first: dict[str, tuple[int, str]] = {}
-    crossed: set[str] = set()
-    for user, time, variant in exposures:
-        known = first.get(user)
-        if known is not None and known[1] != variant:
-            crossed.add(user)
-        if known is None or (time, variant) < known:
-            first[user] = (time, variant)
-    return Counter(variant for _, variant in first.values()), len(crossed)

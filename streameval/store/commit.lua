@@ -22,6 +22,8 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
                                                                       the name of the last one
   streameval:{g:t}:<lease>          string  the lease's   the store   the holder of the lease
   streameval:{g:t}:<lease>:fence    string  none          the store   the last fencing token
+  streameval:{g:t}:report:<name>    hash    1 d or more   the store   what the leader reports, such as the last
+                                                                      checks: its fencing token, and JSON
 
 "The store" is redis_store.py. Keys that workers write for each other's pages, and that no counter depends
 on, are described in shared_store.py. Fields of the partition's hash: offset (the next to apply), last_record

@@ -50,6 +50,16 @@ CHUNK_TTL_MS: Final = 3_600_000
 # A batch that workers died of is tried again after an hour: they may have died of something else.
 NOTE_TTL_MS: Final = 3_600_000
 
+# A report that nobody wrote anew goes after a day, if its writer does not say more.
+REPORT_TTL_MS: Final = 86_400_000
+_REPORT: Final = """
+local known = redis.call('HGET', KEYS[1], 'token')
+if known and tonumber(known) > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
 # Fields of INFO of a server that keeps its data. CONFIG would tell whether snapshots are planned,
 # but a user who may read it may read the administrator's password.
 _PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
@@ -322,6 +332,21 @@ class RedisStateStore(RedisCalls):
         key = f"streameval:{{{self._scope}}}:leader:fence"
         token: bytes | None = await self._once(lambda: self._raw("GET", key))
         return None if token is None else int(token)
+
+    # --- Reports ------------------------------------------------------------------------------
+
+    async def report(self, name: str, token: int, value: str, ttl: int = REPORT_TTL_MS) -> None:
+        """Write the leader's report, unless a later leader did; it stays for `ttl` ms."""
+        await self._run_once(_REPORT, self._group_key(f"report:{name}"), [token, value, ttl])
+
+    async def reported(self, name: str) -> str | None:
+        """Return the last report of the leader."""
+        key = self._group_key(f"report:{name}")
+        value: bytes | None = await self._once(lambda: self._raw("HGET", key, "value"))
+        return None if value is None else value.decode()
+
+    def _group_key(self, rest: str) -> str:
+        return f"streameval:{{{self._scope}}}:{rest}"
 
 
 def _visits(visits: Sequence[Visit]) -> bytes:

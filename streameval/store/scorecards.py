@@ -2,20 +2,25 @@
 
 The sums of a partition are in the header of its checkpoint, and change with it only. The users of
 the arms are beside its state. All are integers of disjoint users, so they add up to the sums that
-one partition would hold. No worker is needed to read them.
+one partition would hold. No worker is needed to read them. The adjusted differences come from the
+last snapshot, and stand beside the plain ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import json
+from typing import Final, Protocol
 
 from streameval.core.checkpoint import arm_sums_of
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
-from streameval.experiments.words import Scorecard, scorecards
+from streameval.experiments.words import Scorecard, scorecards, with_adjusted
+
+ADJUSTED: Final = "adjusted"
+"""The leader's report of the differences that are adjusted by the users' past."""
 
 
 class ExperimentStore(Protocol):
@@ -26,6 +31,9 @@ class ExperimentStore(Protocol):
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
         """Read the users of an experiment by arm."""
+
+    async def reported(self, name: str) -> str | None:
+        """Return the last report of the leader."""
 
 
 class ScorecardReader:
@@ -54,7 +62,15 @@ class ScorecardReader:
             if len(users[key].by_arm) > MAX_ARMS:
                 users[key] = users[key].within({*arms.sums, *arms.experiment.named_arms})
         # Some hundred comparisons: the caller's loop goes on meanwhile.
-        return await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
+        cards = await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
+        report = await self._store.reported(ADJUSTED)
+        if report is None:
+            return cards
+        adjusted = json.loads(report)
+        return [
+            with_adjusted(card, adjusted["experiments"].get(key, ()), adjusted["time"])
+            for key, card in zip(found, cards, strict=True)
+        ]
 
     async def _sums_of(self, number: int) -> list[ArmSums]:
         """Return the sums of a partition; a header that is known is not decoded again.

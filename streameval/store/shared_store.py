@@ -7,8 +7,6 @@
   streameval:{g:t}:asked:<window>   string  30 s    somebody looks at the figures of the window
   streameval:{g:t}:workers          hash    1 min   what each worker says of itself: the time (ms),
                                                     and JSON, by the name of the worker
-  streameval:{g:t}:report:<name>    hash    1 d     what the leader reports, such as the last
-                                                    checks: its fencing token, and JSON
   streameval:{g:t}:history:<name>   hash    the     a ring of points (`web.history`): by slot, the
                                             ring's  number of a point in 8 bytes, and the point
 
@@ -32,7 +30,6 @@ SUMS_TTL_MS: Final = 600_000
 ASKED_TTL_MS: Final = 30_000
 # A worker says something of itself every few seconds.
 WORKER_TTL_MS: Final = 30_000
-REPORT_TTL_MS: Final = 86_400_000
 # Bytes of the number of a point.
 _NUMBER: Final = 8
 
@@ -66,13 +63,6 @@ else
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', at) .. ' ' .. ARGV[2])
 end
 redis.call('PEXPIRE', KEYS[1], 2 * ARGV[3])
-return 1
-"""
-_REPORT: Final = """
-local known = redis.call('HGET', KEYS[1], 'token')
-if known and tonumber(known) > tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
 
@@ -151,17 +141,6 @@ class SharedStore(RedisStateStore):
                 found[name.decode()] = max(0, now - int(at)), said
         return dict(sorted(found.items()))
 
-    async def report(self, name: str, token: int, value: str) -> None:
-        """Write the leader's report, unless a later leader did."""
-        key = self._group_key(f"report:{name}")
-        await self._run_once(_REPORT, key, [token, value, REPORT_TTL_MS])
-
-    async def reported(self, name: str) -> str | None:
-        """Return the last report of the leader."""
-        key = self._group_key(f"report:{name}")
-        value: bytes | None = await self._once(lambda: self._raw("HGET", key, "value"))
-        return None if value is None else value.decode()
-
     async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
         """Add a point to a history, in place of the one that is `HISTORY_POINTS` older.
 
@@ -184,6 +163,3 @@ class SharedStore(RedisStateStore):
             for number, point in zip(numbers, found, strict=True)
             if point is not None and int.from_bytes(point[:_NUMBER], "big") == number
         ]
-
-    def _group_key(self, rest: str) -> str:
-        return f"streameval:{{{self._scope}}}:{rest}"

@@ -8,7 +8,7 @@ among the rows had no counters at the first offset.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -37,7 +37,7 @@ class UserFields(NamedTuple):
 
 
 class UserRow(NamedTuple):
-    """Counters of one user at `offset` of the partition; times in ms."""
+    """The hash of one user at `offset` of the partition; times in ms, `arms` by experiment."""
 
     user: str
     offset: int
@@ -46,6 +46,7 @@ class UserRow(NamedTuple):
     positives: dict[str, int]
     first_ts: int
     last_ts: int
+    arms: Mapping[str, Sequence[str]] = {}
 
 
 class UserScan(NamedTuple):
@@ -96,7 +97,7 @@ def _rows(names: Sequence[str], found: Sequence[list[bytes]], offset: int) -> It
     for name, flat in zip(names, found, strict=True):
         row = parse_user(flat)
         if row is not None:
-            yield UserRow(name, offset, *row[:-1])
+            yield UserRow(name, offset, *row)
 
 
 def parse_user(flat: Sequence[bytes]) -> UserFields | None:

@@ -142,7 +142,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         ingest = open_ingest(settings, reset_windows=reset_windows)
         name = f"{socket.gethostname()}:{os.getpid()}"
         lease = ingest.store.lease(f"{name}:{uuid.uuid4()}", round(LEASE_SECONDS * 1000))
-        return ingest, lease, Sharing(open_shared(), ingest.sums_to_share, name)
+        return ingest, lease, Sharing(open_shared(), ingest.live.sums_to_share, name)
 
     def open_shared() -> SharedStore:
         from streameval.store.shared_store import SharedStore

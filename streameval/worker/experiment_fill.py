@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from streameval.base.errors import InputError
-from streameval.base.retry import persist
+from streameval.base.retry import persist, persist_in_thread
 from streameval.core.definition import Definition
 from streameval.core.experiments.outcome_slates import OutcomeSlates
 from streameval.core.experiments.sums import ExperimentSums, Gap
@@ -53,8 +53,8 @@ class ExperimentFill:
     async def _fill(self, partition: AssignedPartition, gap: Gap) -> None:
         """Fill a gap as far back as files reach; stop where the partition has gone."""
         name, number = gap.experiment.name, partition.number
-        for hour in await _blocking(self._files.hours, gap.begin, gap.end):
-            files = await _blocking(self._files.names, number, hour)
+        for hour in await persist_in_thread(self._files.hours, gap.begin, gap.end):
+            files = await persist_in_thread(self._files.names, number, hour)
             try:
                 found = await persist(partial(self._read, files, gap))
             except InputError as error:
@@ -109,11 +109,6 @@ def _adding(
         consumer.add(list(slates_of(record, gap.experiment.arm, made, gap.begin, gap.end)))
         consumer.settle()
         yield
-
-
-async def _blocking(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call in a thread, again and again while a disk or an object store is away."""
-    return await persist(lambda: asyncio.to_thread(call, *arguments))
 
 
 def _utc(ms: int) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from streameval import __version__
 from streameval.base.errors import UnreachableError
-from streameval.base.retry import persist
+from streameval.base.retry import persist, persist_in_thread
 from streameval.core.checkpoint import attachments_of
 from streameval.core.outcome import Outcome, Span
 from streameval.store.stored_values import Stored
@@ -99,7 +99,7 @@ class OutcomeWriter:
         """Write the rows before the commit, whole and not visible."""
         if self._files is not None and pending.span is not None:
             files, span = self._files, pending.span
-            await self._run(lambda: files.write(span, pending.outcomes()))
+            await persist_in_thread(lambda: files.write(span, pending.outcomes()))
 
     async def publish(self, pending: PendingCommit) -> None:
         """Make the rows visible where the stored checkpoint names their span; else remove them.
@@ -152,7 +152,7 @@ class OutcomeWriter:
         A reply or a disk may take long. Then the next owner looked for lost spans before this span
         was there.
         """
-        await self._run(files.publish, name)
+        await persist_in_thread(files.publish, name)
         await self._remove_lost(files, number, [name], None)
 
     async def _clean(self, files: Files, number: int, offset: int, since: int | None) -> int:
@@ -161,7 +161,7 @@ class OutcomeWriter:
         A pointer read before the spans are found proves nothing: another worker may have committed
         and published since.
         """
-        names = await self._run(files.beyond, number, offset, since)
+        names = await persist_in_thread(files.beyond, number, offset, since)
         return await self._remove_lost(files, number, names, since) if names else 0
 
     async def _remove_lost(
@@ -173,7 +173,7 @@ class OutcomeWriter:
         """
         pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
         lost = [name for name in names if _span(name).end > pointer]
-        removed: int = await self._run(files.remove, number, lost, since) if lost else 0
+        removed: int = await persist_in_thread(files.remove, number, lost, since) if lost else 0
         return removed
 
     async def _discard_abandoned(self, files: Files, number: int) -> None:
@@ -183,17 +183,14 @@ class OutcomeWriter:
         its begin: from there on the script refuses it. A committed one is named by every checkpoint
         until it is visible. So the checkpoint must be read after the pointer.
         """
-        names = await self._run(files.unpublished, number)
+        names = await persist_in_thread(files.unpublished, number)
         if not names:
             return
         pointer = await persist(lambda: self._store.checkpoint_offset(number)) or 0
         named = await self._named(number)
         for name in names:
             if _span(name).begin < pointer and name not in named:
-                await self._run(files.discard, name)
-
-    async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        return await persist(lambda: asyncio.to_thread(call, *arguments))
+                await persist_in_thread(files.discard, name)
 
 
 def _span(name: str) -> Span:

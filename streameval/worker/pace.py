@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Pace:
@@ -30,6 +34,16 @@ class Pace:
         self._spent += time.thread_time() - self._since
         await asyncio.sleep(0)
         self._since = time.thread_time()
+
+    async def take(self, steps: Generator[None, None, T]) -> T:
+        """Take all steps, and pause after each; returns their result."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await self.pause()
 
     def end(self) -> None:
         """End the turn."""

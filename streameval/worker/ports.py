@@ -90,6 +90,9 @@ class StateStore(Protocol):
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
         """Read the users of an experiment (`Experiment.key`) by arm."""
 
+    async def reported(self, name: str) -> str | None:
+        """Return the last report of the leader."""
+
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
         """Note that the batch at `offset` is being unpacked; count the notes that others left."""
 

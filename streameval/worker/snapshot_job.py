@@ -230,7 +230,7 @@ def _followers(settings: Settings, folder: Path) -> int:
     if settings.checks is not None:
         _check(settings, folder)
     try:
-        retire(folder.parent, settings.snapshot_keep)
+        retire(folder.parent, settings.snapshot_keep, settings.definition().experiments)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
     return 0

@@ -35,29 +35,22 @@ from typing import TYPE_CHECKING, Any, Final
 from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.base.retry import answer_within
-from streameval.core.figures import Figures, ShownSegments, figures
-from streameval.core.merged_segments import Segment
-from streameval.core.nowcast import ArrivalCurves, DelaysBySegment
-from streameval.core.past_nowcasts import PastNowcasts
-from streameval.core.sums import Sums, merge
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.scorecards import ScorecardReader
 from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 from streameval.worker.assigned_partition import (
-    Appended,
     AssignedPartition,
     Limits,
     PendingCommit,
     settle,
 )
 from streameval.worker.large_batches import LargeBatches
+from streameval.worker.live_figures import LiveFigures
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
-from streameval.worker.pace import Pace
 from streameval.worker.ports import EventLog, StateStore
 from streameval.worker.restore import PartitionRestorer
-from streameval.worker.sharing import SumsToShare
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -90,13 +83,6 @@ SCORECARD_SECONDS: Final = 5.0
 REVOKE_SECONDS: Final = 8.0
 # After a fence: time for the group to say who owns the partition now.
 FENCE_SECONDS: Final = 3.0
-# Figures take at most this share of the time (a tick gets rarer with many segments). They may take
-# more for records that were appended within the last `NEWS_SECONDS`, and for the last ones of a
-# backlog: somebody may wait for them, and the worker has time. A record waits for three to four
-# ticks' time then: less than 2 s while a tick takes half a second.
-TICK_SHARE: Final = 0.05
-NEWS_SHARE: Final = 0.33
-NEWS_SECONDS: Final = 5.0
 
 
 class Ingest:
@@ -149,12 +135,17 @@ class Ingest:
         self._broker_up = False
         self._reason = "starting"
         self._unfit = ""
-        self._figures: Figures | None = None
-        self._past_nowcasts = PastNowcasts(self.definition)
         self._scorecards: Sequence[Scorecard] = ()
-        self._segments = ShownSegments(self.definition.max_segments)
-        self.sums_to_share = SumsToShare(self.definition)
-        self._pace = Pace(settings.tick / 1000)
+        self.live = LiveFigures(
+            self.definition,
+            event_log,
+            self.partitions,
+            self.counters,
+            settings.tick / 1000,
+            flush=self._flush,
+            broker_up=lambda: self._broker_up,
+            all_here=self._all_here,
+        )
         self._started_at = time.time()
 
     # ---------------------------------------------------------------------- run
@@ -563,65 +554,16 @@ class Ingest:
 
     async def tick(self) -> bool:
         """Compute the figures of all partitions anew where that is due; return whether it was."""
-        if not self._pace.begins(NEWS_SHARE if self._has_news() else TICK_SHARE):
-            return False
-        began = time.monotonic()
-        sums: Sums = {}
-        present: set[Segment] = set()
-        fresh: list[Appended] = []
-        for partition in list(self.partitions.values()):
-            # Figures hold what is flushed. A commit flushes, nearly always at once.
-            if partition.uncommitted and not self._stopping.is_set():
-                self._begin_commit(partition)
-                await self._pace.pause()
-        curves = await self._curves(began)
-        windows = self.sums_to_share.due(time.time())
-        for partition in list(self.partitions.values()):
-            if not partition.restoring:
-                found = partition.state.sums(self._reading_time(partition, began), curves)
-                fresh += partition.take_flushed()
-                present.update(*(each.names for each in found.values()))
-                self.sums_to_share.take(partition, found, windows)
-                sums = merge((sums, found), self._segments)
-                await self._pace.pause()
-        if not self._restores and not any(
-            partition.restoring for partition in self.partitions.values()
-        ):
-            self._segments.keep(present)
-            self.counters.keep(present)
-        self._figures = figures(self.definition, sums)
-        times = [each.state.reading_time or 0 for each in self.partitions.values()]
-        self._past_nowcasts.note(max(times, default=0), self._figures.rates)
-        now = time.time()
-        for earliest, count in fresh:
-            self.counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
-        self.sums_to_share.packed(windows, time.time())
-        self._pace.end()
-        return True
+        return await self.live.tick()
 
-    def _has_news(self) -> bool:
-        """Whether figures lack records that are new, or all that there are."""
-        newest = max((each.newest for each in self.partitions.values()), default=0)
-        behind = any(each.backlog for each in self.partitions.values())
-        return newest > (time.time() - NEWS_SECONDS) * 1000 or (newest > 0 and not behind)
+    def _flush(self, partition: AssignedPartition) -> None:
+        """Flush for the figures; a worker that stops commits with a checkpoint, by itself."""
+        if not self._stopping.is_set():
+            self._begin_commit(partition)
 
-    async def _curves(self, now: float) -> ArrivalCurves:
-        """Return the curves of all partitions together: with the same ones their sums add up."""
-        found: list[DelaysBySegment] = []
-        for partition in list(self.partitions.values()):
-            if not partition.restoring:
-                found.append(partition.state.delays(self._reading_time(partition, now)))
-                await self._pace.pause()
-        return ArrivalCurves(self.definition, found)
-
-    def _reading_time(self, partition: AssignedPartition, now: float) -> int | None:
-        """Return T of a partition that is caught up and idle: the watermark plus the time since."""
-        watermark = partition.state.watermark
-        idle = now - partition.idle_since
-        lag = self.event_log.lag(partition.number, partition.next_offset)
-        if watermark is None or partition.backlog or lag != 0 or not self._broker_up or idle < 1:
-            return None
-        return watermark + int(idle * 1000)
+    def _all_here(self) -> bool:
+        restoring = any(partition.restoring for partition in self.partitions.values())
+        return not (self._restores or restoring)
 
     def status(self) -> ServiceStatus:
         """Describe the worker for the pages and `/metrics`."""
@@ -650,8 +592,8 @@ class Ingest:
             kafka_trouble=self.event_log.trouble,
             partitions=partitions,
             topic_partitions=self.event_log.partitions,
-            figures=self._figures,
-            nowcast_errors=self._past_nowcasts.errors(),
+            figures=self.live.figures,
+            nowcast_errors=self.live.past_nowcasts.errors(),
             scorecards=self._scorecards,
         )
 

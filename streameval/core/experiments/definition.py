@@ -28,11 +28,13 @@ class Guardrail:
 class Experiment:
     """One comparison of arms with a control, over the final slates from `since` to `until` (ms).
 
-    `arm` names the event field that holds the arm. `split` has the weights of the arms; None: the
-    shares of users are not tested. `alpha` is the chance that any of the named metrics alarms
-    falsely, over all looks together. The bounds are narrowest at `planned_users`, those of an arm
-    and the control together. A slate at `since` counts, a slate at `until` does not; None: no such
-    bound.
+    `arm` names the event field that holds the arm. `arms` are those that are compared with the
+    control. `split` names them too, with the weights of all; None: the shares of users are not
+    tested. `alpha` is the chance that any of the named metrics alarms
+    falsely, over all looks together. `primary_share` of it is the primary metric's, and the rest
+    the guardrails'. A loss of up to `primary_margin` is accepted in the primary metric. The bounds
+    are narrowest at `planned_users`, those of an arm and the control together. A slate at `since`
+    counts, a slate at `until` does not; None: no such bound.
     """
 
     name: str
@@ -45,11 +47,30 @@ class Experiment:
     until: int | None = None
     planned_users: int = 10_000
     alpha: float = 0.05
+    primary_share: float = 0.5
+    primary_margin: float = 0.0
+    arms: tuple[str, ...] = ()
+
+    @property
+    def treatments(self) -> tuple[str, ...]:
+        """The arms that are compared with the control, if they are named."""
+        return tuple(arm for arm in self.arms or self.split or () if arm != self.control)
+
+    @property
+    def margins(self) -> dict[str, float]:
+        """The losses that are accepted, by named metric, the primary one first."""
+        margins = {guardrail.metric: guardrail.margin for guardrail in self.guardrails}
+        return {self.primary: self.primary_margin} | margins
 
     @property
     def named_arms(self) -> tuple[str, ...]:
-        """The control, and the other arms of the split."""
-        return tuple(dict.fromkeys((self.control, *(self.split or ()))))
+        """The control, and the treatments that are named."""
+        return (self.control, *self.treatments)
+
+    @property
+    def named_metrics(self) -> tuple[str, ...]:
+        """The primary metric, and the metrics of the guardrails."""
+        return (self.primary, *(guardrail.metric for guardrail in self.guardrails))
 
     @property
     def identity(self) -> tuple[str, str, int | None, int | None]:

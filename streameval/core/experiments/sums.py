@@ -50,13 +50,15 @@ class ArmSums:
 
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
-    there is no such time. Sums of disjoint users add up (`merge`).
+    there is no such time. `without_arm` counts the slates of its time that have no arm, without
+    those of a fill. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
         self.experiment = experiment
         self.counts_from = counts_from
         self.earliest: int | None = None
+        self.without_arm = 0
         self.sums: dict[str, Ints] = {}
 
     @property
@@ -92,6 +94,7 @@ class ArmSums:
             name = arm if arm in self.sums else self.admitted(arm)
             known = self.sums.get(name)
             self.sums[name] = sums.copy() if known is None else known + sums
+        self.without_arm += other.without_arm
         self.counts_from = max(self.counts_from, other.counts_from, key=_time)
         both = [time for time in (self.earliest, other.earliest) if time is not None]
         self.earliest = min(both, default=None)
@@ -102,6 +105,7 @@ class ArmSums:
             "key": self.experiment.key,
             "counts_from": self.counts_from,
             "earliest": self.earliest,
+            "without_arm": self.without_arm,
             "sums": {arm: sums.astype("<i8").tobytes() for arm, sums in self.sums.items()},
         }
 
@@ -111,6 +115,8 @@ class ArmSums:
         assert stored["key"] == experiment.key, "these are the sums of another experiment"
         arms = cls(experiment, stored["counts_from"])
         arms.earliest = stored["earliest"]
+        # States of the same format that are older do not have it.
+        arms.without_arm = stored.get("without_arm", 0)
         for arm, sums in stored["sums"].items():
             arms.sums[arm] = np.frombuffer(sums, "<i8").astype(np.int64).reshape(-1, CLUSTERS)
         return arms
@@ -173,7 +179,7 @@ class ExperimentSums:
             for slate in slates:
                 if begin <= slate.time < end:
                     by_arm.setdefault(arm_of(slate), []).append(slate)
-            by_arm.pop("", None)
+            arms.without_arm += len(by_arm.pop("", ()))
             for arm, members in by_arm.items():
                 if arm in arms.sums or arm in arms.experiment.named_arms:
                     self._add(arms, arm, members)

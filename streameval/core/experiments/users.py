@@ -102,6 +102,8 @@ class UserArms:
     def __init__(self) -> None:
         self.counts: dict[str, ArmUsers] = {}
         self._arms: dict[tuple[str, str], frozenset[str]] = {}
+        # Users have one of a few sets of arms, which take 200 bytes each.
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
 
     def of(self, experiment: str, user: str) -> frozenset[str]:
         """Return the arms of a user in the experiment of that key."""
@@ -118,5 +120,6 @@ class UserArms:
             before = self._arms.get((experiment, user), frozenset())
             if arm in before:
                 continue
-            after = self._arms[experiment, user] = before | {arm}
+            after = before | {arm}
+            self._arms[experiment, user] = self._sets.setdefault(after, after)
             self.counts.setdefault(experiment, ArmUsers()).change(user, before, after)

@@ -10,8 +10,30 @@ taken by its order (docs/evaluate.md says for which lists).
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from streameval.core.metrics.lists import Lists, Metric, Scores, add_columns
+
+
+def ranks_by_score(scores: Scores, starts: npt.NDArray[np.int64]) -> Scores:
+    """Rank the items of each list by score, as `Lists.score_ranks` has it, shape (items,).
+
+    Lists begin at `starts` (n + 1,); an item without a score is NaN.
+    """
+    count = len(scores)
+    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    order = np.lexsort((-scores, owner))
+    # Runs of equal scores of a list share the mean of their ranks.
+    changes = (np.diff(owner[order], prepend=-1) != 0) | (np.diff(scores[order], prepend=0) != 0)
+    firsts = np.flatnonzero(changes)
+    lasts = np.append(firsts[1:], count) - 1
+    run = np.cumsum(changes) - 1
+    ranks = np.empty(count)
+    ranks[order] = (firsts + lasts)[run] / 2 + 1 - starts[:-1][owner[order]]
+    unknown = np.zeros(len(starts) - 1, np.bool_)
+    unknown[owner[np.isnan(scores)]] = True
+    ranks[unknown[owner]] = np.nan
+    return ranks
 
 
 def score(lists: Lists, k: int) -> Scores:  # noqa: ARG001 (over the whole list)

@@ -31,12 +31,14 @@ from streameval.core.metrics import (
     precision,
     r_precision,
     rank_biased_precision,
+    rank_mix,
     rating_errors,
     rating_thresholds,
     recall,
     recall_capped,
     reciprocal_rank,
     retrieval,
+    score_health,
 )
 from streameval.core.metrics.entry import Entry
 
@@ -70,6 +72,8 @@ METRICS: tuple[Entry, ...] = (
     dcg_exp.METRIC,
     dcg_binary.METRIC,
     auc.METRIC,
+    *score_health.METRICS,
+    rank_mix.METRIC,
     half_life.METRIC,
     curve.METRIC,
     *beyond_accuracy.METRICS,

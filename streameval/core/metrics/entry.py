@@ -23,6 +23,8 @@ InputKind: TypeAlias = Literal[
     "items",
     "judged_items",
     "scored_items",
+    "labelled_scores",
+    "ranked_arms",
     "item_counts",
     "users",
     "ratings",

@@ -4,9 +4,9 @@
     `since` and before `until`, and when it has an arm. The arm is what its earliest event gives the
     field (ties: the smaller value), and no arm where that event gives none. If the field is a
     dimension, the arm is its value in the slate's segment (rules 4 and 14).
-35. The control and the arms of the split count as themselves. The other arms do too while there are
-    at most `MAX_ARMS` of all these, in the order of their earliest slates (ties: the smaller name).
-    The rest is `__other__`.
+35. The control and the arms of `arms` or `split` count as themselves. The other arms do too while
+    there are at most `MAX_ARMS` of all these, in the order of their earliest slates (ties: the
+    smaller name). The rest is `__other__`.
 36. A metric is a sum over the slates of an arm divided by another, or by the users of the arm.
     Values are plain sums: no cap.
 37. A user of an arm has a slate there, or an impression without a request. A user who was in
@@ -38,11 +38,12 @@ Sums = dict[str, dict[int, int]]
 
 @dataclass
 class Arms:
-    """One experiment: the sums by arm and the users by arm."""
+    """One experiment: the sums and the users by arm; `without_arm` counts the slates with none."""
 
     sums: dict[str, Sums] = field(default_factory=dict)
     users: dict[str, set[str]] = field(default_factory=dict)
     earliest: int | None = None
+    without_arm: int = 0
 
     def exactly(self, arm: str) -> int:
         """Return the number of users who were in that arm and no other."""
@@ -78,9 +79,10 @@ def experiment_arms(
             for slate in final
             if (start is None or slate.time >= start) and _within(slate, experiment)
             for arm in [arm_of(slate)]
-            if arm
         ]
-        found.append(_arms(experiment, members, definition))
+        arms = _arms(experiment, [member for member in members if member[1]], definition)
+        arms.without_arm = sum(not arm for _, arm in members)
+        found.append(arms)
     return found
 
 
@@ -147,7 +149,7 @@ def _arms(
     experiment: Experiment, members: Sequence[tuple[Slate, str]], definition: Definition
 ) -> Arms:
     arms = Arms(earliest=min((slate.time for slate, _ in members), default=None))
-    told_apart = {experiment.control, *(experiment.split or ())}
+    told_apart = {experiment.control, *(experiment.arms or experiment.split or ())}
     by_time = sorted({(slate.time, arm) for slate, arm in members if arm != OTHER})
     for _, arm in by_time:
         if len(told_apart - {OTHER}) < MAX_ARMS:

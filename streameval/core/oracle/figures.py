@@ -62,12 +62,14 @@ way (A is the attribution window, L the allowed lateness, H = A + L):
 29. A window, basis and segment has rows where it has a slate. Those of `rates` and `maturity` need
     an impression.
 30. The delay of a positive: its kind's earliest `ts` that is no retraction, less the slate's time.
-    A slate with a request has the smallest delay of its positives with a gain > 0. Up to 64 buckets
-    with the edges floor((A + 1) (1.1^i - 1) / (1.1^64 - 1)). The delays at T are those of the
-    matured panes of the longest window.
+    Up to 64 buckets with the edges floor((A + 1) (1.1^i - 1) / (1.1^64 - 1)). The delays at T are
+    those of the matured panes of the longest window. The score of a slate with 1 to `MAX_FOLLOWED`
+    positives with a gain > 0 changes in each bucket that has some of them: they count from there.
 31. F(x): the share of delays below x, even within a bucket; of slates at t the feedback below
     T + 1 - t has come. A pane has the mean over t from its begin to its end or T + 1, in 10**-6,
     upwards. The segment's own F from `MIN_SEGMENT_DELAYS` on, else that of all from `MIN_DELAYS`.
+    Of a ranking metric at k: the sum of changes below x by the sum of all, which must be above 0;
+    the slates that are followed are counted in place of delays.
 32. Effective: impressions and slates of live panes times the share of their pane. Nowcasts divide
     by these, and have the standard errors of rule 20 with them. No nowcast of means over users.
 33. None where the effective count is 0 or below `MIN_OBSERVED` of the count.
@@ -169,7 +171,7 @@ def _nowcast(
     """Return the rows of the nowcasts of one window at T = `time`, by section."""
     longest = max(definition.windows, key=lambda one: one.size)
     final = _in_panes(slates, longest, _last_matured(longest, time, definition.horizon))
-    arrivals = Arrivals(definition, final, time)
+    arrivals = Arrivals(definition, final, time, scorer)
     rows: Rows = defaultdict(list)
     live = _in_panes(slates, window, _last_live(window, time))
     for segment, members in _by_segment(live).items():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from streameval.base.limits import (
     DELAY_BUCKETS,
+    MAX_FOLLOWED,
     MICRO,
     MIN_DELAYS,
     MIN_OBSERVED,
@@ -16,7 +17,7 @@ from streameval.base.limits import (
 )
 from streameval.core.definition import Definition, Window
 from streameval.core.metrics import RANKING, Scorer
-from streameval.core.oracle.lists import with_request
+from streameval.core.oracle.lists import ranks_of, with_request
 from streameval.core.oracle.means import ratio
 from streameval.core.oracle.slates import Item, Segment, Slate, counted_in
 from streameval.core.oracle.values import Sums, capped, value_figures
@@ -25,53 +26,93 @@ Row = dict[str, object]
 Share = Callable[[Slate], int]
 """The share of a slate's feedback that has come, in 10**-6."""
 
-SLATES = None
-"""Stands for the delays of slates where others name a kind."""
-
-
-def delays_of(slate: Slate, definition: Definition) -> list[tuple[str | None, int]]:
-    """Return the delays of a slate's positives by kind, and its own by `SLATES` (rule 30)."""
-    found: list[tuple[str | None, int]] = []
-    relevant = []
-    for item in slate.items.values():
-        for kind in item.positives():
-            delay = _first(item, kind) - slate.time
-            found.append((kind, delay))
-            if definition.gain(kind) > 0:
-                relevant.append(delay)
-    if relevant and slate.request_id is not None:
-        found.append((SLATES, min(relevant)))
-    return found
+Name = str | int
+"""Whose curve: a kind of feedback, or the number of a column of scores."""
+Weighed = tuple[int, int]
+"""A delay (ms), and its weight: 1, or the change of a score (nano-units)."""
 
 
 def _first(item: Item, kind: str) -> int:
     return min(event.ts for event in item.feedback[kind] if not event.retract)
 
 
+def _delays(slate: Slate) -> list[tuple[str, int]]:
+    """Return the delays of a slate's positives, with their kinds (rule 30)."""
+    return [
+        (kind, _first(item, kind) - slate.time)
+        for item in slate.items.values()
+        for kind in item.positives()
+    ]
+
+
 class Arrivals:
     """The delays of final slates, and T: what rules 30 and 31 need."""
 
-    def __init__(self, definition: Definition, final: Sequence[Slate], time: int) -> None:
+    def __init__(
+        self, definition: Definition, final: Sequence[Slate], time: int, scorer: Scorer
+    ) -> None:
         self.definition = definition
         self._time = time
-        self._delays: dict[tuple[Segment | None, str | None], list[int]] = defaultdict(list)
-        for slate in final:
-            for kind, delay in delays_of(slate, definition):
-                for segment in (None, *counted_in(slate.segment)):
-                    self._delays[segment, kind].append(delay)
+        self._scorer = scorer
         last = Fraction(11, 10) ** DELAY_BUCKETS - 1
         edges = {
             int((definition.attribution_window + 1) * (Fraction(11, 10) ** i - 1) / last)
             for i in range(DELAY_BUCKETS + 1)
         }
         self._edges = sorted(edges)
+        self._delays: dict[tuple[Segment | None, Name], list[Weighed]] = defaultdict(list)
+        self._followed: dict[Segment | None, int] = defaultdict(int)
+        for slate in final:
+            score_changes = self._score_changes(slate)
+            for segment in (None, *counted_in(slate.segment)):
+                for kind, delay in _delays(slate):
+                    self._delays[segment, kind].append((delay, 1))
+                for name, weighed in score_changes:
+                    self._delays[segment, name].append(weighed)
+                self._followed[segment] += bool(score_changes)
 
-    def share(self, segment: Segment, kind: str | None, window: Window) -> Share | None:
+    def _score_changes(self, slate: Slate) -> list[tuple[int, Weighed]]:
+        """Return the changes of each column of scores as the feedback came (rule 30)."""
+        gain = self.definition.gain
+        relevant = [
+            (_first(item, kind) - slate.time, name, gain(kind))
+            for name, item in slate.items.items()
+            for kind in item.positives()
+            if gain(kind) > 0
+        ]
+        if slate.request_id is None or not 1 <= len(relevant) <= MAX_FOLLOWED:
+            return []
+        ranks = ranks_of(slate)
+        found: list[tuple[int, Weighed]] = []
+        before = (0,) * len(self._scorer.columns)
+        for first, last in zip(self._edges, self._edges[1:], strict=False):
+            if any(first <= delay < last for delay, _, _ in relevant):
+                come: dict[int, float] = {}
+                for delay, name, worth in relevant:
+                    if delay < last:
+                        come[ranks[name]] = max(worth, come.get(ranks[name], 0.0))
+                items = sorted(come.items())
+                row = (tuple(rank for rank, _ in items), tuple(worth for _, worth in items))
+                (now,) = self._scorer.score([row]).tolist()
+                found += [
+                    (column, (first, score - earlier))
+                    for column, (score, earlier) in enumerate(zip(now, before, strict=True))
+                ]
+                before = tuple(now)
+        return found
+
+    def share(self, segment: Segment, name: Name, window: Window) -> Share | None:
         """Return what tells the share of a slate of a window that has come; None: unknown."""
-        delays = self._delays[segment, kind]
-        if len(delays) < MIN_SEGMENT_DELAYS:
-            delays = self._delays[None, kind]
-        if len(delays) < MIN_DELAYS:
+        own, everywhere = self._delays[segment, name], self._delays[None, name]
+        if isinstance(name, str):
+            counts = len(own), len(everywhere)
+        else:
+            counts = self._followed[segment], self._followed[None]
+        if counts[0] >= MIN_SEGMENT_DELAYS and _total(own) > 0:
+            delays = own
+        elif counts[1] >= MIN_DELAYS and _total(everywhere) > 0:
+            delays = everywhere
+        else:
             return None
         known: dict[int, int] = {}
 
@@ -83,17 +124,21 @@ class Arrivals:
 
         return of
 
-    def _of_pane(self, begin: int, end: int, delays: Sequence[int]) -> int:
+    def _of_pane(self, begin: int, end: int, delays: Sequence[Weighed]) -> int:
         """Return the mean of F over the pane up to T, in 10**-6, cut off upwards (rule 31)."""
         now = self._time + 1
         older, younger = now - begin, max(0, now - end)
         to_come = Fraction(0)
         for first, last in zip(self._edges, self._edges[1:], strict=False):
-            inside = sum(first <= delay < last for delay in delays)
+            inside = sum(weight for delay, weight in delays if first <= delay < last)
             if inside:
                 area = _come(older, first, last) - _come(younger, first, last)
                 to_come += inside * (1 - area / (older - younger))
-        return MICRO - -(-MICRO * to_come // len(delays))
+        return MICRO - -(-MICRO * to_come // _total(delays))
+
+
+def _total(delays: Sequence[Weighed]) -> int:
+    return sum(weight for _, weight in delays)
 
 
 def _come(x: int, first: int, last: int) -> Fraction:
@@ -132,10 +177,14 @@ def nowcast_figures(
         if positive.value != "none":
             row = value_figures(slates, positive)
             rows["values"].append(row | _values(slates, definition, positive.kind, share))
-    share = arrivals.share(segment, SLATES, window)
     lists = with_request(slates)
-    if share is not None and _enough(sum(map(share, lists)), len(lists)):
-        rows["ranking"] = [_ranking(lists, k, scorer, share) for k in definition.ks]
+    shares: dict[tuple[str, int], Share] = {}
+    for number, column in enumerate(scorer.columns):
+        share = arrivals.share(segment, number, window)
+        if share is not None and _enough(sum(map(share, lists)), len(lists)):
+            shares[column] = share
+    cutoffs = [k for k in definition.ks if any(k == known for _, known in shares)]
+    rows["ranking"] = [_ranking(lists, k, scorer, shares) for k in cutoffs]
     return rows
 
 
@@ -162,7 +211,9 @@ def _rates(slates: Sequence[Slate], kind: str, share: Share) -> Row:
     }
 
 
-def _ranking(lists: Sequence[Slate], k: int, scorer: Scorer, share: Share) -> Row:
+def _ranking(
+    lists: Sequence[Slate], k: int, scorer: Scorer, shares: Mapping[tuple[str, int], Share]
+) -> Row:
     row: Row = {
         "k": k,
         "slates": len(lists),
@@ -171,9 +222,12 @@ def _ranking(lists: Sequence[Slate], k: int, scorer: Scorer, share: Share) -> Ro
         ),
     }
     for metric in RANKING:
-        column = scorer.columns.index((metric.name, k))
-        sums = [(one.user_id, one.scores[column] * MICRO, share(one)) for one in lists]
-        row[metric.name], row[f"{metric.name}_stderr"] = ratio(sums, NANO)
+        column, share = scorer.columns.index((metric.name, k)), shares.get((metric.name, k))
+        found: tuple[float | None, float | None] = (None, None)
+        if share is not None:
+            sums = [(one.user_id, one.scores[column] * MICRO, share(one)) for one in lists]
+            found = ratio(sums, NANO)
+        row[metric.name], row[f"{metric.name}_stderr"] = found
     return row
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MIN_OBSERVED
 from streameval.core.definition import Definition
 from streameval.core.windows.cells import Cells
+from streameval.core.windows.memory import RowMemory
 from streameval.core.windows.tables import (
     CellTotals,
     SegmentTotals,
@@ -22,7 +23,10 @@ from streameval.core.windows.tables import (
     Table,
     TimedTable,
     Totals,
+    starts,
 )
+
+K = TypeVar("K", bound=Hashable)
 
 FigureRow = dict[str, Any]
 FigureRows = Sequence[FigureRow | None]
@@ -47,6 +51,32 @@ class Rows:
     def timed(self, table: Table) -> TimedTable:
         """Return a table of these rows with their times."""
         return TimedTable(np.array(self.times, np.int64), table)
+
+
+@dataclass(slots=True)
+class ChangeRows(Rows, Generic[K]):
+    """Slates that changed, by cell: what each was before and after."""
+
+    cells: list[int]
+    before: list[K]
+    after: list[K]
+
+    def add(self, time: int, cell: int, before: K, after: K) -> None:
+        """Add a slate, if it changed."""
+        if before != after:
+            self.times.append(time)
+            self.cells.append(cell)
+            self.before.append(before)
+            self.after.append(after)
+
+    def spread(self, memory: RowMemory[K]) -> tuple[Ints, Ints, Ints]:
+        """Return the rows of all before and after: the index, the sign and the values of each.
+
+        Rows of the state before have the sign -1.
+        """
+        owners, found = memory.of(self.before + self.after)
+        is_after = owners >= len(self)
+        return owners - len(self) * is_after, 2 * is_after - 1, found
 
 
 class Active(NamedTuple):
@@ -219,7 +249,7 @@ class ClusterAggregate(ClusteredAggregate):
     """
 
     @staticmethod
-    def keys(scored: Sequence[int], cells: Cells) -> npt.NDArray[np.int32]:
+    def keys(scored: Sequence[int] | Ints, cells: Cells) -> npt.NDArray[np.int32]:
         """Return the keys of rows that belong to these cells."""
         segments, clusters = cells.arrays()
         index = np.array(scored, np.int64)
@@ -243,33 +273,59 @@ class ClusterAggregate(ClusteredAggregate):
         return self.columns
 
 
-class SegmentAggregate(Aggregate):
-    """An aggregate of counts by segment alone, with `width` slots for each segment."""
+class SegmentAggregate(Aggregate, Generic[K]):
+    """An aggregate of sums by segment alone, with `width` slots for each segment.
+
+    Its rows are changes of slates. Views hold the sums of those that have `figures`.
+    """
 
     columns = 1
     width: int
+    has_figures: ClassVar[bool] = True
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
         self._together = math.gcd(*(window.slide for window in definition.windows))
+        self._memory = RowMemory(1 + self.columns, self.slots)
 
-    def counted(self, times: Ints, keys: Ints, counts: Ints) -> TimedTable:
-        """Return counts by key as a table with times: one row for all that no window tells apart.
+    @abstractmethod
+    def slots(self, slates: Sequence[K]) -> tuple[Sequence[int], Ints]:
+        """Return how many slots each has a part in, and all slots, int64 (slots, 1 + columns).
 
-        The arrays are parallel; keys are segment * `width` + slot.
+        The first column is the number of the slot, and the others are added to it.
+        """
+
+    def rows(self) -> ChangeRows[K]:
+        """Return an empty buffer of rows."""
+        return ChangeRows.empty()
+
+    def table(self, rows: ChangeRows[K], cells: Cells) -> TimedTable:
+        """Return the slots of changes as a table, with their times."""
+        owners, signs, found = rows.spread(self._memory)
+        segments, _ = cells.arrays()
+        keys = segments[np.array(rows.cells, np.int64)[owners]] * self.width + found[:, 0]
+        return self._summed(np.array(rows.times, np.int64)[owners], keys, signs * found[:, 1:].T)
+
+    def _summed(self, times: Ints, keys: Ints, values: Ints) -> TimedTable:
+        """Return sums by key as a table with times: one row for all that no window tells apart.
+
+        `values` are int64 (columns, rows), times and keys (rows,).
         """
         moments = times // self._together
         earliest = int(moments.min()) if len(moments) else 0
         span = int(keys.max(initial=0)) + 1
-        found, group = np.unique((moments - earliest) * span + keys, return_inverse=True)
-        sums = np.zeros(len(found), np.int64)
-        np.add.at(sums, group, counts)
-        table = Table((found % span).astype(np.int32), sums[np.newaxis].astype(np.int32))
+        rows = (moments - earliest) * span + keys
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        first = starts(rows)
+        found = rows[first]
+        sums = np.add.reduceat(values[:, order], first, axis=1)
+        table = Table((found % span).astype(np.int32), sums.astype(self.dtype))
         return TimedTable((found // span + earliest) * self._together, table)
 
     def totals(self) -> SegmentTotals:
         """Return sums of nothing."""
-        return SegmentTotals(self.width)
+        return SegmentTotals(self.columns, self.width)
 
     def cells_of(self, table: Table) -> npt.NDArray[Any]:  # noqa: ARG002
         """Return no cells: its rows belong to segments."""

@@ -33,7 +33,7 @@ from streameval.core.windows.aggregate import (
     totals,
 )
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.delays import Delays
+from streameval.core.windows.delays import Delays, ScoreDelays
 from streameval.core.windows.lists import Latencies, Lists, Ranks
 from streameval.core.windows.tables import Table, TimedTable
 from streameval.core.windows.values import Values
@@ -214,34 +214,37 @@ class Scores(ClusterAggregate):
 
     def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield a row for each cutoff."""
-        return self._by_cutoff(view, [True] * len(view.names), view.slates, 1)
+        names = [metric.name for metric in RANKING]
+        for k, sums in self._by_cutoff(view):
+            yield self._rows(view, k, means(names, sums, view.slates, NANO))
 
     def nowcast(self, view: View) -> Iterable[FigureRows]:
-        """Yield a row for each cutoff."""
-        effective, known = view.expected(2 * len(self.definition.kinds), view.slates)
-        return self._by_cutoff(view, known, effective, MICRO)
+        """Yield a row for each cutoff, where one of its metrics has a nowcast."""
+        row = 2 * len(self.definition.kinds)
+        for k, sums in self._by_cutoff(view):
+            found: list[FigureRow] = [{} for _ in view.names]
+            there = [False] * len(view.names)
+            for metric, scores in zip(RANKING, sums, strict=True):
+                slates, known = view.expected(row, view.slates)
+                row += 1
+                there = [one or other for one, other in zip(there, known, strict=True)]
+                mean = means((metric.name,), scores[np.newaxis], slates, NANO, per=MICRO)
+                found = [before | more for before, more in zip(found, mean, strict=True)]
+            rows = self._rows(view, k, found)
+            yield [one if is_there else None for one, is_there in zip(rows, there, strict=True)]
 
-    def _by_cutoff(
-        self, view: View, known: Sequence[bool], slates: Ints, per: int
-    ) -> Iterable[FigureRows]:
-        """Yield the rows with means over `slates`, which are in units of 1/`per`."""
-        (with_positive,), *scores = np.split(
-            view.by_cluster[self.name], range(1, self.columns, len(RANKING))
-        )
-        names = [metric.name for metric in RANKING]
-        for k, sums in zip(self.definition.ks, scores, strict=True):
-            yield [
-                {"k": k, "slates": count, "slates_with_positive": positive, **found}
-                if there
-                else None
-                for there, count, positive, found in zip(
-                    known,
-                    totals(view.slates),
-                    totals(with_positive),
-                    means(names, sums, slates, NANO, per=per),
-                    strict=True,
-                )
-            ]
+    def _by_cutoff(self, view: View) -> Iterable[tuple[int, Ints]]:
+        """Yield each k with its sums of scores, int64 (metrics, segments, 256)."""
+        sums = np.split(view.by_cluster[self.name][1:], len(self.definition.ks))
+        return zip(self.definition.ks, sums, strict=True)
+
+    def _rows(self, view: View, k: int, found: Iterable[FigureRow]) -> list[FigureRow]:
+        with_positive = view.by_cluster[self.name][0]
+        columns = zip(totals(view.slates), totals(with_positive), found, strict=True)
+        return [
+            {"k": k, "slates": count, "slates_with_positive": positive, **means_of_k}
+            for count, positive, means_of_k in columns
+        ]
 
 
 AGGREGATES: Final[tuple[type[Aggregate], ...]] = (
@@ -253,4 +256,5 @@ AGGREGATES: Final[tuple[type[Aggregate], ...]] = (
     Latencies,
     Ranks,
     Delays,
+    ScoreDelays,
 )

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from streameval.base.arrays import Ints
 from streameval.base.limits import MILLI
 from streameval.core.definition import Definition
-from streameval.core.list_shapes import DEEPER_SLOT, SINGLE_RANKS, ListShape, slots_of
+from streameval.core.list_shapes import SINGLE_RANKS, ListShape, by_rank, slots_of
 from streameval.core.windows.aggregate import (
+    ChangeRows,
     ClusterAggregate,
     FigureRows,
     Rows,
@@ -26,6 +28,7 @@ from streameval.core.windows.aggregate import (
     totals,
 )
 from streameval.core.windows.cells import Cells
+from streameval.core.windows.memory import RowMemory
 from streameval.core.windows.tables import Table, TimedTable
 
 DEEPER: Final = f"{SINGLE_RANKS + 1}+"
@@ -37,24 +40,8 @@ _OF_SLATES: Final = ("empty_rate", "short_rate", "fallback_rate", "abandonment_r
 _OF_POSITIVES: Final = ("mean_rank_of_positives", "top3_share")
 
 
-@dataclass(slots=True)
-class ListRows(Rows):
-    """Lists that changed, by cell: the shape before and after."""
-
-    cells: list[int]
-    before: list[ListShape | None]
-    after: list[ListShape | None]
-
-    def add(self, time: int, cell: int, before: ListShape | None, after: ListShape | None) -> None:
-        """Add the change of a list."""
-        self.times.append(time)
-        self.cells.append(cell)
-        self.before.append(before)
-        self.after.append(after)
-
-    def sides(self) -> tuple[tuple[list[ListShape | None], int], ...]:
-        """Return the shapes to retract, and the shapes to add, with their signs."""
-        return (self.before, -1), (self.after, 1)
+ListRows = ChangeRows[ListShape | None]
+"""Lists that changed: None is a list that does not count yet, or no longer."""
 
 
 class Lists(ClusterAggregate):
@@ -64,24 +51,25 @@ class Lists(ClusterAggregate):
     section = "lists"
     columns = 7
 
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+        self._memory = RowMemory(self.columns, self._worths)
+
     def rows(self) -> ListRows:
         """Return an empty buffer of rows."""
         return ListRows.empty()
 
     def table(self, rows: ListRows, cells: Cells) -> TimedTable:
         """Return the rows as a table, with their times. Most lists add nothing to it."""
-        chosen: list[int] = []
-        values: list[Sequence[int]] = []
-        for shapes, sign in rows.sides():
-            for index, shape in enumerate(shapes):
-                if shape is not None and shape.worth is not None:
-                    chosen.append(index)
-                    values.append([sign * count for count in shape.worth])
-        picked = np.array(chosen, np.intp)
-        keys = self.keys([rows.cells[index] for index in chosen], cells)
-        columns = np.array(values, np.int32).reshape(-1, self.columns).T
-        table = Table(keys, np.ascontiguousarray(columns))
-        return TimedTable(np.array(rows.times, np.int64)[picked], table)
+        owners, signs, found = rows.spread(self._memory)
+        keys = self.keys(np.array(rows.cells, np.int64)[owners], cells)
+        values = np.ascontiguousarray((signs * found.T).astype(np.int32))
+        return TimedTable(np.array(rows.times, np.int64)[owners], Table(keys, values))
+
+    def _worths(self, shapes: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
+        found = [None if shape is None else shape.worth for shape in shapes]
+        worths = [worth for worth in found if worth is not None]
+        return [worth is not None for worth in found], _table(worths, self.columns)
 
     def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield one row."""
@@ -157,7 +145,7 @@ class Latencies(ClusterAggregate):
         return ()
 
 
-class Ranks(SegmentAggregate):
+class Ranks(SegmentAggregate["ListShape | None"]):
     """Impressions and positives by rank and segment, in the slots of `list_shapes`."""
 
     name = "ranks"
@@ -167,25 +155,14 @@ class Ranks(SegmentAggregate):
         super().__init__(definition)
         self.width = slots_of(len(definition.kinds))
 
-    def rows(self) -> ListRows:
-        """Return an empty buffer of rows."""
-        return ListRows.empty()
-
-    def table(self, rows: ListRows, cells: Cells) -> TimedTable:
-        """Return counts by slot as a table, with their times."""
-        parts = [_slots(shapes, sign) for shapes, sign in rows.sides()]
-        index, slots, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        segments, _ = cells.arrays()
-        keys = segments[np.array(rows.cells, np.int64)[index]] * self.width + slots
-        return self.counted(np.array(rows.times, np.int64)[index], keys, counts)
+    def slots(self, slates: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
+        """Return the slots of shapes, with their counts."""
+        slots = [() if shape is None else shape.slots for shape in slates]
+        return list(map(len, slots)), _table(list(chain.from_iterable(slots)), 2)
 
     def figures(self, view: View) -> Iterator[FigureRows]:
         """Yield a row for each kind and rank with an impression."""
-        lengths, by_rank, *positives = np.split(
-            view.plain[self.name], range(SINGLE_RANKS, self.width, SINGLE_RANKS + 1)
-        )
-        impressions = by_rank.copy()
-        impressions[:SINGLE_RANKS] += lengths[::-1].cumsum(axis=0)[::-1]
+        impressions, *positives = by_rank(view.plain[self.name])
         for kind, counts in zip(self.definition.kinds, positives, strict=True):
             for index in np.flatnonzero(impressions.any(axis=1)).tolist():
                 rank = index + 1 if index < SINGLE_RANKS else DEEPER
@@ -198,19 +175,5 @@ class Ranks(SegmentAggregate):
                 ]
 
 
-def _slots(shapes: Sequence[ListShape | None], sign: int) -> tuple[Any, Any, Any]:
-    """Return counts of slots: parallel arrays of the row, the slot and the count."""
-    slots = [() if shape is None else shape.slots for shape in shapes]
-    deeper = [
-        (index, shape.deeper)
-        for index, shape in enumerate(shapes)
-        if shape is not None and shape.deeper
-    ]
-    flat = np.fromiter(chain.from_iterable(slots), np.int64)
-    single = np.repeat(np.arange(len(slots)), np.fromiter(map(len, slots), np.int64, len(slots)))
-    beyond = np.array(deeper, np.int64).reshape(-1, 2)
-    return (
-        np.concatenate((single, beyond[:, 0])),
-        np.concatenate((flat, np.full(len(beyond), DEEPER_SLOT))),
-        sign * np.concatenate((np.ones(len(flat), np.int64), beyond[:, 1])),
-    )
+def _table(rows: Sequence[Sequence[int]], columns: int) -> Ints:
+    return np.array(rows, np.int64).reshape(-1, columns)

@@ -11,9 +11,15 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS
 from streameval.core.merged_segments import Grouping, Users, WithTotals
-from streameval.core.windows.aggregate import Active, CellAggregate
+from streameval.core.windows.aggregate import Active, CellAggregate, SegmentAggregate
 from streameval.core.windows.panes import Basis, Windows
-from streameval.core.windows.tables import CellTotals, SegmentTotals, SparseTotals, runs
+from streameval.core.windows.tables import (
+    CellTotals,
+    SegmentTotals,
+    SparseTotals,
+    Totals,
+    runs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,8 @@ class Reading:
     float64 (kinds, present), are those of `BasisSums`. `keys` are a number * 256 + a cluster that
     has a user in it, rising. `by_cluster`, int64 (rows, keys), has the rows of all clustered
     aggregates, one aggregate after another. `plain`, int64 (slots, present), has the counts of each
-    aggregate without clusters. `grouping` leads from `segment_keys`, those of segments, to all.
+    aggregate that has figures and no clusters. `grouping` leads from `segment_keys`, those of
+    segments, to all.
     """
 
     present: Ints
@@ -75,12 +82,11 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
         for aggregate, sums, parts in by_user:
             parts.append(aggregate.cluster_sums(users.sums(sums), active))
     counted_in = np.searchsorted(present, numbered.numbers(segments)).T
-    plain = {}
-    for aggregate, totals in named:
-        if isinstance(totals, SegmentTotals):
-            found = plain[aggregate.name] = np.zeros((totals.width, len(present)), np.int64)
-            for segment, columns in zip(segments.tolist(), counted_in, strict=True):
-                found[:, columns] += totals.of(segment)[:, np.newaxis]
+    plain = {
+        aggregate.name: _plain(totals, segments, counted_in, len(present))
+        for aggregate, totals in named
+        if isinstance(aggregate, SegmentAggregate) and aggregate.has_figures
+    }
     return Reading(
         present,
         rates.users,
@@ -92,6 +98,15 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
         segment_keys,
         grouping,
     )
+
+
+def _plain(totals: Totals, segments: Ints, counted_in: Ints, present: int) -> Ints:
+    """Return the counts of segments, added to each place of `present` that they count in."""
+    assert isinstance(totals, SegmentTotals)
+    found = np.zeros((totals.width, present), np.int64)
+    for segment, columns in zip(segments.tolist(), counted_in, strict=True):
+        found[:, columns] += totals.of(segment)[0, :, np.newaxis]
+    return found
 
 
 class _Rates:

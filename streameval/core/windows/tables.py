@@ -115,7 +115,7 @@ class CellTotals:
         """Make room for so many cells; it grows by doubling."""
         if cells * self.width > len(self._sums[0]):
             size = max(1024, 2 * cells) * self.width
-            self._sums = [_grown(sums, size) for sums in self._sums]
+            self._sums = [grown(sums, size) for sums in self._sums]
 
     def keep(self, cells: npt.NDArray[np.intp]) -> None:
         """Keep only `cells`, numbered anew in that order."""
@@ -142,11 +142,14 @@ class CellTotals:
 
 
 class SegmentTotals:
-    """Sums by segment: int64 (segments * width,), `width` slots for each. It grows by doubling."""
+    """Sums by segment: int64 (segments * width, columns), `width` slots for each.
 
-    def __init__(self, width: int) -> None:
+    It grows by doubling.
+    """
+
+    def __init__(self, columns: int, width: int) -> None:
         self.width = width
-        self._sums = np.zeros(0, np.int64)
+        self._sums = np.zeros((0, columns), np.int64)
 
     def fit(self, cells: int) -> None:
         """Do nothing: the keys are segments, which keep their numbers."""
@@ -158,22 +161,23 @@ class SegmentTotals:
         """Add rows, or retract them where `sign` is -1."""
         beyond = int(table.keys.max(initial=-1)) + 1
         if beyond > len(self._sums):
-            self._sums = _grown(self._sums, 2 * beyond)
-        np.add.at(self._sums, table.keys, sign * table.values[0].astype(np.int64))
+            self._sums = grown(self._sums, 2 * beyond)
+        for sums, values in zip(self._sums.T, table.values, strict=True):
+            np.add.at(sums, table.keys, sign * values.astype(np.int64))
 
     def of(self, segment: int) -> Ints:
-        """Return the sums of a segment, int64 (width,)."""
-        found = np.zeros(self.width, np.int64)
+        """Return the sums of a segment, int64 (columns, width)."""
+        found = np.zeros((self._sums.shape[1], self.width), np.int64)
         known = self._sums[segment * self.width : (segment + 1) * self.width]
-        found[: len(known)] = known
+        found[:, : len(known)] = known.T
         return found
 
 
-def _grown(values: Ints, size: int) -> Ints:
+def grown(values: Ints, size: int) -> Ints:
     """Return `values` and zeros after it. Zeros that nobody writes to take no memory."""
-    grown = np.zeros((size, *values.shape[1:]), np.int64)
-    grown[: len(values)] = values
-    return grown
+    longer = np.zeros((size, *values.shape[1:]), np.int64)
+    longer[: len(values)] = values
+    return longer
 
 
 class SparseTotals:
@@ -197,10 +201,11 @@ class SparseTotals:
     def add(self, table: Table, sign: int) -> None:
         """Add rows, or retract them where `sign` is -1."""
         rows = self._rows_of(table.keys)
-        # `add.at` is several times faster where index and values have one dimension.
+        # `add.at` is several times faster where all have one dimension, and one type.
         width = self.sums.shape[1]
         index = rows[:, np.newaxis].astype(np.int64) * width + np.arange(width)
-        np.add.at(self.sums.reshape(-1), index.ravel(), (sign * table.values).T.ravel())
+        values = sign * table.values.astype(np.int64)
+        np.add.at(self.sums.reshape(-1), index.ravel(), values.T.ravel())
 
     def of(self, keys: Ints) -> Ints:
         """Return the sums of `keys`, int64 (keys, columns): zeros for a key without rows."""
@@ -234,4 +239,4 @@ class SparseTotals:
         self._rows[self._keys] = -1
         self._keys = self._keys[held]
         self._rows[self._keys] = np.arange(len(held))
-        self.sums = _grown(self.sums[held], max(256, 2 * (len(held) + more)))
+        self.sums = grown(self.sums[held], max(256, 2 * (len(held) + more)))
