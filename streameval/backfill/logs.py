@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from streameval.base.errors import InputError
+from streameval.base.instants import utc
 from streameval.core.replay import lines_of
 from streameval.kafka import admin
 from streameval.kafka.consumer import client_arguments
@@ -108,11 +108,7 @@ async def _find_topic(settings: Settings, since: int) -> Topic:
         if 0 < extent.start == begin:
             notes.append(
                 f"partition {number} of {name} holds no records before offset {begin}: figures of"
-                f" windows that need events since {_moment(since)} lack what is gone"
+                f" windows that need events since {utc(since)} lack what is gone"
             )
     assert identity is not None, "a topic with partitions has one"
     return Topic(f"{identity.cluster_id}/{identity.topic_id}", extents, notes)
-
-
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

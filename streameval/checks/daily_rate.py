@@ -31,6 +31,7 @@ from streameval.core.metrics.entry import UNCUT
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY, Daily, DailyRate, last_daily
 from streameval.files.snapshots import PartFacts, attach, facts_of
+from streameval.files.table_scans import literal
 from streameval.files.tables import connected
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _query(definition: Definition) -> str:
     kinds = range(len(definition.kinds))
     positive = ", ".join(
         f"bool_or(len(list_filter(positive, lambda f: f.item = i - 1 AND f.kind ="
-        f" {sql.literal(kind)})) > 0) AS p{number}"
+        f" {literal(kind)})) > 0) AS p{number}"
         for number, kind in enumerate(definition.kinds)
     )
     counted = ", ".join(f"count(*) FILTER (p{number}) AS n{number}" for number in kinds)

@@ -24,12 +24,12 @@ import duckdb
 import pyarrow as pa
 
 from streameval.base.errors import InputError, UnreachableError
-from streameval.checks import sql
 from streameval.core.definition import Definition
 from streameval.core.events import Event
 from streameval.files.locations import is_uri, on_disk, reaching, redacted
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
+from streameval.files.table_scans import quoted
 from streameval.files.tables import connected
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def columns(dimensions: Sequence[str], arm: str | None) -> str:
 
     `segment` holds the values of the dimensions, `arm` one of them; without an arm it is empty.
     """
-    values = {name: f"coalesce({sql.name(name)}, '')" for name in dimensions}
+    values = {name: f"coalesce({quoted(name)}, '')" for name in dimensions}
     return (
         f'partition, "offset", request, "user", [{", ".join(values.values())}]::VARCHAR[] AS'
         f""" segment, {values[arm] if arm is not None else "''"} AS arm, epoch_ms(time) AS ms,"""

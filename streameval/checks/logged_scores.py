@@ -16,14 +16,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from pydantic import Field
 
+from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.core.metrics import nano
+from streameval.core.metrics.entry import UNCUT
+from streameval.core.metrics.score_health import (
+    CALIBRATION_BINS,
+    LOG_LOSS,
+    LabelledScores,
+    calibration_error,
+)
 from streameval.stats.intervals import Moments
 
-# Stands for a probability of 0 or 1 in the log loss (scikit-learn takes the machine's epsilon).
-_EDGE = 1e-15
+# Items in one go.
+_ROWS = 65_536
 _SCORED = (
     "(SELECT scores[i] AS score, (gains[i] > 0)::INTEGER AS hit FROM"
     " (SELECT scores, gains, unnest(range(1, len(items) + 1)) AS i FROM current)"
@@ -118,7 +128,7 @@ def _probabilities(evidence: Evidence, scored: _Scored, settings: Settings, orde
             f"scores lie between {scored.low:.4g} and {scored.high:.4g} and are said to be"
             " probabilities: log them before they are transformed, or set `probabilities: false`",
         )
-    error, loss = _calibration(evidence, scored.items)
+    error, loss = _calibration(evidence)
     what = (
         f"{order.message}; log loss {loss:.4f}; mean score {scored.mean:.4g} where"
         f" {percent(scored.hits / scored.items)} are positive, calibration error {error:.4f}"
@@ -206,15 +216,16 @@ def _within_lists(evidence: Evidence) -> _Within | None:
     )
 
 
-def _calibration(evidence: Evidence, items: int) -> tuple[float, float]:
-    """Compute the expected calibration error and the log loss."""
-    (error,) = evidence.row(
-        f"""SELECT sum(abs(scores - hits)) FROM (
-            SELECT least(floor(score * 10), 9) AS bin, sum(score) AS scores, sum(hit) AS hits
-            FROM {_SCORED} GROUP BY bin)"""  # noqa: S608
-    )
-    (loss,) = evidence.row(
-        f"""SELECT -avg(ln(CASE WHEN hit = 1 THEN p ELSE 1 - p END)) FROM (
-            SELECT hit, least(greatest(score, {_EDGE}), 1 - {_EDGE}) AS p FROM {_SCORED})"""  # noqa: S608
-    )
-    return float(error) / items, float(loss)
+def _calibration(evidence: Evidence) -> tuple[float, float]:
+    """Compute the calibration error and the log loss, as `evaluate` does."""
+    metrics = (LOG_LOSS, *CALIBRATION_BINS)
+    sums, count = [0] * len(metrics), 0
+    reader = evidence.connection.sql(f"SELECT score, hit = 1 AS hit FROM {_SCORED}")  # noqa: S608
+    for rows in reader.to_arrow_reader(_ROWS):
+        score, hit = (column.to_numpy(zero_copy_only=False) for column in rows.columns)
+        items = LabelledScores(np.array([0, len(score)]), score, hit)
+        count += len(score)
+        for number, metric in enumerate(metrics):
+            sums[number] += sum(nano(metric.score(items, UNCUT)[0]).tolist())
+    loss, *bins = (total / (count * NANO) for total in sums)
+    return calibration_error(*bins), loss

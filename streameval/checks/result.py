@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -23,11 +22,6 @@ class Experiment(BaseModel):
     def begin(self) -> int:
         """The start of the experiment (ms); 0 for the first row."""
         return 0 if self.since is None else round(self.since.timestamp() * 1000)
-
-    @property
-    def rows(self) -> str:
-        """The experiment's rows, as a table in SQL."""
-        return f"(SELECT * FROM slates WHERE ms >= {self.begin})"  # noqa: S608  # a number
 
 
 class CheckSettings(BaseModel):
@@ -102,11 +96,6 @@ def unanswered(message: str) -> Found:
 def percent(share: float) -> str:
     """Write a share as people read it."""
     return f"{100 * share:.3g} %"
-
-
-def moment(ms: int) -> str:
-    """Write a time as people read it: UTC, to the second."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def named(dimensions: Sequence[str], segment: Sequence[str]) -> str:

@@ -11,13 +11,13 @@ import math
 
 from pydantic import Field, field_validator
 
+from streameval.base.instants import utc
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
     CheckSettings,
     Experiment,
     Found,
     failed,
-    moment,
     nothing,
     passed,
     percent,
@@ -57,15 +57,19 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     """Compare the arms' shares of users; each user counts once, in the arm of its first slate."""
     if settings.split is None:
         return nothing("the specification names no `split`")
+    bounds = evidence.bounds()
+    if bounds is None:
+        return nothing("no outcome row was found")
+    slates = evidence.between(max(settings.begin, bounds[0]), bounds[1] + 1)
     rows = evidence.rows(
         f"""SELECT arm, count(*), count(*) FILTER (WHERE arms > 1) FROM (
             SELECT arg_min(arm, {{'ms': ms, 'arm': arm}}) AS arm, count(DISTINCT arm) AS arms
-            FROM {settings.rows} GROUP BY "user") GROUP BY arm"""  # noqa: S608  # ours
+            FROM {slates} GROUP BY "user") GROUP BY arm"""  # noqa: S608  # ours
     )
     counts = {arm: users for arm, users, _ in rows}
     crossed = sum(row[2] for row in rows)
     if not counts:
-        return nothing("no outcome row was found")
+        return nothing("no outcome row was found since then")
     found = ratio_mismatch(counts, settings.split, settings.alpha)
     shares = ", ".join(
         f"{name!r} {percent(share)} (split {percent(found.expected.get(name, 0))})"
@@ -87,24 +91,24 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         return failed(
             crossed / found.users,
             settings.max_crossed,
-            f"{both}, {_example(evidence, settings)}. {what}. Users were assigned anew, or by"
+            f"{both}, {_example(evidence, slates)}. {what}. Users were assigned anew, or by"
             " something else than their id: believe no comparison of variants since, and begin the"
             " experiment anew (`since`)",
         )
     return passed(found.p_value, settings.alpha, f"{what}; {both}" if crossed else what)
 
 
-def _example(evidence: Evidence, settings: Settings) -> str:
+def _example(evidence: Evidence, slates: str) -> str:
     """Describe the first user who changed arms, and the time by which half of them had."""
     user, before, after, first, half = evidence.row(
         f"""WITH steps AS (SELECT "user", arm, ms, lag(arm) OVER (
-                PARTITION BY "user" ORDER BY ms, arm) AS earlier FROM {settings.rows}),
+                PARTITION BY "user" ORDER BY ms, arm) AS earlier FROM {slates}),
             changes AS (SELECT "user", min(ms) AS ms, arg_min(earlier, ms) AS earlier,
                 arg_min(arm, ms) AS arm FROM steps WHERE arm != earlier GROUP BY "user")
         SELECT arg_min("user", ms), arg_min(earlier, ms), arg_min(arm, ms), min(ms),
             median(ms)::BIGINT FROM changes"""  # noqa: S608  # ours
     )
     return (
-        f"the first {user!r} ({before!r}, then {after!r}) at {moment(first)}, half of them by"
-        f" {moment(half)}"
+        f"the first {user!r} ({before!r}, then {after!r}) at {utc(first)}, half of them by"
+        f" {utc(half)}"
     )

@@ -9,18 +9,9 @@ from __future__ import annotations
 from streameval.base.limits import NANO
 from streameval.core.definition import Definition
 from streameval.core.metrics import RANKING
+from streameval.files.table_scans import literal
 
 METRICS = tuple(metric.name for metric in RANKING)
-
-
-def name(column: str) -> str:
-    """Quote a column's name."""
-    return '"' + column.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """Quote a string."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def judged(definition: Definition, source: str) -> str:

@@ -19,6 +19,7 @@ from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, duration, failed, nothing, passed
 from streameval.core.definition import Window
 from streameval.core.merged_segments import totals_of
+from streameval.files.table_scans import literal
 
 Segment: TypeAlias = tuple[str, ...]
 Labels: TypeAlias = tuple[str, Segment]
@@ -164,7 +165,7 @@ def _counted_in(dimensions: int) -> str:
     """List the segment of a row and its totals in SQL."""
     values = tuple(f"segment[{number}]" for number in range(1, dimensions + 1))
     totals = (
-        ", ".join(sql.literal(ALL) if value == ALL else value for value in total)
+        ", ".join(literal(ALL) if value == ALL else value for value in total)
         for total in totals_of(values)
     )
     return f"[segment, {', '.join(f'[{total}]' for total in totals)}]"

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import Definition
@@ -25,6 +26,7 @@ from streameval.core.experiments.metrics import metrics_of, refusal
 from streameval.core.experiments.outcome_slates import OutcomeSlates
 from streameval.core.experiments.sums import ArmSums, ExperimentSums
 from streameval.core.experiments.users import ArmUsers, UserArms
+from streameval.core.list_shapes import by_rank, slots_of
 from streameval.core.outcome import FeedbackOutcome
 from streameval.core.segments import Segments
 from streameval.core.slate import Slate
@@ -35,6 +37,7 @@ from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.experiments.scorecard import ratio_sums
 from streameval.stats.experiments import RatioSums
+from streameval.stats.rank_mix import RankCounts, control_beside, over_expected
 
 EVERYBODY: Final = "everybody"
 """The arm of all slates, where no column tells arms apart."""
@@ -43,6 +46,8 @@ _HOUR_MS: Final = 3_600_000
 _COLUMNS: Final = ("user", "request", "time", "ranks", "feedback")
 # Files of a version before have neither.
 _OPTIONAL: Final = ("fallback", "latency_ms")
+OVER_EXPECTED: Final = "positives_over_expected"
+_OVER_EXPECTED: Final = re.compile(OVER_EXPECTED + r"(?:\{feedback=(.*)\})?")
 _RATE: Final = re.compile(r"positive_rate(?:\{feedback=(.*)\})?")
 
 
@@ -77,6 +82,35 @@ class UserRates:
         return RatioSums(x, y, int(y.sum()), NANO)
 
 
+@dataclass(slots=True)
+class RanksOfArms:
+    """Counts by rank of each arm: int64 (slots, 256) of `core.list_shapes`, for slates.
+
+    Slates are those with a request, as in the windows.
+    """
+
+    kinds: int
+    by_arm: dict[str, Ints] = field(default_factory=dict)
+
+    def add(self, arm: str, slate: Slate) -> None:
+        """Add a slate."""
+        shape = slate.booked_list
+        if shape is None:
+            return
+        counts = self.by_arm.get(arm)
+        if counts is None:
+            counts = self.by_arm[arm] = np.zeros((slots_of(self.kinds), CLUSTERS), np.int64)
+        cluster = cluster_of(slate.user)
+        for slot, count in shape.slots:
+            counts[slot, cluster] += count
+
+    def of(self, arm: str, kind: int, users: int) -> RankCounts:
+        """Return an arm's impressions and positives of a kind, by cluster and rank."""
+        nothing = np.zeros((slots_of(self.kinds), CLUSTERS), np.int64)
+        impressions, *positives = by_rank(self.by_arm.get(arm, nothing))
+        return RankCounts(impressions.T, positives[kind].T, users)
+
+
 @dataclass(frozen=True, slots=True)
 class Arms:
     """The sums of an experiment's arms; `user_arms` has the arms of each user."""
@@ -85,6 +119,7 @@ class Arms:
     sums: ArmSums
     user_arms: UserArms
     rates: UserRates | None
+    ranks: RanksOfArms | None
     notes: list[Note]
 
     @property
@@ -99,12 +134,28 @@ class Arms:
 
     def ratio(self, metric: str, arm: str) -> RatioSums:
         """Return the sums of a metric in an arm."""
+        kind = over_expected_kind(metric, self.definition)
+        if kind is not None:
+            control = self.experiment.control
+            base = control if control in self.sums.sums else arm
+            return over_expected(self._ranks(arm, kind), self._ranks(base, kind))
         kind = rate_kind(metric, self.definition)
         if kind is not None:
             assert self.rates is not None, "the metrics were named before the rows were read"
             return self.rates.ratio(arm, kind)
         known = metrics_of(self.definition)[metric]
         return ratio_sums(self.definition, known, self.sums, self.users, arm)
+
+    def control(self, metric: str, arm: str) -> RatioSums:
+        """Return the control's sums of a metric, for the comparison with an arm."""
+        control, kind = self.experiment.control, over_expected_kind(metric, self.definition)
+        if kind is None:
+            return self.ratio(metric, control)
+        return control_beside(self._ranks(arm, kind), self._ranks(control, kind))
+
+    def _ranks(self, arm: str, kind: int) -> RankCounts:
+        assert self.ranks is not None, "the metrics were named before the rows were read"
+        return self.ranks.of(arm, kind, int(self.users.of(arm).sum()))
 
     def lower_is_better(self, metric: str) -> bool:
         """Whether a metric should fall."""
@@ -114,18 +165,38 @@ class Arms:
 
 def rate_kind(metric: str, definition: Definition) -> int | None:
     """Return the index of the kind of a `positive_rate`; None for every other metric."""
-    found = _RATE.fullmatch(metric)
+    return _kind(_RATE.fullmatch(metric), definition)
+
+
+def over_expected_kind(metric: str, definition: Definition) -> int | None:
+    """Return the index of the kind of `positives_over_expected`; None for every other metric."""
+    return _kind(_OVER_EXPECTED.fullmatch(metric), definition)
+
+
+def _kind(found: re.Match[str] | None, definition: Definition) -> int | None:
     if found is None:
         return None
     kind = found[1] or definition.kinds[0]
     return definition.kinds.index(kind) if kind in definition.kinds else None
 
 
+def offline_metrics(definition: Definition) -> list[str]:
+    """Return the metrics that need more than the sums of a stream."""
+    return [
+        f"{name}{{feedback={kind}}}"
+        for name in ("positive_rate", OVER_EXPECTED)
+        for kind in definition.kinds
+    ]
+
+
 def require_metrics(names: Sequence[str], definition: Definition) -> None:
     """Raise `InputError` for a metric that no experiment can have."""
     for name in names:
-        if rate_kind(name, definition) is not None:
+        if any(find(name, definition) is not None for find in (rate_kind, over_expected_kind)):
             continue
+        base, _, _ = name.partition("{")
+        if alike := [one for one in offline_metrics(definition) if one.startswith(f"{base}{{")]:
+            raise InputError(f"{name}: no such kind of feedback; write one of {', '.join(alike)}")
         refused = refusal(name, definition)
         if refused is not None:
             raise InputError(refused)
@@ -138,16 +209,18 @@ def read_arms(
     advance: Advance,
     *,
     with_rates: bool,
+    with_ranks: bool = False,
     column: str | None,
 ) -> Arms:
     """Sum up the rows of outcome files by the arm that `column` holds; None: one arm, `EVERYBODY`.
 
-    Rows without a value of the column take no part. `with_rates`: keep what `positive_rate` needs.
-    Raises `InputError`, `UnreachableError`.
+    Rows without a value of the column take no part. `with_rates` and `with_ranks`: keep what
+    `positive_rate` and `positives_over_expected` need. Raises `InputError`, `UnreachableError`.
     """
     consumer = consumer_of(definition, experiment)
     made = OutcomeSlates(definition)
     users, rates = UserArms(), UserRates(len(definition.kinds)) if with_rates else None
+    ranks = RanksOfArms(len(definition.kinds)) if with_ranks else None
     files = [file for file in files_of(paths) if _overlaps(file, experiment)]
     begin, end = consumer.arm_sums[0].bounds
     for record in arm_batches(files, column, advance):
@@ -156,11 +229,11 @@ def read_arms(
         # Beyond the bound of arms, those that files name first have room.
         consumer.settle()
         users.add(consumer.take_visits())
-        if rates is not None:
+        for kept in [one for one in (rates, ranks) if one is not None]:
             for slate in slates:
-                rates.add(_arm(slate), slate)
+                kept.add(_arm(slate), slate)
     (sums,) = consumer.arm_sums
-    return Arms(definition, sums, users, rates, list(_notes(made)))
+    return Arms(definition, sums, users, rates, ranks, list(_notes(made)))
 
 
 def consumer_of(definition: Definition, experiment: Experiment) -> ExperimentSums:

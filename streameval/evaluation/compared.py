@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streameval.base.errors import InputError
+from streameval.experiments.past import adjusted_document
 from streameval.experiments.words import comparison_sentence
 from streameval.stats.experiments import Scored
 from streameval.stats.regression_adjustment import Adjusted
@@ -51,12 +52,7 @@ class Compared:
             **asdict(self.scored),
         }
         if self.adjusted is not None:
-            scored = self.adjusted.scored
-            row["adjusted"] = {
-                **asdict(scored),
-                "theta": self.adjusted.theta,
-                "users_saved": self.adjusted.users_saved,
-            }
+            row["adjusted"] = adjusted_document(self.adjusted)
         return row
 
     def sentence(self) -> str:

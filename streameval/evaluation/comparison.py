@@ -18,9 +18,16 @@ from streameval.evaluation.arm_comparison import (
     all_metrics,
     compare_arms,
     named_metrics,
+    past_note,
     read_past,
 )
-from streameval.evaluation.arms import Arms, rate_kind, read_arms, require_metrics
+from streameval.evaluation.arms import (
+    Arms,
+    over_expected_kind,
+    rate_kind,
+    read_arms,
+    require_metrics,
+)
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.paired import Models, compare_models
@@ -33,6 +40,8 @@ from streameval.evaluation.request import (
     RUN,
     Given,
 )
+from streameval.experiments.scorecard import treatments_of
+from streameval.experiments.words import cap_remark, uncapped
 from streameval.files.locations import require_name
 from streameval.stats.experiments import Rules
 
@@ -186,6 +195,7 @@ def read(
             experiment,
             advance,
             with_rates=any(rate_kind(name, definition) is not None for name in metrics),
+            with_ranks=any(over_expected_kind(name, definition) is not None for name in metrics),
             column=column,
         )
 
@@ -196,9 +206,14 @@ def _compared_arms(
     metrics = metrics_beside(definition, experiment, wanted.metrics)
     chosen = [*named_metrics(experiment), *metrics]
     arms = read(wanted.files, definition, experiment, chosen, progress, column=experiment.arm)
+    if wanted.experiment is None:
+        # The files are chosen before the look, so their arms are.
+        arms.sums.experiment = replace(experiment, arms=tuple(treatments_of(arms.sums)))
     past = None if wanted.before is None else read_past(wanted.before, arms)
     rows = compare_arms(arms, metrics, past)
-    return rows, [*arms.notes, *(() if past is None else (past.note(),))]
+    if without_cap := uncapped(dict.fromkeys(chosen), definition):
+        arms.notes.append(Note("uncapped", without_cap, cap_remark(without_cap)))
+    return rows, [*arms.notes, *(() if past is None else (past_note(past),))]
 
 
 # ----------------------------------------------------------------------------------------- models

@@ -30,7 +30,9 @@ from streameval.evaluation.answer import Answer, Note, merged
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.pooled import pooled_figures
+from streameval.evaluation.ranked_arms import arm_figures
 from streameval.evaluation.readers.daily_reads import read_figures
+from streameval.evaluation.readers.labelled_scores import label_figures
 from streameval.evaluation.readers.list_contents import (
     count_figures,
     item_list_figures,
@@ -243,6 +245,11 @@ def _read_of_lists(given: Given) -> Collection[Input]:
     return (*in_both, LABELS, RUN, QRELS, TIES, COMPLETE) if in_tables else in_both
 
 
+def _read_of_labels(given: Given) -> Collection[Input]:
+    tables = (FILES, LABELS, EXCLUDE_SEEN) if given[FILES] else (RATINGS, PREDICTIONS)
+    return (*tables, RELEVANT)
+
+
 _PREDICTED: Final = "--ratings with a column prediction, or with --predictions"
 
 
@@ -309,6 +316,22 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         answer=item_list_figures,
     ),
     "scored_items": _of_items(item_list_figures, "with scores"),
+    "labelled_scores": Computation(
+        inputs="outcome files with scores, slates with scores and --labels, or ratings with"
+        " predictions",
+        heading=LISTS,
+        takes=(FILES, LABELS, EXCLUDE_SEEN, RATINGS, PREDICTIONS, RELEVANT),
+        reads=_read_of_labels,
+        present=lambda given: bool(given[FILES] or given[RATINGS]),
+        answer=label_figures,
+    ),
+    "ranked_arms": Computation(
+        inputs="outcome files, --by and --against",
+        heading=LISTS,
+        takes=(FILES, RELEVANT),
+        present=lambda given: bool(given[FILES]),
+        answer=arm_figures,
+    ),
     "item_counts": _of_items(count_figures),
     "users": _of_items(user_figures),
     "index": Computation(

@@ -11,11 +11,13 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from streameval.base.arrays import Floats, Ints
 from streameval.base.errors import InputError
@@ -45,6 +47,13 @@ DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 _NAME: Final = re.compile(r"(?P<metric>[a-z0-9_]+)(?:@(?P<cutoff>[0-9.]+))?")
 _RANK: Final = re.compile("[1-9][0-9]{0,6}")
 _LEVEL: Final = re.compile(r"0(\.[0-9])?|1(\.0)?")
+
+# Segments that a note names.
+_MOST_NAMED: Final = 5
+_FEW_USERS: Final = (
+    f"with fewer than {ENOUGH_USERS} an interval for 95 % may hold in 90 % of the cases, where a"
+    " few users make most of the lists."
+)
 
 _CHECKSUMS: Final = 1 << 32
 """So many checksums can a user have."""
@@ -320,8 +329,8 @@ class Evaluation:
         ]
 
     def _users(self, name: Segment) -> int:
-        """Count the users of a segment: as many as checksums, but for the few that share one."""
-        return linear_count(len(self.checksums[name]), _CHECKSUMS)
+        """Count the users of a segment."""
+        return users_of(self.checksums[name])
 
     def _scored(self, asked: Asked, treatment: Segment, control: Segment) -> Scored:
         """Compare a figure of two segments."""
@@ -355,17 +364,22 @@ class Evaluation:
                 yield Note(parameter.name, value, parameter.note.format(value))
 
     def _few_users(self) -> Iterator[Note]:
-        """Yield a note if intervals rest on too few users, as far as clusters tell."""
-        clusters = np.zeros(CLUSTERS, np.bool_)
-        for _, counts in self.segments.values():
-            clusters |= counts.any(axis=1)
-        users = linear_count(int(np.count_nonzero(clusters)), CLUSTERS)
+        """Yield a note if intervals rest on too few users, as far as clusters tell.
+
+        It is of all users, or else of the segments with too few.
+        """
+        found = {name: counts.any(axis=1) for name, (_, counts) in self.segments.items()}
+        users = _users_of(np.logical_or.reduce([*found.values(), np.zeros(CLUSTERS, np.bool_)]))
         if 1 < users < ENOUGH_USERS:
-            text = (
-                f"About {counted(users, 'user')}: with fewer than {ENOUGH_USERS} an interval for"
-                " 95 % may hold in 90 % of the cases, where a few users make most of the lists."
-            )
-            yield Note("few_users", users, text)
+            yield Note("few_users", users, f"About {counted(users, 'user')}: {_FEW_USERS}")
+            return
+        few = {" ".join(name): _users_of(found[name]) for name in sorted(found)}
+        few = {name: count for name, count in few.items() if 1 < count < ENOUGH_USERS}
+        if few:
+            named = [f"{name} about {count}" for name, count in islice(few.items(), _MOST_NAMED)]
+            more = f" and {len(few) - _MOST_NAMED} more" if len(few) > _MOST_NAMED else ""
+            text = f"Segments of few users ({', '.join(named)}{more}): {_FEW_USERS}"
+            yield Note("few_users_of", few, text)
 
     def document(self) -> dict[str, Any]:
         """Return the document that `--json` prints."""
@@ -398,6 +412,11 @@ def _added(evaluation: Evaluation, batches: Iterable[Units]) -> Evaluation:
     return evaluation
 
 
+def users_of(checksums: Collection[int]) -> int:
+    """Count users: as many as there are checksums, but for the few that share one."""
+    return linear_count(len(checksums), _CHECKSUMS)
+
+
 def check_segments(count: int, by: Sequence[str]) -> None:
     """Raise `InputError` for more segments than a run may have."""
     if count > MAX_EVALUATED_SEGMENTS:
@@ -411,6 +430,11 @@ def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
     """A figure with the bounds of its standard error, by Student's t of the clusters."""
     bounds = interval(Arm(value, stderr, float("nan"), clusters, clusters))
     return Figure(value, bounds.low, bounds.high, n)
+
+
+def _users_of(clusters: npt.ArrayLike) -> int:
+    """Estimate the users of the clusters that have one."""
+    return linear_count(int(np.count_nonzero(clusters)), CLUSTERS)
 
 
 def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from streameval.base.limits import OTHER
 from streameval.core.definition import Definition
@@ -19,7 +19,8 @@ from streameval.core.experiments.metrics import (
 )
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
-from streameval.stats.experiments import Alphas, RatioSums, Rules, compare_ratios, split_alpha
+from streameval.stats.confidence_sequences import FLOOR
+from streameval.stats.experiments import RatioSums, Rules, compare_ratios, split_alpha
 from streameval.stats.sample_ratio import split_evidence
 
 Row = dict[str, Any]
@@ -39,34 +40,44 @@ def sections(
     }
 
 
-def scorecard(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterator[Row]:
-    """Yield a row for each metric and arm beside the control: the named metrics come first."""
+class Comparison(NamedTuple):
+    """A metric of an arm beside the control's, with the rules by which the experiment judges it."""
+
+    metric: str
+    role: str
+    arm: str
+    treatment: RatioSums
+    control: RatioSums
+    rules: Rules
+
+
+def comparisons(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterator[Comparison]:
+    """Yield a comparison for each metric and treatment: the named metrics come first."""
     experiment = arms.experiment
     metrics = metrics_of(definition)
-    margins = {guardrail.metric: guardrail.margin for guardrail in experiment.guardrails}
-    named = dict.fromkeys((experiment.primary, *margins))
-    treatments = treatments_of(arms)
-    alphas = split_alpha(experiment.alpha, len(margins), max(1, len(treatments)))
-    for name in named | dict.fromkeys(metrics):
-        role = role_of(name, experiment)
-        rules = Rules(
-            alpha=_alpha(role, alphas),
-            planned_users=experiment.planned_users,
-            margin=margins.get(name, 0.0),
-            lower_is_better=metrics[name].lower_is_better,
-        )
+    treatments, judged = treatments_of(arms), judged_treatments(arms, users)
+    for name in dict.fromkeys((*experiment.margins, *metrics)):
+        lower_is_better = metrics[name].lower_is_better
         control = ratio_sums(definition, metrics[name], arms, users, experiment.control)
         for arm in treatments:
+            role = role_of(name, experiment) if arm in judged else "exploratory"
+            rules = rules_of(experiment, name, role, lower_is_better=lower_is_better)
             treatment = ratio_sums(definition, metrics[name], arms, users, arm)
-            yield {
-                "name": experiment.name,
-                "metric": name,
-                "role": role,
-                "arm": arm,
-                "control": experiment.control,
-                "users": treatment.users,
-                **_judged(treatment, control, rules),
-            }
+            yield Comparison(name, role, arm, treatment, control, rules)
+
+
+def scorecard(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterator[Row]:
+    """Yield a row for each metric and arm beside the control: the named metrics come first."""
+    for one in comparisons(definition, arms, users):
+        yield {
+            "name": arms.experiment.name,
+            "metric": one.metric,
+            "role": one.role,
+            "arm": one.arm,
+            "control": arms.experiment.control,
+            "users": one.treatment.users,
+            **_judged(one.treatment, one.control, one.rules),
+        }
 
 
 def split(experiment: Experiment, users: ArmUsers) -> Row:
@@ -88,11 +99,26 @@ def split(experiment: Experiment, users: ArmUsers) -> Row:
 def treatments_of(arms: ArmSums) -> list[str]:
     """Return the arms that are compared with the control.
 
-    These are the arms of the split, and without one the arms that have come so far.
+    These are the arms that the experiment names. If it names none, all arms that have come so far.
     """
     experiment = arms.experiment
-    compared = arms.sums if experiment.split is None else experiment.split
+    compared = experiment.treatments or arms.sums
     return sorted(arm for arm in compared if arm not in {experiment.control, OTHER})
+
+
+def judged_treatments(arms: ArmSums, users: ArmUsers) -> list[str]:
+    """Return the arms whose named metrics share alpha. Of the others all metrics are exploratory.
+
+    Alpha is shared before the first look, so these are the arms that the experiment names. If it
+    names none, alpha is for one arm: the first with enough users to have bounds. Once another arm
+    has as many, nobody knows which is meant, and none is judged. Users only become more, so an arm
+    does not take the place of another, and arms of few users change nothing.
+    """
+    treatments = treatments_of(arms)
+    if arms.experiment.treatments:
+        return treatments
+    grown = [arm for arm in treatments if users.of(arm).sum() >= FLOOR]
+    return [] if len(grown) > 1 else grown or treatments
 
 
 def role_of(metric: str, experiment: Experiment) -> str:
@@ -103,6 +129,18 @@ def role_of(metric: str, experiment: Experiment) -> str:
     return "guardrail" if guarded else "exploratory"
 
 
+def rules_of(experiment: Experiment, metric: str, role: str, *, lower_is_better: bool) -> Rules:
+    """Return how an experiment judges a metric of an arm in which it has that role."""
+    treatments, share = max(1, len(experiment.treatments)), experiment.primary_share
+    alphas = split_alpha(experiment.alpha, len(experiment.guardrails), treatments, share)
+    return Rules(
+        alpha=float(getattr(alphas, role)),
+        planned_users=experiment.planned_users,
+        margin=experiment.margins.get(metric, 0.0),
+        lower_is_better=lower_is_better,
+    )
+
+
 def ratio_sums(
     definition: Definition, metric: ExperimentMetric, arms: ArmSums, users: ArmUsers, arm: str
 ) -> RatioSums:
@@ -110,10 +148,6 @@ def ratio_sums(
     here = users.of(arm)
     rows = named_rows(definition, arms.sums.get(arm))
     return RatioSums(*ratio_rows(metric, rows, here), int(here.sum()), metric.unit)
-
-
-def _alpha(role: str, alphas: Alphas) -> float:
-    return float(getattr(alphas, role))
 
 
 def _judged(treatment: RatioSums, control: RatioSums, rules: Rules) -> Row:

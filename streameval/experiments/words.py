@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES
 from streameval.experiments.scorecard import scorecard, split
+from streameval.stats.confidence_sequences import FLOOR
 from streameval.stats.sample_ratio import ALPHA, CrossedUsers, crossed_bound
 
 Row = Mapping[str, Any]
@@ -36,6 +37,9 @@ _SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)
     "latency_ms_mean",
 }
 _MOST_DECIMALS: Final = 6
+# Users, or slates, of which one surely has what none has. Of 1,000 users an arm that gets 1 % of
+# them gets none with a chance of 4 in 100,000.
+_SURELY: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,9 @@ class Scorecard:
 
     `rows` and `split` are its rows of the sections `experiments` and `splits`. `since` is the time
     (ms) from which slates count; None before the first. `counts_from` is set where it is later than
-    the experiment wants, which was configured late. `named_arms` are those of the split.
+    the experiment wants, which was configured late. `named_arms` are the control, and the arms
+    that the experiment names beside it. `field` is the event field of the arm, which `without_arm`
+    slates do not have. `uncapped` are the named metrics that have a cap in windows.
     """
 
     name: str
@@ -53,6 +59,9 @@ class Scorecard:
     split: Row
     named_arms: Sequence[str]
     counts_from: int | None = None
+    field: str = ""
+    without_arm: int = 0
+    uncapped: Sequence[str] = ()
 
     @property
     def is_mismatched(self) -> bool:
@@ -83,9 +92,30 @@ def scorecards(
                 split(experiment, counts),
                 experiment.named_arms,
                 _late(arms),
+                experiment.arm,
+                arms.without_arm,
+                uncapped(experiment.margins, definition),
             )
         )
     return cards
+
+
+def with_adjusted(card: Scorecard, adjusted: Iterable[Row], time: int) -> Scorecard:
+    """Put adjusted figures as of `time` (ms) beside the named rows of a card."""
+    found = {
+        (row["metric"], row["arm"]): {
+            "time": time,
+            **{name: value for name, value in row.items() if name not in {"metric", "arm"}},
+        }
+        for row in adjusted
+    }
+    rows = [
+        {**row, "adjusted": beside}
+        if row["role"] in _NAMED and (beside := found.get((row["metric"], row["arm"])))
+        else row
+        for row in card.rows
+    ]
+    return replace(card, rows=rows)
 
 
 def _since(arms: ArmSums) -> int | None:
@@ -142,9 +172,9 @@ def sentences(card: Scorecard) -> list[str]:
 
 
 def warnings(card: Scorecard) -> list[str]:
-    """Return a sentence for each reason to trust no figure of the experiment."""
+    """Return a sentence for each reason to trust no figure of the experiment, or to expect none."""
     users = card.split["users"]
-    found = []
+    found = _missing(card)
     if card.is_mismatched:
         total = sum(users.get(arm, 0) for arm in card.named_arms)
         shares = ", ".join(f"{arm} {users.get(arm, 0) / total:.1%}" for arm in card.named_arms)
@@ -159,24 +189,90 @@ def warnings(card: Scorecard) -> list[str]:
             " arms: they blur every difference."
         )
     strange = {arm: count for arm, count in users.items() if arm not in card.named_arms and count}
-    if strange and card.split["p_value"] is not None:
+    if strange and len(card.named_arms) > 1:
         listed = ", ".join(f"{arm} ({count:,} users)" for arm, count in sorted(strange.items()))
-        found.append(f"The split does not name the arm {listed}.")
+        found.append(f"The experiment does not name the arm {listed}.")
+    if card.rows and all(row["role"] not in _NAMED for row in card.rows):
+        several = sorted({row["arm"] for row in card.rows if row["users"] >= FLOOR})
+        found.append(
+            f"Several arms have come ({', '.join(several)}) and the experiment names none of them,"
+            " so all its figures are exploratory: list the arms that it judges under `arms`."
+        )
     return found
 
 
-def remarks(card: Scorecard) -> list[str]:
-    """Return a sentence on the slates that an experiment lacks that was configured late."""
-    if card.counts_from is None:
+def _missing(card: Scorecard) -> list[str]:
+    """Return a sentence where the control, a named arm or all arms never came."""
+    users = card.split["users"]
+    there = {arm: count for arm, count in sorted(users.items()) if count}
+    if not there and not card.split["crossed_users"] and card.without_arm >= _SURELY:
+        missing = f"None of the {card.without_arm:,} slates so far has the field {card.field}"
+        return [f"{missing}, which holds the arm: correct `arm`, or have producers send it."]
+    if sum(there.values()) < _SURELY:
         return []
-    moment = datetime.fromtimestamp(card.counts_from / 1000, UTC)
-    time = f"{moment.day} {moment:%B %H:%M} UTC"
+    listed = ", ".join(f"{arm} ({count:,} users)" for arm, count in there.items())
+    alone = " alone" if card.split["crossed_users"] else ""
     return [
-        (
-            f"Slates before {time} do not count: the experiment was configured later, and outcome"
-            " files have not given any."
-        )
+        f"No user is in the {'arm' if number else 'control'} {arm}{alone}, and {card.field} has"
+        f" {listed}: without it nothing is ever decided."
+        for number, arm in enumerate(card.named_arms)
+        if arm not in there
     ]
+
+
+def uncapped(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Return the metrics whose values have a cap in windows, which experiments do not have."""
+    kinds = {positive.kind for positive in definition.positives if positive.cap is not None}
+    return [
+        metric
+        for metric in metrics
+        if metric.startswith("value_per_") and metric.partition("=")[2].removesuffix("}") in kinds
+    ]
+
+
+def cap_remark(metrics: Iterable[str]) -> str:
+    """Return a sentence on the `uncapped` metrics."""
+    named = ", ".join(map(metric_name, metrics))
+    return f"Without `cap`, which holds in windows only: {named}. One large value can move it."
+
+
+def remarks(card: Scorecard) -> list[str]:
+    """Return a sentence on the slates that a late experiment lacks, and one on missing caps."""
+    found = [cap_remark(card.uncapped)] if card.uncapped else []
+    if card.counts_from is not None:
+        found.append(
+            f"Slates before {_moment(card.counts_from)} do not count: the experiment was configured"
+            " later, and outcome files have not given any."
+        )
+    return found
+
+
+def adjusted_sentences(card: Scorecard) -> list[str]:
+    """Return a sentence on the adjusted figures of each arm; none where nothing is adjusted."""
+    arms: dict[str, list[Row]] = {}
+    for row in card.rows:
+        if "adjusted" in row:
+            arms.setdefault(row["arm"], []).append(row)
+    return [_adjusted_sentence(each) for each in arms.values()]
+
+
+def _adjusted_sentence(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    beside = first["adjusted"]
+    figures = "; ".join(
+        f"{metric_name(row['metric'])}: {_bounds(row['metric'], row['adjusted'])},"
+        f" {row['adjusted']['users_saved']:.0%} of users saved"
+        for row in rows
+    )
+    return (
+        f"{first['arm']} against {first['control']}, adjusted by what {beside['users_with_past']:,}"
+        f" of {beside['users_of']:,} users did before (at {_moment(beside['time'])}): {figures}."
+    )
+
+
+def _moment(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment.day} {moment:%B %H:%M} UTC"
 
 
 def metric_name(metric: str) -> str:
@@ -221,7 +317,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
 def _decided(row: Row) -> str:
     scale, unit = in_units(row["metric"])
     near, far = sorted((abs(row["low"]) * scale, abs(row["high"]) * scale))
-    decimals = max(_decimals(far - near), _decimals(near, 1))
+    decimals = max(decimals_of(far - near), decimals_of(near, 1))
     side = "ahead of" if row["verdict"] == "better" else "behind"
     # Of a figure that should be low, the arm that has less is ahead.
     less = (row["verdict"] == "better") != (row["difference"] > 0)
@@ -238,14 +334,20 @@ def _open(row: Row) -> str:
         return f"{name}: not decided yet, about {_about(needed):,} more users needed"
     if row["verdict"] == "not yet":
         return f"{name}: not decided yet"
-    scale, unit = in_units(row["metric"])
+    return f"{name}: no difference shown ({_bounds(row['metric'], row)})"
+
+
+def _bounds(metric: str, row: Row) -> str:
+    """Write the bounds of a difference; "no bounds yet" before there are any."""
+    if row["low"] is None:
+        return "no bounds yet"
+    scale, unit = in_units(metric)
     low, high = row["low"] * scale, row["high"] * scale
-    decimals = _decimals(high - low)
-    bounds = f"{low:+.{decimals}f} to {high:+.{decimals}f} {unit}".rstrip()
-    return f"{name}: no difference shown ({bounds})"
+    decimals = decimals_of(high - low)
+    return f"{low:+.{decimals}f} to {high:+.{decimals}f} {unit}".rstrip()
 
 
-def _decimals(number: float, steps: int = 5) -> int:
+def decimals_of(number: float, steps: int = 5) -> int:
     """Return the decimals that leave at least `steps` steps of the last digit in a number."""
     if number <= 0:
         return 0

@@ -13,7 +13,8 @@ a row had no counters at `users_begin`.
 
 A folder appears complete, by one rename. The leader of the workers takes them on schedule; the
 name carries its fencing token (0 for the command), and a leader that was replaced meanwhile throws
-its own away. Everything is read from Redis and a list of partitions from Kafka; nothing is changed.
+its own away. Everything is read from Redis and a list of partitions from Kafka; no counter changes.
+Then Redis gets a report: the differences of experiments, adjusted by their users' past.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -33,9 +35,16 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from streameval import __version__
-from streameval.base.errors import ConfigError, InputError, RefusedError, UnreachableError
+from streameval.base.errors import (
+    ConfigError,
+    InputError,
+    RefusedError,
+    StreamevalError,
+    UnreachableError,
+)
 from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
+from streameval.core.experiments.definition import Experiment
 from streameval.core.figures import figures
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.marks import NEVER
@@ -44,14 +53,19 @@ from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.slate import SlateDetails
 from streameval.core.sums import Sums, merge
+from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import pseudonyms, schema_of, table
-from streameval.files.snapshot_folder import document, snapshots
-from streameval.store.redis_store import RedisStateStore
+from streameval.files.snapshot_folder import document, snapshots, taken_at
+from streameval.files.users_past import PAST, ArmsOfTopic, needed
+from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
+from streameval.store.scorecards import ADJUSTED
 from streameval.store.user_scan import UserRow
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+
+log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -122,38 +136,69 @@ class _Part(NamedTuple):
 async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path:
     """Take a snapshot of all partitions and return its folder.
 
-    `token` is the leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. Raises
-    ConfigError without a folder to put it in, `RefusedError` for state of another definition or
-    where another leader took over, `UnreachableError`.
+    Then report the differences of experiments, adjusted by their users' past. `token` is the
+    leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. Raises ConfigError without a
+    folder to put it in, `RefusedError` for state of another definition or where another leader took
+    over, `UnreachableError`.
     """
-    from streameval.kafka.admin import partitions
-    from streameval.kafka.consumer import client_arguments
-
     if settings.snapshots is None:
         raise ConfigError("snapshots: name the folder that snapshots go to")
-    count = await partitions(client_arguments(settings), settings.topic)
-    if not count:
-        raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
     definition = settings.definition()
-    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    pasts = needed(settings.snapshots, definition.experiments)
+    arms = ArmsOfTopic(definition, pasts, user_name(settings))
+    store, count = await opened_store(settings)
     try:
-        folder = await take_from(store, settings, settings.snapshots, range(count), token)
+        folder = await take_from(
+            store, settings, settings.snapshots, range(count), token, arms=arms
+        )
+        try:
+            await report_adjusted(store, settings, folder, token, arms)
+        except StreamevalError as error:
+            log.warning("no adjusted experiments: %s", error)
     finally:
         await store.close()
     if tidy:
-        retire(settings.snapshots, settings.snapshot_keep)
+        retire(settings.snapshots, settings.snapshot_keep, definition.experiments)
     return folder
 
 
+async def report_adjusted(
+    store: RedisStateStore, settings: Settings, folder: Path, token: int, arms: ArmsOfTopic
+) -> None:
+    """Report the adjusted differences of experiments, as of the snapshot in a folder."""
+    experiments, found = settings.definition().experiments, {}
+    now, ttl = round(time.time() * 1000), settings.user_ttl
+    for experiment in experiments:
+        key, begin = experiment.key, experiment.since or 0
+        # The arms of users who may have been forgotten meanwhile are not known.
+        if key not in arms.pasts or (ttl is not None and now - begin >= ttl):
+            continue
+        try:
+            manifest_of(arms.pasts[key])
+            found[key] = arms.adjusted(key)
+        except InputError as error:
+            log.warning("experiment %s is not adjusted: %s", experiment.name, error)
+    if experiments:
+        taken = round(taken_at(folder) * 1000)
+        report = json.dumps({"time": taken, "experiments": found}, allow_nan=False)
+        lasts = max(REPORT_TTL_MS, 2 * settings.snapshot_interval)
+        await store.report(ADJUSTED, token, report, lasts)
+
+
 async def take_from(
-    store: RedisStateStore, settings: Settings, root: Path, partitions: Sequence[int], token: int
+    store: RedisStateStore,
+    settings: Settings,
+    root: Path,
+    partitions: Sequence[int],
+    token: int,
+    *,
+    arms: ArmsOfTopic | None = None,
 ) -> Path:
-    """Take a snapshot of `partitions` as `store` holds them."""
+    """Take a snapshot of `partitions` as `store` holds them; `arms` take in its users."""
     definition = settings.definition()
-    key = settings.pseudonymize
-    name = None if key is None else pseudonyms(key.get_secret_value().encode())
+    name = user_name(settings)
     moment = datetime.now(UTC)
-    parts = [await _part(store, definition, number, name) for number in partitions]
+    parts = [await _part(store, definition, number, name, arms) for number in partitions]
     unfinished = root / f"_{os.getpid()}-{moment:%Y%m%dT%H%M%SZ}-{token}"
     folder = root / f"{moment:%Y%m%dT%H%M%SZ}-{token}"
     try:
@@ -168,7 +213,7 @@ async def take_from(
             "topic": settings.topic,
             "fingerprint": fingerprint(definition),
             "definition": described(definition),
-            "pseudonymous": key is not None,
+            "pseudonymous": name is not None,
             "partitions": [part.facts for part in parts],
             "files": files,
         }
@@ -232,11 +277,23 @@ def facts_of(snapshot: Path) -> Manifest:
 # ------------------------------------------------------------------------------------- partitions
 
 
+def user_name(settings: Settings) -> UserName | None:
+    """Return the pseudonym of each user in snapshots; None where users keep their names."""
+    key = settings.pseudonymize
+    return None if key is None else pseudonyms(key.get_secret_value().encode())
+
+
 async def _part(
-    store: RedisStateStore, definition: Definition, number: int, name: UserName | None
+    store: RedisStateStore,
+    definition: Definition,
+    number: int,
+    name: UserName | None,
+    arms: ArmsOfTopic | None,
 ) -> _Part:
     stored = await store.load(number)
     users = await store.users(number)
+    if arms is not None:
+        arms.add(stored.header, users.rows)
     facts: dict[str, Any] = {
         "partition": number,
         "offset": stored.offset,
@@ -337,17 +394,24 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def retire(root: Path, keep: int) -> None:
+def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> None:
     """Remove the oldest snapshots beyond `keep`, and unfinished ones of processes that died.
 
-    Another may do so at the same time. Raises `UnreachableError`.
+    One with the past of an experiment's users moves to `PAST`, for as long as it is needed. Another
+    may do so at the same time. Raises `UnreachableError`.
     """
+    pasts = set(needed(root, experiments).values())
     with reaching(str(root), "snapshots: "):
-        for path in snapshots(root)[:-keep]:
-            gone = root / f"_{path.name}"  # no reader finds half of it
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        for path in [*snapshots(root)[:-keep], *snapshots(root / PAST)]:
+            if path not in pasts:
+                gone = root / f"_{path.name}"  # no reader finds half of it
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+            elif path.parent == root:
+                (root / PAST).mkdir(exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(root / PAST / path.name)
         for path in root.glob("_*"):
             with contextlib.suppress(FileNotFoundError):
                 if path.is_dir() and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:

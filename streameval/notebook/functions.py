@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from streameval.base.errors import InputError
 from streameval.base.extras import NOTEBOOK, require
-from streameval.base.instants import instant
+from streameval.base.instants import instant, now
 from streameval.notebook.arguments import Events, Tables, events_of, instant_of, path_of, tables_of
 from streameval.notebook.outcome_rows import Outcomes, outcomes_at
 from streameval.notebook.results import Comparison, Evaluation, Replay
@@ -148,7 +147,7 @@ def replay(
 
     moment = instant_of(at)
     definition = _settings(config, settings).definition()
-    experiments.refuse_future(definition.experiments, time.time_ns() // 1_000_000)
+    experiments.refuse_future(definition.experiments, now())
     rejected = RejectedLines(None)
     document = replaying.replay(
         definition,
@@ -159,7 +158,7 @@ def replay(
         judged=sections,
         on_rejected=rejected.add,
     )
-    return Replay(document, list(rejected.report()))
+    return Replay(document, list(rejected.report()), definition.dimensions)
 
 
 def outcomes(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Outcomes:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streameval.base.errors import InputError
 from streameval.base.extras import NOTEBOOK, require
 from streameval.files.locations import is_uri
-from streameval.notebook.rows import Rows, frame_of
+from streameval.notebook.rows import Frames, Rows
+
+if TYPE_CHECKING:
+    from streameval.notebook.charts import Chart
 
 # Rows that the picture of a table has.
 _HEAD: Final = 5
 
 
-class Outcomes:
+class Outcomes(Frames):
     """The rows of outcome files. Nothing is read before a frame of them is asked for.
 
     The functions `evaluate` and `compare` take them in place of paths, and read files then: a part
@@ -54,14 +58,6 @@ class Outcomes:
         """Return all rows as an Arrow table."""
         return self.to_reader().read_all()
 
-    def to_pandas(self) -> Any:
-        """Return all rows as a frame of pandas."""
-        return frame_of("pandas", self.to_arrow())
-
-    def to_polars(self) -> Any:
-        """Return all rows as a frame of polars."""
-        return frame_of("polars", self.to_arrow())
-
     def to_duckdb(self, connection: Any = None) -> Any:
         """Return a relation of DuckDB, which reads the columns of a query when it runs.
 
@@ -76,6 +72,20 @@ class Outcomes:
         if any(map(is_uri, self.files)):
             return chosen.from_arrow(self.to_arrow())
         return chosen.sql(f"SELECT * FROM {parquet_scan(self.files, by_name=True)}")  # noqa: S608  # names are quoted
+
+    def chart(self, *figures: str, by: str | Iterable[str] = ()) -> Chart:
+        """Draw figures of `evaluate` with their intervals, the first or those that are named.
+
+        `by` names dimensions: each of their values has a line beside that of all.
+        """
+        from streameval.config.load import load
+        from streameval.evaluation import input_kinds
+        from streameval.evaluation.request import names_of
+        from streameval.notebook.results import Evaluation
+
+        given = input_kinds.given_of(self.paths, {}, lambda: load(None).definition())
+        found = input_kinds.answer(replace(given, by=names_of(by)), figures, lambda _: None)
+        return Evaluation(found).chart(*figures)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as an Arrow C stream."""

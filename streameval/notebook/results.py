@@ -22,9 +22,6 @@ _PANELS: Final = 8
 _SECTIONS: Final = ("rates", "values", "ranking", "lists")
 _STDERR: Final = "_stderr"
 _OF_FIGURE: Final = frozenset({"feedback", "k"})
-# Sections whose figures all lie in [0, 1], and the ends of other names that do.
-_OF_SHARES: Final = frozenset({"rates", "ranking"})
-_SHARES: Final = ("_rate", "_share")
 
 
 class Evaluation(Rows):
@@ -152,13 +149,19 @@ class Replay(Rows):
     rejected, and why.
     """
 
-    def __init__(self, document: dict[str, Any], rejected: Sequence[str]) -> None:
-        self._document, self.rejected = document, rejected
+    def __init__(
+        self, document: dict[str, Any], rejected: Sequence[str], dimensions: Sequence[str]
+    ) -> None:
+        from streameval.web.intervals import with_intervals
+
+        self._document, self._dimensions = document, dimensions
+        self.rejected = rejected
         sections = {name: rows for name, rows in document.items() if isinstance(rows, list)}
         self.sections = {name: Rows(rows) for name, rows in sections.items()}
         if "users" in document:
             self.sections["users"] = Rows(list(_user_rows(document["users"])))
-        super().__init__([row for name in _SECTIONS for row in _long(name, sections[name])])
+        self._bounded = with_intervals(sections, dimensions)
+        super().__init__([row for name in _SECTIONS for row in _long(self._bounded[name])])
 
     def __getitem__(self, section: str) -> Rows:
         """Return the rows of a section."""
@@ -176,15 +179,15 @@ class Replay(Rows):
     def _print(self, console: Console) -> None:
         from streameval.evaluation.report.replay_tables import print_figures
 
-        print_figures(self._document, console)
+        print_figures(self._document, self._dimensions, console)
         for line in self.rejected:
             console.print(line, markup=False, soft_wrap=True)
 
     def _repr_html_(self) -> str:
         tables = (
-            html_table([_with_errors(row) for row in rows], name.capitalize())
+            html_table([_with_intervals(row) for row in rows], name.capitalize())
             for name in _SECTIONS
-            if (rows := self._document[name])
+            if (rows := self._bounded[name])
         )
         return "".join(tables) + "".join(f"<p>{escape(line)}</p>" for line in self.rejected)
 
@@ -195,16 +198,21 @@ def _user_rows(users: Mapping[str, Row]) -> Iterator[Row]:
         yield {"user": user, **row, **positives} | {"positives": sum(positives.values())}
 
 
-def _with_errors(row: Row) -> Row:
-    """Return a row for people, each standard error beside its figure."""
+def _with_intervals(row: Row) -> Row:
+    """Return a row for people, the ends of each interval beside their figure."""
     return {
-        name: format_figure(value, row[f"{name}{_STDERR}"]) if f"{name}{_STDERR}" in row else value
+        name: _between(row, name) if f"{name}{_STDERR}" in row else value
         for name, value in row.items()
-        if not name.endswith(_STDERR)
+        if not name.endswith((_STDERR, "_low", "_high"))
     }
 
 
-def _long(section: str, rows: Sequence[Row]) -> Iterator[Row]:
+def _between(row: Row, name: str) -> str:
+    value, low, high = (format_figure(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    return value if row[f"{name}_low"] is None else f"{value} ({low} to {high})"
+
+
+def _long(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield a row for each figure with a standard error, under the name that experiments use."""
     for row in rows:
         whose = {
@@ -218,32 +226,14 @@ def _long(section: str, rows: Sequence[Row]) -> Iterator[Row]:
             if not name.endswith(_STDERR):
                 continue
             figure = name.removesuffix(_STDERR)
-            value, error = row[figure], row[name]
-            is_share = section in _OF_SHARES or figure.endswith(_SHARES)
-            low, high = _bounds(value, error, is_share=is_share)
             yield {
                 **whose,
                 "figure": f"{figure}{suffix}",
-                "value": value,
-                "low": low,
-                "high": high,
-                "stderr": error,
+                "value": row[figure],
+                "low": row[f"{figure}_low"],
+                "high": row[f"{figure}_high"],
+                "stderr": row[name],
             }
-
-
-def _bounds(
-    value: float | None, stderr: float | None, *, is_share: bool
-) -> tuple[float | None, float | None]:
-    """Return the interval of 95 % for one look; a standard error of 0 says nothing about it."""
-    if value is None or not stderr:
-        return None, None
-    from streameval.stats.intervals import LEVEL, normal, wilson
-
-    if is_share:
-        low, high = wilson(value, value * (1 - value) / stderr**2, normal(LEVEL))
-        return float(low), float(high)
-    half = normal(LEVEL) * stderr
-    return value - half, value + half
 
 
 def _panels(rows: Sequence[Row], labels: Sequence[str], names: Sequence[str]) -> list[Panel]:

@@ -22,7 +22,23 @@ _WIDTH: Final = 120
 _WHOLE: Final = frozenset({"users_needed"})
 
 
-class Rows:
+class Frames:
+    """Converts an Arrow table to frames of other libraries."""
+
+    def to_arrow(self) -> Any:
+        """Return all rows as an Arrow table."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a frame of pandas."""
+        return frame_of("pandas", self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """Return all rows as a frame of polars."""
+        return frame_of("polars", self.to_arrow())
+
+
+class Rows(Frames):
     """Rows of named values, in order."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -47,14 +63,6 @@ class Rows:
             if column.null_count == len(column):
                 columns[name] = column.cast(pa.int64() if name in _WHOLE else pa.float64())
         return pa.table(columns)
-
-    def to_pandas(self) -> Any:
-        """Return the rows as a frame of pandas."""
-        return frame_of("pandas", self.to_arrow())
-
-    def to_polars(self) -> Any:
-        """Return the rows as a frame of polars."""
-        return frame_of("polars", self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as an Arrow C stream."""

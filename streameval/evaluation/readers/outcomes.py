@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
 from streameval.base.in_memory import InMemory
+from streameval.core.metrics.auc import ranks_by_score
+from streameval.core.metrics.score_health import LabelledScores
 from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
 from streameval.files import locations
 from streameval.files.outcome_columns import OutcomeTable, require_rows, require_types
@@ -201,19 +203,21 @@ def batch_of(
     Without the column `scores` the ranks by score are unknown. An item whose gain is below `level`
     is not relevant.
     """
-    if "request" in record.schema.names and record.column("request").null_count:
-        record = record.filter(record.column("request").is_valid())
+    record = _with_request(record)
     starts, gains = _flat(record.column("gains"), np.float64)
     _, ranks = _flat(record.column("ranks"), np.int16)
     positive = gains > 0
     relevant = counts_of(positive, starts)
     where = np.flatnonzero(positive)
     segments, names = _segments(record, by)
+    score_ranks = np.full(len(gains), np.nan)
+    if "scores" in record.schema.names:
+        score_ranks = ranks_by_score(_scores(record, len(gains)), starts)
     return Batch(
         relevant=relevant,
         ranks=ranks[where].astype(np.int64),
         gains=gains[where],
-        score_ranks=_score_ranks(record, starts, len(gains))[where],
+        score_ranks=score_ranks[where],
         length=np.diff(starts),
         checksums=checksums_of(record.column("user")),
         segments=segments,
@@ -225,24 +229,44 @@ def batch_of(
     )
 
 
-def _score_ranks(record: Any, starts: Ints, count: int) -> npt.NDArray[np.float64]:
-    """Rank the items of each list by their logged scores, as `core.metrics.Lists` has it."""
-    if "scores" not in record.schema.names:
-        return np.full(count, np.nan)
-    scores = _window(record.column("scores").flatten().fill_null(math.nan), 1, np.float64, count)
-    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.lexsort((-scores, owner))
-    # Runs of equal scores of a list share the mean of their ranks.
-    changes = (np.diff(owner[order], prepend=-1) != 0) | (np.diff(scores[order], prepend=0) != 0)
-    firsts = np.flatnonzero(changes)
-    lasts = np.append(firsts[1:], count) - 1
-    run = np.cumsum(changes) - 1
-    score_ranks = np.empty(count)
-    score_ranks[order] = (firsts + lasts)[run] / 2 + 1 - starts[:-1][owner[order]]
-    unknown = np.zeros(len(starts) - 1, np.bool_)
-    unknown[owner[np.isnan(scores)]] = True
-    score_ranks[unknown[owner]] = np.nan
-    return score_ranks
+def labelled_scores(
+    record: Any, by: Sequence[str], level: float | None = None
+) -> tuple[LabelledScores, Ints, Ints, list[tuple[str, ...]]]:
+    """Return the items of outcome rows, those without a request among them.
+
+    Beside them are the checksums, segments and names that `units.UnitBatch` has.
+    """
+    starts, gains = _flat(record.column("gains"), np.float64)
+    positive = gains > 0 if level is None else gains >= level
+    items = LabelledScores(starts, _scores(record, len(gains)), positive)
+    return items, checksums_of(record.column("user")), *_segments(record, by)
+
+
+def ranked_gains(
+    record: Any, by: Sequence[str]
+) -> tuple[Ints, Ints, npt.NDArray[np.float64], Ints, Ints, list[tuple[str, ...]]]:
+    """Return the items of slates, without rows that have a null `request`.
+
+    By item: the index of the slate, the rank, the gain. Then the slates' checksums, segments and
+    names, as `batches.Batch` has them.
+    """
+    record = _with_request(record)
+    starts, gains = _flat(record.column("gains"), np.float64)
+    _, ranks = _flat(record.column("ranks"), np.int16)
+    owners = np.repeat(np.arange(len(record)), np.diff(starts))
+    checksums = checksums_of(record.column("user"))
+    return owners, ranks.astype(np.int64), gains, checksums, *_segments(record, by)
+
+
+def _with_request(record: Any) -> Any:
+    if "request" in record.schema.names and record.column("request").null_count:
+        return record.filter(record.column("request").is_valid())
+    return record
+
+
+def _scores(record: Any, count: int) -> npt.NDArray[np.float64]:
+    """Return the logged scores of all items, NaN for null."""
+    return _window(record.column("scores").flatten().fill_null(math.nan), 1, np.float64, count)
 
 
 def _flat(column: Any, kind: type[np.generic]) -> tuple[Ints, npt.NDArray[Any]]:

@@ -48,7 +48,7 @@ def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
     files = [*given[RATINGS], *given[PREDICTIONS]]
     with connected(*files) as connection:
         notes = load_pairs(connection, given, advance)
-        batches = _users(connection, given)
+        batches = rated_users(connection, given)
         evaluation = evaluated(batches, asked, given)
     return evaluation.answer(*notes)
 
@@ -171,8 +171,8 @@ def _require_ratings(connection: Any, files: Sequence[str]) -> None:
         raise InputError(f"{', '.join(files)}: {user}, {item}: each row needs a rating")
 
 
-def _users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:
-    """Users with their pairs, by segment."""
+def rated_users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:
+    """Yield users with their pairs of the table `pairs`, by segment."""
     keys = f"user{dimensions(given.by)}"
     query = f"SELECT {keys}, rating, prediction, line FROM pairs ORDER BY {keys}, item, line"  # noqa: S608  # names are quoted
     for rows, starts in grouped(connection, query, 1 + len(given.by)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from itertools import pairwise
 from statistics import NormalDist
@@ -17,12 +18,17 @@ from streameval.evaluation.report.markup import bounds, format_figure, numbers, 
 from streameval.evaluation.report.plots import Interval, chart, forest
 from streameval.evaluation.sources import Source
 from streameval.evaluation.sums import evaluate
+from streameval.stats.experiments import Rules, Scored, compare_arms
+from streameval.stats.intervals import Moments, Rate
 
 CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 """The cutoffs of the precision-recall curve."""
 
 BY_CUTOFF: Final = ("map", "mar", "ndcg", "hit_rate")
 """Figures that are drawn by cutoff, beside precision and recall."""
+
+_AT_LEVELS: Final = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
+"""The figure at each level of recall."""
 
 SHARE: Final = "share with a positive"
 
@@ -34,22 +40,24 @@ def list_charts(source: Source, by: Sequence[str]) -> tuple[int, list[str]]:
     """Return the number of lists, and the charts of precision over recall."""
     at_cutoffs = [f"{name}@{k}" for k in CUTOFFS for name in ("precision", "recall")]
     at_cutoffs += [f"{name}@{k}" for k in CUTOFFS for name in BY_CUTOFF]
-    at_levels = {level: f"{curve.METRIC.name}@{level:.1f}" for level in curve.LEVELS}
-    names = [*at_cutoffs, *at_levels.values()]
+    names = [*at_cutoffs, *_AT_LEVELS.values()]
     evaluation = evaluate(source.read(lambda _: None), names, by)
     found = evaluation.figures()
     segments = {
         segment_name(segment): evaluation.figures(segment)
         for segment in (sorted(evaluation.segments) if by else ())
     }
-    levels = {level: found[name] for level, name in at_levels.items()}
-    charts = [_precision_recall(segments or {"": found}), _by_cutoff(found), _interpolated(levels)]
-    return levels[0.0].n, charts
+    lines = segments or {"": found}
+    cutoffs = by_cutoff(found, ("precision", "recall", *BY_CUTOFF), ("recall",), "lists")
+    charts = [_precision_recall(lines), cutoffs, _interpolated(found, lines)]
+    return found[_AT_LEVELS[0.0]].n, charts
 
 
-def _by_cutoff(found: Mapping[str, Figure]) -> str:
-    names = ("precision", "recall", *BY_CUTOFF)
-    longest = _longest(found)
+def by_cutoff(
+    found: Mapping[str, Figure], names: Sequence[str], recalls: Sequence[str], mean_over: str
+) -> str:
+    """Draw the figures `names` at `CUTOFFS`, as far as one of `recalls` grows."""
+    longest = max(map(partial(_longest, found), recalls))
     series: dict[str, Curve] = {
         name: [
             (k, value)
@@ -61,32 +69,40 @@ def _by_cutoff(found: Mapping[str, Figure]) -> str:
     return drawn(
         "by-cutoff",
         "Figures by cutoff",
-        f"Mean over lists of each figure at the cutoffs {', '.join(map(str, CUTOFFS))}, as far as a"
-        " further one finds anything.",
+        f"Mean over {mean_over} of each figure at the cutoffs {', '.join(map(str, CUTOFFS))}, as"
+        " far as a further one finds anything.",
         series,
         x="cutoff",
-        y="mean over lists",
+        y=f"mean over {mean_over}",
     )
 
 
-def _longest(found: Mapping[str, Figure]) -> int:
+def _longest(found: Mapping[str, Figure], recall: str) -> int:
     """Return the last cutoff at which recall is more than at the one before, or the first."""
-    recalls = [found[f"recall@{k}"].value or 0.0 for k in CUTOFFS]
+    recalls = [found[f"{recall}@{k}"].value or 0.0 for k in CUTOFFS]
     grows = [
         k for k, (one, other) in zip(CUTOFFS[1:], pairwise(recalls), strict=True) if one < other
     ]
     return max(grows, default=CUTOFFS[0])
 
 
-def _interpolated(levels: Mapping[float, Figure]) -> str:
-    points = [(level, figure.value) for level, figure in levels.items() if figure.value is not None]
+def _interpolated(found: Mapping[str, Figure], segments: Mapping[str, Mapping[str, Figure]]) -> str:
+    """Draw a line for each segment; the table is over all lists."""
+    series: dict[str, Curve] = {
+        segment: [
+            (level, value)
+            for level, name in _AT_LEVELS.items()
+            if (value := figures[name].value) is not None
+        ]
+        for segment, figures in segments.items()
+    }
     curve_drawn = drawn(
         "interpolated",
         "Precision at recall",
         "At each level of recall the largest precision at any rank from where it is reached on, as"
         " the mean over lists: trec_eval's iprec_at_recall (version 10). A list that never reaches"
-        " a level has 0 there.",
-        {"": points},
+        " a level has 0 there. The table is over all lists.",
+        series,
         x="recall",
         y="interpolated precision",
     )
@@ -96,8 +112,8 @@ def _interpolated(levels: Mapping[float, Figure]) -> str:
         f'<th class="number">{name}</th>' for name in ("recall", "precision", "low", "high")
     )
     rows = [
-        numbers(f"{level:.1f}", format_figure(figure.value), *bounds(figure))
-        for level, figure in levels.items()
+        numbers(f"{level:.1f}", format_figure(found[name].value), *bounds(found[name]))
+        for level, name in _AT_LEVELS.items()
     ]
     return curve_drawn.replace("</figure>", f"{table(head, rows)}</figure>")
 
@@ -166,37 +182,51 @@ def _around(points: Curve, errors: Sequence[float | None]) -> Band:
 
 
 def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
-    """Draw the difference of each arm from the control by step, where both have impressions."""
+    """Draw the difference of each arm from the control, of all slates up to each step."""
     pairs = {(row.arm, row.control, tuple(row.labels.values())): None for row in rows}
     series: dict[str, Curve] = {}
-    bands: dict[str, Band] = {}
+    bands: dict[str, list[Band]] = {}
     for arm, control, labels in pairs:
         one, other = segment_name((arm, *labels)), segment_name((control, *labels))
-        there = dict(zip(found.time.get(other, ()), found.time_errors.get(other, ()), strict=True))
-        by_start = {at: (value, error) for (at, value), error in there.items()}
-        points: Curve = []
-        errors: list[float | None] = []
-        here = zip(found.time.get(one, ()), found.time_errors.get(one, ()), strict=True)
-        for (at, value), error in here:
-            if at in by_start:
-                value_there, error_there = by_start[at]
-                points.append((at, value - value_there))
-                unknown = error is None or error_there is None
-                errors.append(None if unknown else math.hypot(error or 0, error_there or 0))
         name = f"{one} − {other}"
-        series[name], bands[name] = points, _around(points, errors)
+        series[name], bands[name] = [], [[], []]
+        for at, scored in compared_by_step(found.so_far.get(one, {}), found.so_far.get(other, {})):
+            if scored.difference is not None:
+                series[name].append((at, scored.difference))
+            ends = (scored.low, scored.high, scored.once_low, scored.once_high)
+            # Without the wide band the narrow one would be taken for it.
+            known = [math.nan if end is None or scored.low is None else end for end in ends]
+            bands[name][0].append((at, known[0], known[1]))
+            bands[name][1].append((at, known[2], known[3]))
     return drawn(
         "time-differences",
         "Differences over time",
-        f"Share with a positive less that of {rows[0].control if rows else ''}, step by step, with"
-        " 95 % bounds for one look at one step: of many steps some stand out by chance.",
+        f"Share of impressions with a positive less that of {rows[0].control if rows else ''}, of"
+        " all slates up to the end of each step, clustered by user. The wide band bounds each"
+        " difference at all looks together: decide by it when you watch. The narrow one holds at"
+        " one look. Both begin where there are users enough.",
         series,
         x="time",
         y="difference",
         time_step=found.step,
         bands=bands,
+        band_names=("all looks", "one look"),
         signed=True,
     )
+
+
+def compared_by_step(
+    one: Mapping[int, Moments], other: Mapping[int, Moments]
+) -> Iterator[tuple[int, Scored]]:
+    """Compare two arms at each step of either, from the first with two users in both."""
+    here = there = None
+    for at in sorted({*one, *other}):
+        here, there = one.get(at, here), other.get(at, there)
+        sides = [(each, each.arm()) for each in (here, there) if each is not None]
+        arms = [arm for _, arm in sides if arm is not None]
+        if len(arms) == 2:
+            rates = [Rate(sums.x, sums.y, arm.stderr, arm.clusters) for sums, arm in sides if arm]
+            yield at, compare_arms(arms[0], arms[1], Rules(), (rates[0], rates[1]))
 
 
 def outcome_charts(
@@ -218,7 +248,7 @@ def outcome_charts(
             y=SHARE,
             time_step=found.step,
             bands={
-                name: [(at, max(0, low), high) for at, low, high in _around(points, errors)]
+                name: [[(at, max(0, low), high) for at, low, high in _around(points, errors)]]
                 for (name, points), errors in zip(
                     found.time.items(), found.time_errors.values(), strict=True
                 )
@@ -290,7 +320,8 @@ def drawn(
     y: str,
     time_step: int | None = None,
     diagonal: bool = False,
-    bands: Mapping[str, Band] | None = None,
+    bands: Mapping[str, Sequence[Band]] | None = None,
+    band_names: Sequence[str] = (),
     signed: bool = False,
 ) -> str:
     """A chart with its title and explanation; "" where there is nothing to draw."""
@@ -303,6 +334,7 @@ def drawn(
         time_step=time_step,
         diagonal=diagonal,
         bands=bands,
+        band_names=band_names,
         signed=signed,
     )
     return _framed(title, explanation, svg)

@@ -15,6 +15,7 @@ from streameval.files import locations
 from streameval.files.outcome_files import dataset_of
 from streameval.files.table_scans import parquet_scan
 from streameval.files.tables import connected
+from streameval.stats.intervals import Moments
 
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
@@ -42,15 +43,17 @@ class Curves:
 
     `time`: share of impressions with a positive by the start of a `step` (both ms), for each
     segment, and `time_errors`: the standard error of each point, clustered by user (None: fewer
-    than two users). `rank` and `position`: the same share by rank and by position as sent. `tail`:
-    share of impressions, and `tail_positives` of positives, by share of items, most shown first;
-    `items` counts those. `calibration`: observed share by mean score; None where scores are not
-    within 0 and 1, empty where none is logged.
+    than two users). `so_far`: the moments of users' positives and impressions, of all slates up to
+    the end of the step that begins there. `rank` and `position`: the same share by rank and by
+    position as sent. `tail`: share of impressions, and `tail_positives` of positives, by share of
+    items, most shown first; `items` counts those. `calibration`: observed share by mean score; None
+    where scores are not within 0 and 1, empty where none is logged.
     """
 
     step: int
     time: dict[str, Curve]
     time_errors: dict[str, list[float | None]]
+    so_far: dict[str, dict[int, Moments]]
     rank: Curve
     position: Curve
     items: int
@@ -69,6 +72,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
             step=step,
             time=time,
             time_errors=errors,
+            so_far=_so_far(connection, by, step),
             rank=_by_position(connection, "ranks"),
             position=_by_position(connection, "positions"),
             items=items,
@@ -100,17 +104,10 @@ def _time(
     if first is None:
         return _STEPS[0], {}, {}
     step = next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
-    # Each dimension is a known column of outcome files (`outcomes.DIMENSIONS`).
-    segment = " || ' · ' || ".join(f"coalesce({name}, '-')" for name in by) or "''"
     rows = connection.execute(
         f"""
-        WITH users AS (
-            SELECT {segment} AS segment, epoch_ms(time) // {step} * {step} AS start, "user",
-                sum(len(gains)) AS y, sum(len([gain FOR gain IN gains IF gain > 0])) AS x
-            FROM slates GROUP BY ALL
-        )
         SELECT segment, start, count(*), sum(y), sum(x), sum(x * x), sum(x * y), sum(y * y)
-        FROM users WHERE y > 0 GROUP BY ALL ORDER BY ALL
+        FROM ({_users(by, step)}) GROUP BY ALL ORDER BY ALL
         """  # noqa: S608
     ).fetchall()
     found: dict[str, Curve] = {}
@@ -119,6 +116,42 @@ def _time(
         found.setdefault(name, []).append((start, x / y))
         errors.setdefault(name, []).append(_error(users, x, y, products))
     return step, found, errors
+
+
+def _users(by: Sequence[str], step: int) -> str:
+    """Write the query of each user's positives x and impressions y, by segment and step."""
+    # Each dimension is a known column of outcome files (`outcomes.DIMENSIONS`).
+    segment = " || ' · ' || ".join(f"coalesce({name}, '-')" for name in by) or "''"
+    return f"""
+        SELECT {segment} AS segment, epoch_ms(time) // {step} * {step} AS start, "user",
+            sum(len(gains)) AS y, sum(len([gain FOR gain IN gains IF gain > 0])) AS x
+        FROM slates GROUP BY ALL HAVING y > 0
+        """  # noqa: S608
+
+
+def _so_far(connection: Any, by: Sequence[str], step: int) -> dict[str, dict[int, Moments]]:
+    """Add up users' sums over time: each step adds its change of the powers of their sums."""
+    powers = ("x", "y", "x*x", "x*y", "y*y", "x*x*x", "x*x*y", "x*y*y", "y*y*y")
+    before = {"x": "(x - here_x)", "y": "(y - here_y)"}
+    changes = (
+        f"sum({power} - {'*'.join(before[name] for name in power.split('*'))})" for power in powers
+    )
+    rows = connection.execute(
+        f"""
+        SELECT segment, start, count(*) FILTER (y = here_y), {", ".join(changes)} FROM (
+            SELECT segment, start, x AS here_x, y AS here_y, sum(x) OVER past AS x,
+                sum(y) OVER past AS y
+            FROM ({_users(by, step)})
+            WINDOW past AS (PARTITION BY segment, "user" ORDER BY start)
+        ) GROUP BY ALL ORDER BY segment, start
+        """  # noqa: S608
+    ).fetchall()
+    found: dict[str, dict[int, Moments]] = {}
+    for name, start, *changed in rows:
+        steps = found.setdefault(name, {})
+        added = Moments(*changed)
+        steps[start] = steps[next(reversed(steps))] + added if steps else added
+    return found
 
 
 def _error(users: int, x: int, y: int, products: Sequence[int]) -> float | None:

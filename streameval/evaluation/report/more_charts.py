@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from streameval.core.metrics.rating_thresholds import RULES, THRESHOLD
 from streameval.evaluation.readers.daily_reads import DAY, FEEDBACK, read_figures
-from streameval.evaluation.report.charts import drawn
+from streameval.evaluation.readers.rating_tables import rating_figures
+from streameval.evaluation.report.charts import by_cutoff, drawn
 from streameval.evaluation.report.curves import Curve
 from streameval.evaluation.report.placements import CUTOFFS, PlacementCurves, placement_curves
 from streameval.evaluation.request import RATINGS, Given
@@ -24,6 +26,8 @@ def more_charts(given: Given, asked: Sequence[Asked]) -> list[str]:
     if found := placement_curves(given, kinds):
         curves, outcomes = found
         charts = _of_placements(curves, rated=bool(given[RATINGS]), with_tail=not outcomes)
+    if given[RATINGS] and given.value(THRESHOLD) is not None:
+        charts.append(_at_threshold(given, asked))
     reads = [figure for figure in asked if figure.entry.input_kind == "reads"]
     return [*charts, *([_daily(given, reads)] if reads else [])]
 
@@ -80,6 +84,20 @@ def _coverage(found: PlacementCurves) -> str:
         x="cutoff",
         y="share of the catalogue" if known else "distinct items",
     )
+
+
+def _at_threshold(given: Given, asked: Sequence[Asked]) -> str:
+    """Draw figures at the threshold by cutoff, under the rules that were asked for."""
+    names = {figure.entry.name for figure in asked}
+    rules = [
+        [f"{share}_threshold{rule.suffix}" for share in ("precision", "recall", "f1")]
+        for rule in RULES
+    ]
+    rules = [rule for rule in rules if not names.isdisjoint(rule)] or rules[:1]
+    chosen = [name for rule in rules for name in rule]
+    figures = [Asked.parse(f"{name}@{k}", given.values) for name in chosen for k in CUTOFFS]
+    found = rating_figures(replace(given, against=None, per_list=False), figures, lambda _: None)
+    return by_cutoff(found.figures, chosen, [recall for _, recall, _ in rules], "users")
 
 
 def _daily(given: Given, asked: Sequence[Asked]) -> str:

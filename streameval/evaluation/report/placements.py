@@ -36,8 +36,9 @@ POINTS: Final = 50
 CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 
 _RATED: Final = frozenset({"ratings", "rated_items", "rated_pairs"})
+_LABELLED: Final = "labelled_scores"
 _LISTED: Final = frozenset(
-    {"lists", "items", "judged_items", "scored_items", "item_counts", "users"}
+    {"lists", "items", "judged_items", "scored_items", _LABELLED, "item_counts", "users"}
 )
 _OUTCOMES: Final = """
     CREATE VIEW placements AS SELECT item, rank, score, {relevant} AS relevant
@@ -46,7 +47,7 @@ _OUTCOMES: Final = """
 """
 _RATINGS: Final = (
     "CREATE VIEW placements AS SELECT item, NULL::BIGINT AS rank, prediction AS score,"
-    " rating > {threshold} AS relevant FROM pairs"
+    " {relevant} AS relevant FROM pairs"
 )
 
 
@@ -97,11 +98,14 @@ def placement_curves(given: Given, kinds: Collection[str]) -> tuple[PlacementCur
 def _placements(given: Given, kinds: Collection[str]) -> Iterator[tuple[Any, bool] | None]:
     """Open a DuckDB with the view `placements`: item, rank, score, relevant; null is unknown."""
     with connected(*given.all_files()) as connection:
-        if not _RATED.isdisjoint(kinds):
+        of_ratings = _LABELLED in kinds and not given[FILES]
+        if of_ratings or not _RATED.isdisjoint(kinds):
             load_pairs(connection, given, _no_progress)
             threshold = given.value(THRESHOLD)
-            written = "NULL" if threshold is None else repr(float(threshold))
-            connection.execute(_RATINGS.format(threshold=written))
+            relevant = _relevant(given, "rating") if of_ratings else "NULL"
+            if threshold is not None:
+                relevant = f"rating > {float(threshold)!r}"
+            connection.execute(_RATINGS.format(relevant=relevant))
             yield connection, False
         elif not _LISTED.isdisjoint(kinds):
             outcomes = _are_outcomes(given)
@@ -124,10 +128,10 @@ def _read_outcomes(connection: Any, given: Given) -> None:
     connection.execute(_OUTCOMES.format(relevant=_relevant(given)))
 
 
-def _relevant(given: Given) -> str:
+def _relevant(given: Given, gain: str = "gain") -> str:
     """Return the condition on a gain that makes an item relevant."""
     level = given.value(RELEVANT)
-    return "gain > 0" if level is None else f"gain >= {float(level)!r}"
+    return f"{gain} > 0" if level is None else f"{gain} >= {float(level)!r}"
 
 
 def _read_slates(connection: Any, given: Given) -> None:

@@ -29,6 +29,8 @@ _VARIABLES: Final = {
     GRID: "var(--grid)",
     **{colour: f"var(--line-{number})" for number, colour in enumerate(LINES, start=1)},
 }
+_BAND: Final = 0.18
+"""The opacity of a band."""
 _STYLES: Final = ("-", "--", ":", "-.")
 _SETTINGS: Final = {
     "svg.hashsalt": "streameval",
@@ -58,20 +60,25 @@ def chart(
     y: str,
     time_step: int | None = None,
     diagonal: bool = False,
-    bands: Mapping[str, Band] | None = None,
+    bands: Mapping[str, Sequence[Band]] | None = None,
+    band_names: Sequence[str] = (),
     signed: bool = False,
 ) -> str:
     """One chart of lines, as an `<svg>` element whose ids start with `name`.
 
     `x` and `y` label the axes. With `time_step` (ms) x is time (ms since the epoch), and a line is
     interrupted between points that are further apart. `diagonal`: with the line y = x. `bands` lie
-    around the series of their name. `signed`: with the line y = 0, and values below it.
+    around the series of their name, the widest first; `band_names` tell what they are. `signed`:
+    with the line y = 0, and values below it.
     Raises `InputError` where matplotlib is not installed.
     """
 
     def drawing() -> Any:
         return _figure(
-            series, bands or {}, x, y, time_step=time_step, diagonal=diagonal, signed=signed
+            *(series, bands or {}, band_names, x, y),
+            time_step=time_step,
+            diagonal=diagonal,
+            signed=signed,
         )
 
     return _svg(name, drawing)
@@ -130,7 +137,8 @@ def _matplotlib() -> Any:
 
 def _figure(
     series: Mapping[str, Curve],
-    bands: Mapping[str, Band],
+    bands: Mapping[str, Sequence[Band]],
+    band_names: Sequence[str],
     x: str,
     y: str,
     *,
@@ -143,19 +151,10 @@ def _figure(
 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.add_subplot()
-    handles = []
+    handles: list[Any] = []
     for number, (name, curve) in enumerate(series.items()):
         points = curve if time_step is None else _interrupted(curve, time_step)
-        if name in bands:
-            band = bands[name] if time_step is None else _interrupted(bands[name], time_step)
-            axes.fill_between(
-                _abscissas(band, time=time_step is not None),
-                [low for _, low, _ in band],
-                [high for *_, high in band],
-                color=LINES[number % len(LINES)],
-                alpha=0.18,
-                linewidth=0,
-            )
+        _paint(axes, bands.get(name, ()), time_step, LINES[number % len(LINES)])
         handles += axes.plot(
             _abscissas(points, time=time_step is not None),
             [value for _, value, *_ in points],
@@ -169,19 +168,44 @@ def _figure(
     if diagonal:
         handles += axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (1, 3)))
         labels.append("y = x")
+    handles += _swatches(len(band_names))
+    labels += band_names
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if signed:
         axes.axhline(0, color=INK, linewidth=1.0, linestyle=(0, (1, 3)), zorder=1)
     else:
         tops = [y for points in series.values() for _, y in points]
-        tops += [high for band in bands.values() for *_, high in band if not math.isnan(high)]
+        of_bands = [band for each in bands.values() for band in each]
+        tops += [high for band in of_bands for *_, high in band if not math.isnan(high)]
         axes.set_ylim(0, 1.08 * max(tops) or 1)
     if time_step is not None:
         axes.xaxis.axis_date("UTC")
         figure.autofmt_xdate(rotation=30)
     _legend(axes, [(handle, label) for handle, label in zip(handles, labels, strict=True) if label])
     return figure
+
+
+def _paint(axes: Any, bands: Sequence[Band], step: int | None, colour: str) -> None:
+    """Fill bands; one within another is the darker for it."""
+    for each in bands:
+        band = each if step is None else _interrupted(each, step)
+        axes.fill_between(
+            _abscissas(band, time=step is not None),
+            [low for _, low, _ in band],
+            [high for *_, high in band],
+            color=colour,
+            alpha=_BAND,
+            linewidth=0,
+        )
+
+
+def _swatches(count: int) -> list[Any]:
+    """Return patches for the legend, as dark as so many bands within one another."""
+    from matplotlib.patches import Patch
+
+    opacities = (1 - (1 - _BAND) ** inside for inside in range(1, count + 1))
+    return [Patch(color=LINES[0], alpha=opacity, linewidth=0) for opacity in opacities]
 
 
 def _legend(axes: Any, lines: Sequence[tuple[Any, str]]) -> None:

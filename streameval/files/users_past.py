@@ -1,0 +1,152 @@
+"""The past of an experiment's users, from the last snapshot before it, and who is in which arm.
+
+The counters of a snapshot hold whatever users did up to then, and nothing later: feedback that
+comes during an experiment to a list from before is no part of them. So the past cannot depend on
+the arm, which outcome files could not promise. It never changes, and takes one pass over the users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from streameval.base.errors import InputError
+from streameval.base.limits import CLUSTERS
+from streameval.core.checkpoint import arm_sums_of
+from streameval.core.definition import Definition
+from streameval.core.experiments.definition import MAX_ARMS, Experiment
+from streameval.core.experiments.sums import ArmSums
+from streameval.core.experiments.users import ArmUsers, UserArms, Visit
+from streameval.core.windows.cells import cluster_of
+from streameval.experiments.past import Past, adjusted_rows
+from streameval.experiments.scorecard import Row
+from streameval.files.locations import reaching
+from streameval.files.snapshot_folder import snapshots
+from streameval.store.user_scan import UserRow
+
+USERS_FILE: Final = "users.parquet"
+# Below the folder of the snapshots: checks, which compare with an earlier one, do not look there.
+PAST: Final = "past"
+# Users of a snapshot in one go.
+_ROWS: Final = 16_384
+
+Membership = Callable[[str], tuple[int, Collection[str]]]
+"""Returns the cluster and the arms of a user, by the name that a snapshot has."""
+
+
+def last_event(folder: Path) -> int | None:
+    """Return the time (ms) of the last event that a snapshot counts; None without users.
+
+    The file's own statistics tell, so no row is read. Raises `InputError` for a file that is none.
+    """
+    try:
+        with pyarrow.parquet.ParquetFile(folder / USERS_FILE) as file:
+            column = file.schema.names.index("last_ts")
+            groups = (file.metadata.row_group(at) for at in range(file.num_row_groups))
+            return max((group.column(column).statistics.max for group in groups), default=None)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{folder / USERS_FILE} is damaged ({error})") from error
+
+
+def last_before(root: Path, time: int) -> Path | None:
+    """Return the last snapshot in a folder that counts events before `time` (ms), and none later.
+
+    Those in its `PAST` are the oldest. None where there is none. Raises `UnreachableError`.
+    """
+    found = None
+    with reaching(str(root), "snapshots: "):
+        for folder in [*snapshots(root / PAST), *snapshots(root)]:
+            try:
+                last = last_event(folder)
+            except (FileNotFoundError, PermissionError, InputError):
+                # It was removed meanwhile, is damaged, or was never ours to read.
+                continue
+            if last is not None and last >= time:
+                break
+            found = found if last is None else folder
+    return found
+
+
+def needed(root: Path, experiments: Iterable[Experiment]) -> dict[str, Path]:
+    """Return the snapshot that holds the past of each experiment's users, by `Experiment.key`."""
+    found = {one.key: last_before(root, one.since) for one in experiments if one.since is not None}
+    return {key: folder for key, folder in found.items() if folder is not None}
+
+
+def past_of(
+    folder: Path, kinds: Sequence[str], arms: Iterable[str], membership: Membership, of: int
+) -> Past:
+    """Add up the counters that a snapshot has of the users of `arms`, of whom there are `of`."""
+    rows = {kind: 1 + index for index, kind in enumerate(kinds)}
+    by_arm = {arm: np.zeros((1 + len(rows), CLUSTERS), np.int64) for arm in arms}
+    found = 0
+    for user, impressions, positives in _counters(folder):
+        cluster, members = membership(user)
+        found += bool(members)
+        for sums in [by_arm[arm] for arm in members if arm in by_arm]:
+            sums[0, cluster] += impressions
+            for kind, count in positives:
+                if kind in rows:
+                    sums[rows[kind], cluster] += count
+    return Past(by_arm, found, of)
+
+
+def _counters(folder: Path) -> Iterator[tuple[str, int, Any]]:
+    with pyarrow.parquet.ParquetFile(folder / USERS_FILE) as file:
+        for batch in file.iter_batches(_ROWS, columns=["user", "impressions", "positives"]):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class ArmsOfTopic:
+    """The sums and users of experiments, as a snapshot reads them from partition to partition.
+
+    Only experiments of `pasts`, see `needed`, are looked at. `name` is the pseudonym of a user in
+    snapshots, None where users keep their names.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        pasts: Mapping[str, Path],
+        name: Callable[[str], str] | None = None,
+    ) -> None:
+        self._definition, self.pasts, self._name = definition, pasts, name
+        self._sums = {one.key: ArmSums(one) for one in definition.experiments if one.key in pasts}
+        self._users = UserArms()
+        self._named: dict[str, str] = {}
+
+    def add(self, header: bytes | None, rows: Iterable[UserRow]) -> None:
+        """Take in a partition: the header of its checkpoint, and its users."""
+        for part in [] if header is None else arm_sums_of(header, self._definition):
+            if part.experiment.key in self._sums:
+                self._sums[part.experiment.key].merge(part)
+        for row in rows:
+            known = [key for key in row.arms if key in self._sums]
+            self._users.add(Visit(row.user, key, arm) for key in known for arm in row.arms[key])
+            if known and self._name is not None:
+                self._named[self._name(row.user)] = row.user
+
+    def adjusted(self, key: str) -> list[Row]:
+        """Compare the arms of an experiment by the past of their users.
+
+        Where the snapshot knows none of them, nothing can be adjusted, and there are no rows.
+        """
+        folder = self.pasts[key]
+        arms, users = self._sums[key], self._users.counts.get(key, ArmUsers())
+        if len(users.by_arm) > MAX_ARMS:
+            users = users.within({*arms.sums, *arms.experiment.named_arms})
+
+        def membership(name: str) -> tuple[int, Collection[str]]:
+            user = name if self._name is None else self._named.get(name, name)
+            return cluster_of(user), self._users.of(key, user)
+
+        of = self._users.count(key)
+        with reaching(str(folder), "snapshots: "):
+            past = past_of(folder, self._definition.kinds, arms.sums, membership, of)
+        found = adjusted_rows(self._definition, arms, users, past)
+        return [{"users_with_past": past.users, "users_of": of, **row} for row in found]
