@@ -75,8 +75,7 @@ def _run() -> int:
     except StreamevalError as error:
         return _failed(str(error), error.exit_code)
     except typer.TyperException as error:
-        said = f"{_usage_message(error)} (streameval --help shows how)"
-        return _failed(said, InputError.exit_code)
+        return _failed(_usage_message(error), InputError.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in extras.EXTRAS:
             raise
@@ -93,7 +92,9 @@ def _failed(message: str, code: int) -> int:
 
 def _usage_message(error: typer.TyperException) -> str:
     message = getattr(error, "format_message", error.__str__)()
-    return str(message).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = f"streameval {context.info_name}" if context and context.parent else "streameval"
+    return f"{str(message).rstrip('.')} ({command} --help shows how)"
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it
@@ -242,7 +243,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     if as_json:
         print_json(document)
     else:
-        print_figures(document)
+        print_figures(document, definition.dimensions)
     for line in found.report("" if rejected else "; --rejected FILE writes all of them"):
         typer.echo(line, err=True)
     raise typer.Exit(int(strict and found.count > 0))
@@ -316,11 +317,12 @@ def experiment(
     from streameval.experiments.words import gate as judged
 
     card = asyncio.run(command.read_scorecard(settings, name))
+    outcome = judged(card) if gate else None
     if as_json:
         print_json(document_of(card))
     else:
-        command.print_scorecard(card)
-    raise typer.Exit(command.GATE[judged(card)] if gate else 0)
+        command.print_scorecard(card, outcome)
+    raise typer.Exit(0 if outcome is None else command.GATE[outcome])
 
 
 @app.command(epilog="Example: streameval doctor --config streameval.yaml")

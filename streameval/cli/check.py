@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from streameval.config.settings import Settings
 
 
-EXAMPLE = "Example: streameval check --config streameval.yaml --spec checks.yaml"
-
-
 class Sources(NamedTuple):
     """The files to check; the settings name those that are left out.
 

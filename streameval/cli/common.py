@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from streameval.base.errors import InputError
+from streameval.base.instants import now
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
@@ -36,7 +36,7 @@ def refuse_future(settings: Settings) -> None:
     """Raise `ConfigError` for an experiment that has not begun."""
     from streameval.config import experiments
 
-    experiments.refuse_future(settings.definition().experiments, time.time_ns() // 1_000_000)
+    experiments.refuse_future(settings.definition().experiments, now())
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ def written(name: str, dimensions: Sequence[str]) -> str:
         "here": ", ".join((_DEPLOYMENT, *found.get("matchers", ()), *chosen)),
         "segment": " ".join(f"{{{{{label}}}}}" for label in dimensions),
         "and_dimensions": "".join(f", {label}" for label in dimensions),
+        "and_quoted": "".join(f', "{label}"' for label in dimensions),
     }
     variables = dict(found.get("variables", {}))
     if by_segment:
@@ -78,6 +79,8 @@ def _panels(item: str | _Panel) -> Iterator[_Panel]:
     elif item == "ranking":
         for metric in RANKING:
             yield _mean(metric.name, metric.formula, 'k="$k"')
+    elif item == "forest":
+        yield _forest()
     elif item == "usual":
         for name, matcher in (*((rate.name, _KIND) for rate in RATES), ("ndcg", 'k="$k"')):
             yield _of_usual(name, matcher)
@@ -85,6 +88,39 @@ def _panels(item: str | _Panel) -> Iterator[_Panel]:
         means, matcher, legend = _LISTS[item]
         for mean in means:
             yield _mean(mean.series or mean.name, mean.formula, matcher, legend)
+
+
+def _forest() -> _Panel:
+    """Write the panel of all differences with their bounds, as shares of the control's values.
+
+    A bar begins at 0. So an interval is up to three parts on each side of 0: the way to it, which
+    is not painted, and its part on either side of the difference.
+    """
+
+    def of(series: str) -> str:
+        return f'max by (metric, arm) (streameval_experiment_{series}{{@here, metric=~"$metric"}})'
+
+    control = f"abs({of('value')} - {of('difference')})"
+    lines, colors = {}, {}
+    for side, clamp, ends in (
+        ("above", "clamp_min", {"low": "transparent", "difference": "light-blue", "high": "blue"}),
+        ("below", "clamp_max", {"high": "transparent", "difference": "blue", "low": "light-blue"}),
+    ):
+        reached = ""
+        for end, color in ends.items():
+            name, length = f"to {end}, {side} 0", f"{clamp}({of(end)} / {control}, 0)"
+            lines[name] = f'label_join({length}{reached}, "bar", " ", "metric", "arm")'
+            colors[name] = color
+            reached = f" - {length}"
+    return {
+        "title": "Differences with bounds",
+        "kind": "bars",
+        "unit": "percentunit",
+        "about": "As shares of the control's value. A bar is the interval that holds at all looks"
+        " together. Its color changes at the difference.",
+        "lines": lines,
+        "colors": colors,
+    }
 
 
 _KIND: Final = 'feedback="$feedback"'

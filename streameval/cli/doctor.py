@@ -2,7 +2,8 @@
 
 1. The configuration loads; without it nothing else makes sense.
 2. Kafka: it answers and has the topics; the broker or producers stamp the records' time.
-3. The last records of the topic: they are events, keyed by their user, with clocks that agree.
+3. The last records of the topic: they are events, keyed by their user, with clocks that agree, and
+   name the arms of the experiments.
 4. Redis: it answers, evicts no keys, keeps them over a restart, and its clock is right.
 5. The stored state: it belongs to this log and definition, and lags by so many records.
 
@@ -12,12 +13,12 @@ This module visits the servers; `diagnosis` judges the facts.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError, RefusedError, StreamevalError, UnreachableError
+from streameval.base.instants import now
 from streameval.cli.diagnosis import (
     Finding,
     Log,
@@ -74,7 +75,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
         stamps = await admin.timestamp_settings(client, settings.topic)
         findings += judge_timestamps(settings, stamps)
         extents, records = await admin.sample(client, settings.topic, SAMPLE)
-        findings += judge_records(settings, records, _now())
+        findings += judge_records(settings, records, now())
     except StreamevalError as error:
         findings.append(_kafka_failed(error))
         return None
@@ -89,7 +90,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
     store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
     try:
         facts = await store.facts()
-        findings += judge_redis(store.address, facts, _now(), settings.max_clock_skew)
+        findings += judge_redis(store.address, facts, now(), settings.max_clock_skew)
         if log is not None:
             findings += await _compare(settings, log, store)
     except UnreachableError as error:
@@ -130,7 +131,3 @@ async def _compare(settings: Settings, log: Log, store: RedisStateStore) -> list
 def _kafka_failed(error: StreamevalError) -> Finding:
     cure = "start Kafka, or correct `kafka` and its security keys"
     return failed("kafka", str(error), cure, error.exit_code)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

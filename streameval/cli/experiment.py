@@ -11,32 +11,36 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from streameval.config.load import Settings
-    from streameval.experiments.words import Scorecard
+    from streameval.experiments.words import Outcome, Scorecard
 
 GATE: Final = {"passed": 0, "failed": 1, "open": 4}
 """Exit codes of `--gate`; 2 and 3 have their usual meaning."""
+_SAID: Final = {
+    "passed": "The gate has passed: no named figure is worse.",
+    "failed": "The gate has failed: a named figure is worse, or the users cannot be trusted.",
+    "open": "The gate is open: a named figure has no bounds yet. Ask again later.",
+}
 
 
 async def read_scorecard(settings: Settings, name: str) -> Scorecard:
     """Read the sums that the workers of a group have stored of an experiment.
 
-    Kafka tells the number of partitions. Raises `StreamevalError`, and `InputError` for an
-    experiment that is not configured.
+    Raises `StreamevalError`, and `InputError` for an experiment that is not configured.
     """
-    from streameval.kafka.admin import partitions
-    from streameval.kafka.consumer import client_arguments
-    from streameval.store.redis_store import RedisStateStore
+    from streameval.files.group_store import opened_store
     from streameval.store.scorecards import ScorecardReader
 
     definition = settings.definition()
     names = [experiment.name for experiment in definition.experiments]
     if name not in names:
-        listed = f"the configuration has {', '.join(names)}" if names else "none is configured"
+        listed = (
+            f"the configuration has {', '.join(names)}"
+            if names
+            else "none is configured; name your configuration with --config, and describe the"
+            " experiment there under `experiments`"
+        )
         raise InputError(f"no experiment is called {name}: {listed}")
-    count = await partitions(client_arguments(settings), settings.topic)
-    if not count:
-        raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
-    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    store, count = await opened_store(settings)
     try:
         cards = await ScorecardReader(store, definition).read(count)
     finally:
@@ -44,20 +48,22 @@ async def read_scorecard(settings: Settings, name: str) -> Scorecard:
     return cards[names.index(name)]
 
 
-def print_scorecard(card: Scorecard) -> None:
-    """Print the sentences, and the rows of the named figures as a table."""
+def print_scorecard(card: Scorecard, judged: Outcome | None = None) -> None:
+    """Print the sentences, the rows as a table, and what the gate says where it was asked."""
     from rich.console import Console
 
-    from streameval.experiments.words import remarks, sentences, warnings
+    from streameval.experiments.words import adjusted_sentences, remarks, sentences, warnings
 
     console = Console(soft_wrap=True, highlight=False)
-    for sentence in sentences(card) or ["No arm has a final slate yet."]:
+    for sentence in sentences(card) if card.rows else ["No arm has a final slate yet."]:
         console.print(sentence, markup=False)
     for warning in warnings(card):
         console.print(warning, markup=False, style="bold red")
-    for remark in remarks(card):
+    for remark in [*adjusted_sentences(card), *remarks(card)]:
         console.print(remark, markup=False)
     console.print(_table(card))
+    if judged is not None:
+        console.print(_SAID[judged])
 
 
 def _table(card: Scorecard) -> Table:

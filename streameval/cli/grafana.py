@@ -10,6 +10,7 @@ from string import ascii_uppercase
 from typing import Final, TypeAlias
 
 from grafana_foundation_sdk.builders import (
+    barchart,
     common,
     dashboard,
     prometheus,
@@ -36,7 +37,9 @@ _BOUND: Final = "/ [-+] 2 se$/"
 Marks: TypeAlias = Mapping[str, Mapping[str, str]]
 """Annotations by name: color, query, title, and the labels that are tags."""
 
-_Panel: TypeAlias = stat.Panel | statetimeline.Panel | table.Panel | text.Panel | timeseries.Panel
+_Panel: TypeAlias = (
+    barchart.Panel | stat.Panel | statetimeline.Panel | table.Panel | text.Panel | timeseries.Panel
+)
 _Variable: TypeAlias = (
     dashboard.CustomVariable | dashboard.DatasourceVariable | dashboard.QueryVariable
 )
@@ -48,7 +51,8 @@ class PanelText:
 
     `above` or `below` is where an alert fires. `states` gives values their words, for all lines
     ("") or for a column. `units` are those of columns. `repeat` is the variable of whose values
-    each has such a panel.
+    each has such a panel. Bars stand by the values of the label `bar`, in their order; several
+    lines are parts of one bar, in their `colors`.
     """
 
     title: str
@@ -60,6 +64,7 @@ class PanelText:
     below: float | None = None
     states: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    colors: Mapping[str, str] = field(default_factory=dict)
     repeat: str = ""
     width: int = 0
     height: int = 0
@@ -188,6 +193,35 @@ def _tile(wanted: PanelText) -> stat.Panel:
     return panel.thresholds(_limits(wanted) or _thresholds((None, "green")))
 
 
+def _sentences(wanted: PanelText) -> stat.Panel:
+    """Build a line for each series: its legend, and its value as the last word."""
+    panel = _tile(wanted).text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
+    panel.orientation(common_models.VizOrientation.HORIZONTAL)
+    panel.graph_mode(common_models.BigValueGraphMode.NONE)
+    return panel.color_mode(common_models.BigValueColorMode.NONE)
+
+
+def _bars(wanted: PanelText) -> barchart.Panel:
+    """Build bars as of now: upright and colored by their height, or flat and of several parts."""
+    panel = barchart.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
+    panel.targets(_targets(wanted, instant=True)).x_field("bar").transformations(_merged(wanted))
+    order = {"fields": {}, "sort": [{"field": "bar"}]}
+    panel.with_transformation(models.DataTransformerConfig(id_val="sortBy", options=order))
+    panel.legend(common.VizLegendOptions().show_legend(show_legend=False))
+    if not wanted.colors:
+        return panel.color_scheme(
+            dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_PU)
+        )
+    panel.orientation(common_models.VizOrientation.HORIZONTAL)
+    panel.stacking(common_models.StackingMode.NORMAL)
+    # It would show the lengths of the parts, which nobody asks for.
+    panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.NONE))
+    for name, color in wanted.colors.items():
+        fixed = {"mode": "fixed", "fixedColor": color}
+        panel.override_by_name(name, _properties({"color": fixed}))
+    return panel
+
+
 def _states(wanted: PanelText) -> statetimeline.Panel:
     panel = statetimeline.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
     return panel.targets(_targets(wanted)).mappings([_words(wanted.states[""])]).legend(_legend())
@@ -196,16 +230,22 @@ def _states(wanted: PanelText) -> statetimeline.Panel:
 def _table(wanted: PanelText) -> table.Panel:
     """Build a table as of now, with a line for all queries that have the same labels."""
     panel = table.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
-    panel.targets(_targets(wanted, instant=True))
-    titles = {f"Value #{letter}": name for letter, name in _lettered(wanted.lines)}
-    organized = {"excludeByName": {"Time": True}, "renameByName": titles}
-    for kind, chosen in (("merge", {}), ("organize", organized)):
-        panel.with_transformation(models.DataTransformerConfig(id_val=kind, options=chosen))
+    panel.targets(_targets(wanted, instant=True)).transformations(_merged(wanted))
     for name, unit in wanted.units.items():
         panel.override_by_name(name, _properties({"unit": unit}))
     for name, words in wanted.states.items():
         panel.override_by_name(name, _properties({"mappings": [_words(words)]}))
     return panel
+
+
+def _merged(wanted: PanelText) -> list[models.DataTransformerConfig]:
+    """Make one table of all queries, with a column for each, named by its line."""
+    titles = {f"Value #{letter}": name for letter, name in _lettered(wanted.lines)}
+    organized = {"excludeByName": {"Time": True}, "renameByName": titles}
+    return [
+        models.DataTransformerConfig(id_val=kind, options=chosen)
+        for kind, chosen in (("merge", {}), ("organize", organized))
+    ]
 
 
 def _text(wanted: PanelText) -> text.Panel:
@@ -215,6 +255,8 @@ def _text(wanted: PanelText) -> text.Panel:
 _KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
     "graph": _graph,
     "tile": _tile,
+    "sentences": _sentences,
+    "bars": _bars,
     "states": _states,
     "table": _table,
     "text": _text,
@@ -222,6 +264,8 @@ _KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
 _SIZES: Final = {
     "graph": (8, 8),
     "tile": (6, 4),
+    "sentences": (24, 5),
+    "bars": (24, 9),
     "states": (24, 8),
     "table": (24, 9),
     "text": (24, 4),

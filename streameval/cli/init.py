@@ -102,6 +102,7 @@ def _write(folder: Path, file: StarterFile, *, force: bool) -> None:
 
 def _next(folder: Path, *, rules: bool) -> str:
     config = folder / CONFIG
+    given = "" if folder == Path() else f" {folder}"
     steps = [f"name your servers, topic, positives and dimensions in {config}"]
     steps += [
         f"streameval doctor --config {config}    # finds what is missing",
@@ -109,9 +110,11 @@ def _next(folder: Path, *, rules: bool) -> str:
     ]
     if rules:
         steps.append(f"name {folder / RULES} under rule_files of your prometheus.yml")
+        if (folder / GRAFANA).is_dir():
+            steps.append(f"import the dashboards in {folder / GRAFANA}/ into Grafana")
     else:
         steps.append(
-            f"streameval init {folder} --rules    # alerts and dashboards, for your dimensions"
+            f"streameval init{given} --rules    # alerts and dashboards, for your dimensions"
         )
     return "\n".join(
         ["", "Next:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]

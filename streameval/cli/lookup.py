@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streameval.base.errors import InputError, StreamevalError
+from streameval.base.errors import StreamevalError
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
@@ -16,15 +16,9 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
     Kafka tells the number of partitions, Redis holds the counters. Raises `StreamevalError`
     for a user without any, `InputError` for a topic that does not exist.
     """
-    from streameval.kafka.admin import partitions
-    from streameval.kafka.consumer import client_arguments
-    from streameval.store.redis_store import RedisStateStore
+    from streameval.files.group_store import opened_store
 
-    count = await partitions(client_arguments(settings), settings.topic)
-    if not count:
-        raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
-    definition = settings.definition()
-    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    store, count = await opened_store(settings)
     try:
         counters = await store.user(user_id, count)
     finally:
@@ -34,5 +28,5 @@ async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
             f"nothing is stored of the user {user_id!r} in group {settings.group}: "
             "check the id, or wait until a worker has committed"
         )
-    names = {experiment.key: experiment.name for experiment in definition.experiments}
+    names = {experiment.key: experiment.name for experiment in settings.definition().experiments}
     return counters.document(user_id, names)

@@ -59,7 +59,8 @@ def server(url: str) -> MCPServer:
 
         rates: positives per impression and user; ranking: NDCG, precision and others at k; values:
         revenue or watch time; lists: empty, short and abandoned slates, latency; ranks: impressions
-        and positives by rank. `_stderr` is one standard error.
+        and positives by rank. `_stderr` is one standard error, `_low` and `_high` are the ends of a
+        95 % interval for one look.
         """
         wanted = {} if window is None else {"window": window}
         found = await asked("/figures", basis=basis, section=section, **wanted)
@@ -72,9 +73,13 @@ def server(url: str) -> MCPServer:
         return await asked("/experiments")
 
     @tool
-    async def experiment(name: str) -> dict[str, Any]:
-        """Return the scorecard of one experiment, and its bounds over time."""
-        return await asked(f"/experiments/{urllib.parse.quote(name, safe='')}")
+    async def experiment(name: str, history_of: str | None = None) -> dict[str, Any]:
+        """Return the scorecard of one experiment, with the bounds of `history_of` over time."""
+        wanted = {} if history_of is None else {"metric": history_of}
+        found = await asked(f"/experiments/{urllib.parse.quote(name, safe='')}", **wanted)
+        if history_of is None:
+            del found["history"]
+        return found
 
     @tool
     async def checks() -> dict[str, Any]:

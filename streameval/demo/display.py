@@ -86,7 +86,7 @@ def _difference(metric: str, by: float) -> str:
 def comparison_table(comparisons: Sequence[Comparison], titles: Titles) -> Table:
     """Build a table of live and matured figures beside the truth."""
     table = Table("variant", "figure")
-    headings = (f"live {titles.live}", f"matured {titles.matured}", "truth", "off by")
+    headings = (f"live {titles.live}", f"matured {titles.matured} ± se", "truth", "off by")
     for heading in headings:
         table.add_column(heading, justify="right")
     previous = None

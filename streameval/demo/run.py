@@ -15,7 +15,6 @@ import asyncio
 import os
 import secrets
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +27,7 @@ import msgspec
 from rich.console import Console
 
 from streameval.base.errors import StreamevalError
+from streameval.base.instants import now
 from streameval.config.load import Settings, load
 from streameval.config.settings import PREFIX
 from streameval.core.definition import Window
@@ -148,7 +148,7 @@ class _Demo:
         self._world = World()
         self._differences = differences(self._world)
         self._titles = Titles(running.address, LIVE.name, MATURED.name, self._differences)
-        self._start = _now()
+        self._start = now()
         users = self._world.users_for(options.rate)
         self._recommender = Recommender(self._world, users, self._start, options.seed)
         self._stop = asyncio.Event()
@@ -177,7 +177,7 @@ class _Demo:
 
         async with sender(_client(self._settings.kafka), self._settings.topic) as send:
             while not self._stop.is_set():
-                for message in self._recommender.until(_now()):
+                for message in self._recommender.until(now()):
                     await send(message.key, message.value)
                 await asyncio.sleep(FEED_EVERY)
 
@@ -206,7 +206,7 @@ class _Demo:
         (card,) = await reader.read(PARTITIONS)
         span = Span(self._start, MATURED, horizon)
         return View(
-            seconds=(_now() - self._start) // 1000,
+            seconds=(now() - self._start) // 1000,
             sent=self._recommender.sent.total(),
             lag=int(sum(page.by("streameval_lag", "partition").values())),
             comparisons=compare(page, self._world, span, LIVE.name),
@@ -215,9 +215,9 @@ class _Demo:
 
     async def _settled(self) -> Counter[str]:
         """Return the worker's counts as soon as they are complete, or its time is over."""
-        end = _now() + SETTLE_SECONDS * 1000
+        end = now() + SETTLE_SECONDS * 1000
         counted = Counter[str]()
-        while _now() < end and counted.total() < self._recommender.sent.total():
+        while now() < end and counted.total() < self._recommender.sent.total():
             await asyncio.sleep(0.5)
             counted = fates(await self._page())
         return counted
@@ -234,7 +234,3 @@ class _Demo:
         matured = any(comparison.matured is not None for comparison in view.comparisons)
         agree = within(view.comparisons) if matured else view.seconds < LONG_ENOUGH
         return agree and bounds_hold(view.card, self._differences)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

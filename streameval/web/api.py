@@ -21,7 +21,7 @@ from streameval.base.errors import InputError, RefusedError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.experiments.words import document_of
-from streameval.web import experiment_history, history
+from streameval.web import experiment_history, history, intervals
 from streameval.web.health import health
 from streameval.web.openapi import CHARTED, MAX_HOURS, MAX_ROWS, PREFIX, SECTIONS, filters, openapi
 from streameval.web.status import ServiceStatus
@@ -105,39 +105,42 @@ class Api:
         """Return one figure over the last hours, with a series for each row that is asked for."""
         rows = filters(self._definition)
         _known(request, (*CHARTED, *rows))
-        section = _choice(request, "section", history.SECTIONS) or "rates"
+        section = _choice(request, "section", intervals.SECTIONS) or "rates"
         figure = request.query.get("figure", "positives_per_impression")
         window = self._window(request) or self._definition.windows[0].name
         basis = _choice(request, "basis", history.BASES) or "live"
         hours = _number(request, "hours", 1, MAX_HOURS, 6)
         wanted = {row: request.query[name] for name, row in rows.items() if name in request.query}
-        minute = int(time.time() // 60)
-        key = (minute, section, figure, window, basis, hours, *sorted(wanted.items()))
-        async with self._charting:
-            if key not in self._charts:
-                self._refuse_beyond_share()
-                name = history.name_of(window, basis)
-                points = await self._store.history(name, minute - 60 * hours, minute)
-                found = await asyncio.to_thread(self._chart, points, section, figure, wanted)
-                kept = [one for one in self._charts.items() if one[0][0] == minute]
-                self._charts = dict(kept[1 - KEPT_CHARTS :]) | {key: found}
-            return self._charts[key]
+
+        async def drawn(minute: int) -> Document:
+            name = history.name_of(window, basis)
+            points = await self._store.history(name, minute - 60 * hours, minute)
+            make = functools.partial(_chart, points, section, figure, wanted)
+            return await asyncio.to_thread(self._charged, make)
+
+        chosen = (section, figure, window, basis, hours, *sorted(wanted.items()))
+        return await self._of_this_minute(chosen, drawn)
 
     async def experiments(self, request: web.Request) -> Document:
         """Return the scorecards of all experiments."""
         _known(request, ())
-        return document({"experiments": self._cards()})
+        # Every worker makes them of all partitions.
+        cards = self._described.status.scorecards
+        return document({"experiments": [document_of(card) for card in cards]})
 
     async def experiment(self, request: web.Request) -> Document:
-        """Return the scorecard of one experiment, and its bounds over time."""
-        _known(request, ())
+        """Return the scorecard of one experiment, and bounds over time of one metric or all."""
+        _known(request, ("metric",))
         name = request.match_info["name"]
-        cards = self._cards()
-        for card in cards:
-            if card["name"] == name:
-                return document(card | {"history": await self._bounds(name)})
-        listed = ", ".join(card["name"] for card in cards) or "none is configured"
-        raise StatusError(404, f"no experiment has this name: {listed}")
+        cards = {card.name: card for card in self._described.status.scorecards}
+        if name not in cards:
+            listed = ", ".join(cards) or "none is configured"
+            raise StatusError(404, f"no experiment has this name: {listed}")
+        (found,) = (each for each in self._definition.experiments if each.name == name)
+        metric = _choice(request, "metric", found.named_metrics)
+        drawn = functools.partial(self._bounds, found.key, metric)
+        bounds = await self._of_this_minute(("experiment", name, metric), drawn)
+        return document({**document_of(cards[name]), **bounds.value})
 
     async def checks(self, request: web.Request) -> Document:
         """Return how the checks of the newest checked snapshot ended."""
@@ -219,27 +222,38 @@ class Api:
             await asyncio.sleep(LOOK_SECONDS)
             version = await self._topic.version(window)
 
-    async def _bounds(self, experiment: str) -> list[dict[str, Any]]:
+    async def _bounds(self, key: str, metric: str | None, _minute: int) -> Document:
         """Return the bounds of an experiment over time, older ones from the coarser history."""
-        (key,) = (each.key for each in self._definition.experiments if each.name == experiment)
         points: list[bytes] = []
         for period in experiment_history.RINGS:
             last = round(time.time() * 1000) // period
             name = experiment_history.name_of(key, period)
             points += await self._store.history(name, 0, last)
-        return await asyncio.to_thread(experiment_history.over_time, points)
 
-    def _chart(
-        self, points: Sequence[bytes], section: str, figure: str, wanted: Mapping[str, str]
+        def made() -> Document:
+            return document({"history": experiment_history.over_time(points, metric)})
+
+        return await asyncio.to_thread(self._charged, made)
+
+    async def _of_this_minute(
+        self, chosen: tuple[Any, ...], drawn: Callable[[int], Awaitable[Document]]
     ) -> Document:
-        """Return the document of a chart. Raises `InputError` for a figure that no point has."""
+        """Return a chart, which is drawn once a minute for all who ask."""
+        minute = int(time.time() // 60)
+        key = (minute, *chosen)
+        async with self._charting:
+            if key not in self._charts:
+                self._refuse_beyond_share()
+                found = await drawn(minute)
+                kept = [one for one in self._charts.items() if one[0][0] == minute]
+                self._charts = dict(kept[1 - KEPT_CHARTS :]) | {key: found}
+            return self._charts[key]
+
+    def _charged(self, make: Callable[[], Document]) -> Document:
+        """Make a chart, and charge its time to the share of all charts."""
         began = time.thread_time()
         try:
-            found = [point for point in map(history.unpack, points) if point is not None]
-            figures = sorted({name for point in found for name in point.sections[section].figures})
-            if figures and figure not in figures:
-                raise InputError(f"figure: write one of {', '.join(figures)}")
-            return document(history.chart(found, section, figure, wanted))
+            return make()
         finally:
             paid_at = max(time.monotonic(), self._charts_paid_at)
             self._charts_paid_at = paid_at + (time.thread_time() - began) / CHART_SHARE
@@ -251,12 +265,19 @@ class Api:
             wait = math.ceil(debt - CHART_DEBT_SECONDS)
             raise StatusError(503, f"too many different charts: ask again in {wait} s")
 
-    def _cards(self) -> list[dict[str, Any]]:
-        """Return the scorecards, which every worker makes of all partitions."""
-        return [document_of(card) for card in self._described.status.scorecards]
-
     def _window(self, request: web.Request) -> str | None:
         return _choice(request, "window", [window.name for window in self._definition.windows])
+
+
+def _chart(
+    points: Sequence[bytes], section: str, figure: str, wanted: Mapping[str, str]
+) -> Document:
+    """Return the document of a chart. Raises `InputError` for a figure that no point has."""
+    found = [point for point in map(history.unpack, points) if point is not None]
+    figures = sorted({name for point in found for name in point.sections[section].figures})
+    if figures and figure not in figures:
+        raise InputError(f"figure: write one of {', '.join(figures)}")
+    return document(history.chart(found, section, figure, wanted))
 
 
 def _known(request: web.Request, names: Sequence[str]) -> None:

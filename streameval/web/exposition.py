@@ -175,6 +175,11 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
         "1 while the partition waits before a batch that cannot be read; /readyz names it",
         lambda p: bool(p.unreadable),
     ),
+    (
+        "batch_unreadable_offset",
+        "First offset of the batch that cannot be read; absent while there is none",
+        lambda p: p.unreadable_offset,
+    ),
     ("restoring", "1 while state is read again after an assignment", lambda p: p.restoring),
 )
 
@@ -421,23 +426,24 @@ def figure_families(status: ServiceStatus) -> Iterator[Metric]:
 def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
     """Build the gauges that tell how far to trust nowcasts."""
     dimensions = status.definition.dimensions
-    for column, text, rows in (
+    for column, text, labels, rows in (
         (
             "observed",
             "Share of the positives expected of the live impressions that has come",
+            ("feedback",),
             figures.nowcast,
         ),
         (
             "error",
-            "Nowcast less matured, divided by matured: the last of positives_per_impression",
+            "Nowcast less matured, divided by matured: the last of each metric",
+            ("metric", "feedback", "k"),
             status.nowcast_errors,
         ),
     ):
-        name = f"nowcast_{column}_ratio"
-        family = _gauge(name, text, ["window", *dimensions, "feedback"])
+        names = ["window", *dimensions, *labels]
+        family = _gauge(f"nowcast_{column}_ratio", text, names)
         for row in rows:
-            labels = [row["window"], *_segment(row, dimensions), row["feedback"]]
-            family.add_metric(_clean(labels), row[f"{column}_ratio"])
+            family.add_metric(_clean([str(row[name]) for name in names]), row[f"{column}_ratio"])
         yield family
 
 
@@ -575,6 +581,27 @@ _COMPARISON: Final = (
 )
 
 
+_ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
+    (
+        "difference",
+        "The difference adjusted by the users' past (CUPED), as of a snapshot",
+        lambda row: row["difference"],
+    ),
+    ("low", "Lower bound of the adjusted difference, at all looks", lambda row: row["low"]),
+    ("high", "Upper bound of the adjusted difference, at all looks", lambda row: row["high"]),
+    (
+        "users_saved",
+        "Share of the users that the adjustment saves",
+        lambda row: row["users_saved"],
+    ),
+    (
+        "timestamp_seconds",
+        "Time of the snapshot that the adjusted difference is of",
+        lambda row: _milliseconds(row["time"]),
+    ),
+)
+
+
 def _experiments(cards: Sequence[Scorecard]) -> Iterator[Metric]:
     """Build the families of experiments; the leader judges those of the whole topic."""
     compared = [(card.name, row) for card in cards for row in card.rows]
@@ -604,7 +631,19 @@ def _experiments(cards: Sequence[Scorecard]) -> Iterator[Metric]:
             labels = [name, row["arm"], row["metric"], row["role"]]
             judged.add_metric(_clean(labels), _VERDICTS[row["verdict"]])
     yield judged
+    yield from _adjusted(cards)
     yield from _splits(cards)
+
+
+def _adjusted(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    adjusted = [(card.name, row) for card in cards for row in card.rows if "adjusted" in row]
+    for column, text, number in _ADJUSTED:
+        family = _gauge(f"experiment_adjusted_{column}", text, _COMPARED)
+        for name, row in adjusted:
+            present = number(row["adjusted"])
+            if present is not None:
+                family.add_metric(_clean([name, row["arm"], row["metric"]]), present)
+        yield family
 
 
 def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:

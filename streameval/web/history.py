@@ -3,9 +3,6 @@
 A point holds the figures of one window and basis: their values with the bounds of a 95 % interval,
 as floats of 32 bits. It has at most `MAX_POINT_BYTES`; segments with the fewest impressions are
 left out, and the point says how many.
-
-Means in [0, 1] have Wilson's interval on the effective trials, others Student's
-(docs/uncertainty.md).
 """
 
 from __future__ import annotations
@@ -19,20 +16,14 @@ import cramjam
 import msgspec
 import numpy as np
 
-from streameval.base.limits import CLUSTERS, MAX_POINT_BYTES
+from streameval.base.limits import MAX_POINT_BYTES
 from streameval.core.figures import Row
 from streameval.core.merged_segments import Segment
-from streameval.core.metrics import LIST_MEANS, RATES, VALUE_MEANS
-from streameval.stats.intervals import Arm, interval, share_interval
+from streameval.web.intervals import SECTIONS, STDERR, bounds, means_of
 
 BASES: Final = ("live", "matured", "nowcast")
-SECTIONS: Final = ("rates", "ranking", "values", "lists")
 # Labels of rows beside the dimensions.
 _LABELS: Final = ("feedback", "k")
-# Figures that may exceed 1: money, time, ranks.
-_UNBOUNDED: Final = ("value", "mean_rank", "latency")
-# The counts that figures divide by; ranking metrics divide by slates.
-_WEIGHTS: Final = {each.name: each.weight for each in (*RATES, *VALUE_MEANS, *LIST_MEANS)}
 _LEVEL: Final = 3
 _NUMBERS: Final = ("value", "low", "high")
 
@@ -119,23 +110,6 @@ def chart(
     return {"times": times, "series": found, "segments_left_out": left_out}
 
 
-def bounds(row: Row, figure: str, users: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean from its row; `users` are those of its segment.
-
-    Standard errors come from clusters of users; about so many of the clusters have one.
-    """
-    value, stderr = row[figure], row.get(f"{figure}_stderr")
-    if value is None or stderr is None or users < 2:
-        return None
-    clusters = max(2, round(CLUSTERS * (1 - (1 - 1 / CLUSTERS) ** users)))
-    arm = Arm(value, stderr, math.nan, users, users if figure == "positive_rate" else clusters)
-    if figure.startswith(_UNBOUNDED):
-        found = interval(arm)
-    else:
-        found = share_interval(arm, row[_WEIGHTS.get(figure, "slates")])
-    return found.low, found.high
-
-
 def _section(
     rows: Sequence[Row], dimensions: Sequence[str], users: Mapping[Segment, int]
 ) -> PackedSection:
@@ -144,8 +118,8 @@ def _section(
     labels = (*dimensions, *_LABELS)
     other = {*labels, "window", "basis"}
     names = [name for name in (rows[0] if rows else ()) if name not in other]
-    figures = [name for name in names if not name.endswith("_stderr")]
-    bounded = [name for name in figures if f"{name}_stderr" in names]
+    figures = [name for name in names if not name.endswith(STDERR)]
+    bounded = means_of(rows[0]) if rows else []
     found = [
         [bounds(row, name, users[_segment(row, dimensions)]) for name in bounded] for row in rows
     ]

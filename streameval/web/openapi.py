@@ -11,7 +11,7 @@ from typing import Any, Final
 from streameval import __version__
 from streameval.core.definition import Definition
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
-from streameval.web import history
+from streameval.web import history, intervals
 
 PREFIX: Final = "/api/v1"
 MAX_HOURS: Final = 24
@@ -24,6 +24,7 @@ CHARTED: Final = ("section", "figure", "window", "basis", "hours")
 """The parameters of a chart beside the labels of its rows."""
 
 _INTEGER: Final[Schema] = {"type": "integer"}
+_END: Final = "The end of its 95 % interval, for one look."
 _NUMBER: Final[Schema] = {"type": ["number", "null"]}
 _TEXT: Final[Schema] = {"type": "string"}
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
@@ -65,7 +66,7 @@ def _paths(definition: Definition) -> dict[str, Any]:
         for name in filters(definition)
     ]
     charted = [
-        _parameter("section", "Default: rates.", _one_of(history.SECTIONS)),
+        _parameter("section", "Default: rates.", _one_of(intervals.SECTIONS)),
         _parameter("figure", "Default: positives_per_impression.", _TEXT),
         _parameter("window", "Default: the first.", window["schema"]),
         _parameter("basis", "Default: live.", basis["schema"]),
@@ -82,6 +83,7 @@ def _paths(definition: Definition) -> dict[str, Any]:
         ),
     ]
     name = {**_parameter("name", "Its name.", _TEXT), "in": "path", "required": True}
+    metric = _parameter("metric", "The bounds of this named metric only. Default: all.", _TEXT)
     user = {**_parameter("id", "The user_id of the events.", _TEXT), "in": "path", "required": True}
     stream = _get("stream", "Wait for new figures.", "", [window])
     stream["responses"]["200"] = {
@@ -95,7 +97,7 @@ def _paths(definition: Definition) -> dict[str, Any]:
         "/history": _get("history", "One figure over time.", "Chart", charted),
         "/experiments": _get("experiments", "All scorecards.", "Experiments", ()),
         "/experiments/{name}": _get(
-            "experiment", "One scorecard, and its bounds over time.", "Experiment", [name]
+            "experiment", "One scorecard, and its bounds over time.", "Experiment", [name, metric]
         ),
         "/checks": _get("checks", "How the last checks ended.", "Checks", ()),
         "/health": _get("health", "The workers and their partitions.", "Health", ()),
@@ -229,15 +231,27 @@ def _figures(definition: Definition) -> Schema:
 
 
 def _rows(labels: Mapping[str, Schema], metrics: Sequence[Any]) -> Schema:
-    """Describe rows: their labels, the means of some metrics with errors, and counts."""
+    """Describe rows: their labels, the means of some metrics with intervals, and counts."""
     figures: dict[str, Schema] = {}
     for metric in metrics:
         figures[metric.name] = {**_NUMBER, "description": metric.formula}
         figures[f"{metric.name}_stderr"] = {**_NUMBER, "description": "Its standard error."}
+        for end in ("low", "high"):
+            figures[f"{metric.name}_{end}"] = {**_NUMBER, "description": _END}
     return _list(_object(_NUMBER, **labels, **figures))
 
 
 def _experiments() -> dict[str, Schema]:
+    figures = {
+        "value": _NUMBER,
+        "control_value": _NUMBER,
+        "difference": _NUMBER,
+        "relative_difference": _NUMBER,
+        "low": _NUMBER,
+        "high": _NUMBER,
+        "verdict": _one_of(("better", "worse", "no difference shown", "not yet")),
+        "users_needed": _MAYBE_INTEGER,
+    }
     row = _object(
         name=_TEXT,
         metric=_TEXT,
@@ -245,14 +259,18 @@ def _experiments() -> dict[str, Schema]:
         arm=_TEXT,
         control=_TEXT,
         users=_INTEGER,
-        value=_NUMBER,
-        control_value=_NUMBER,
-        difference=_NUMBER,
-        relative_difference=_NUMBER,
-        low=_NUMBER,
-        high=_NUMBER,
-        verdict=_one_of(("better", "worse", "no difference shown", "not yet")),
-        users_needed=_MAYBE_INTEGER,
+        **figures,
+    )
+    # Only the named figures of an experiment whose users have a past have it.
+    row["properties"]["adjusted"] = _object(
+        time=_INTEGER,
+        users_with_past=_INTEGER,
+        users_of=_INTEGER,
+        **figures,
+        once_low=_NUMBER,
+        once_high=_NUMBER,
+        theta={"type": "number"},
+        users_saved={"type": "number"},
     )
     split = _object(
         experiment=_TEXT,

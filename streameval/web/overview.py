@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
-from statistics import NormalDist
 from typing import Any, Final
 
+from streameval.base.instants import utc
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.experiments.metrics import metrics_of
@@ -23,12 +22,16 @@ from streameval.core.merged_segments import Segment, by_generality
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.experiments.words import (
     Scorecard,
+    adjusted_sentences,
+    decimals_of,
     in_units,
     metric_name,
     remarks,
     sentences,
     warnings,
 )
+from streameval.stats.intervals import ENOUGH_USERS
+from streameval.web.intervals import SECTIONS, with_intervals
 from streameval.web.static_files import CHARTS, STATIC
 from streameval.web.status import ServiceStatus
 
@@ -38,9 +41,6 @@ REFRESH_SECONDS: Final = 5
 MAX_SEGMENTS: Final = 12
 # Partitions named in the line that says which of them the page shows.
 MAX_PARTITIONS_NAMED: Final = 20
-
-# Standard errors that a 95 % interval reaches to each side.
-REACH: Final = NormalDist().inv_cdf(0.975)
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -152,7 +152,7 @@ def _settings(definition: Definition) -> str:
             "total": ALL,
             "figures": choices(definition),
             "refresh_seconds": REFRESH_SECONDS,
-            "reach": REACH,
+            "enough_users": ENOUGH_USERS,
             "max_segments": MAX_SEGMENTS,
         }
     )
@@ -165,7 +165,7 @@ def _head(status: ServiceStatus, now: float) -> str:
         "<header><h1>streameval</h1>"
         f"<p id=state class={kind} role=status>{word}</p>"
         f"<p id=freshness class=dim>topic <b>{escape(status.topic)}</b>, group "
-        f"<b>{escape(status.group)}</b>, at {_moment(now * 1000)}</p></header>"
+        f"<b>{escape(status.group)}</b>, at {utc(now * 1000)} UTC</p></header>"
     )
 
 
@@ -193,10 +193,11 @@ def _experiments(cards: Sequence[Scorecard]) -> str:
 
 
 def _card(card: Scorecard) -> str:
-    said = sentences(card) or ["No arm has a final slate yet."]
+    said = sentences(card) if card.rows else ["No arm has a final slate yet."]
     return (
         f"<article><h3>{escape(card.name)}</h3>"
         + "".join(f"<p class=said>{escape(sentence)}</p>" for sentence in said)
+        + "".join(f"<p class=dim>{escape(sentence)}</p>" for sentence in adjusted_sentences(card))
         + "".join(f"<p class=warning>{escape(text)}</p>" for text in warnings(card) + remarks(card))
         + "</article>"
     )
@@ -222,16 +223,28 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     """Write a row for each key figure and a column for each segment."""
     dimensions = definition.dimensions
     rows: dict[tuple[str, Any], dict[Segment, Row]] = {}
-    for section in ("rates", "ranking", "values", "lists"):
-        for row in found.sections[section]:
-            if row["window"] == window and row["basis"] == basis:
-                key = row.get("feedback", row.get("k"))
-                segment = tuple(row[dimension] for dimension in dimensions)
-                rows.setdefault((section, key), {})[segment] = row
+    chosen = {
+        section: [
+            r for r in found.sections[section] if (r["window"], r["basis"]) == (window, basis)
+        ]
+        for section in SECTIONS
+    }
+    for section, each in with_intervals(chosen, dimensions).items():
+        for row in each:
+            key = row.get("feedback", row.get("k"))
+            segment = tuple(row[dimension] for dimension in dimensions)
+            rows.setdefault((section, key), {})[segment] = row
     found_in = {segment for by_segment in rows.values() for segment in by_segment}
     segments = sorted(found_in, key=by_generality)
     listed = segments[:MAX_SEGMENTS]
     titles = [_title(segment, dimensions) for segment in listed]
+    users = {tuple(row[name] for name in dimensions): row["users"] for row in chosen["rates"]}
+    few = [
+        title
+        for title, segment in zip(titles, listed, strict=True)
+        if users.get(segment, 0) < ENOUGH_USERS
+    ]
+    warned = f"<p class=dim>{escape(_few_users(few))}</p>" if few else ""
     heads = "".join(f"<th scope=col>{escape(title)}</th>" for title in titles)
     body = "".join(
         f"<tr><th scope=row>{escape(choice['label'])}</th>"
@@ -244,7 +257,7 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     more = f"<p class=dim>{rest} more segments are on <a href=/metrics>/metrics</a>.</p>"
     by = ", ".join(dimensions) or "all traffic"
     return (
-        "<p class=dim>&plusmn; reaches to both ends of a 95 % interval.</p>"
+        f"<p class=dim>A 95 % interval stands in brackets.</p>{warned}"
         "<div class=table role=region tabindex=0 aria-label='Table: key figures'><table>"
         f"<caption>{escape(f'{window}, {basis}, by {by}')}</caption>"
         f"<thead><tr><th scope=col>figure</th>{heads}</tr></thead><tbody>{body}</tbody></table>"
@@ -260,22 +273,28 @@ def _title(segment: Segment, dimensions: Sequence[str]) -> str:
     )
 
 
+def _few_users(titles: Sequence[str]) -> str:
+    return (
+        f"Fewer than {ENOUGH_USERS} users: {', '.join(titles)}. Their intervals may hold less often"
+        " than 95 times in 100, where a few users make most of the traffic."
+    )
+
+
 def _mean(row: Row | None, choice: Mapping[str, Any]) -> str:
     """Write a figure with its 95 % interval, in per cent where it is a share."""
     value = None if row is None else row[choice["figure"]]
     if row is None or value is None:
         return "&ndash;"
-    error = row[f"{choice['figure']}_stderr"]
     scale, decimals, unit = (100, 2, " %") if choice["unit"] == "%" else (1, 4, "")
-    half = "" if error is None else f" <small>&plusmn; {REACH * error * scale:.{decimals}f}</small>"
-    return f"{value * scale:.{decimals}f}{half}{unit}"
+    low, high = (row[f"{choice['figure']}_{end}"] for end in ("low", "high"))
+    if low is None:
+        return f"{value * scale:.{decimals}f}{unit}"
+    decimals = max(decimals, decimals_of((high - low) * scale))
+    first, last = (f"{end * scale:.{decimals}f}" for end in (low, high))
+    return f"{value * scale:.{decimals}f}{unit} <small>({first} to {last})</small>"
 
 
 def _footer(status: ServiceStatus) -> str:
     links = ("/metrics", "/readyz", "/healthz")
     listed = " · ".join(f"<a href={link}>{link}</a>" for link in links)
     return f"<footer class=dim>streameval {escape(status.version)} · {listed}</footer>"
-
-
-def _moment(milliseconds: float) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

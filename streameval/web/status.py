@@ -13,6 +13,7 @@ There are two sorts of counts:
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # importing figures starts numpy's threads, see `shutdown`
     from streameval.experiments.words import Scorecard
 
 Key = TypeVar("Key", bound=Hashable)
+# How the name of an unreadable batch begins: `offsets 2 to 4` or `offset 2`.
+_OFFSET: Final = re.compile(r"offsets? (\d+)")
 
 EVENTS: Final = ("impression", "slate", "feedback")
 UNATTRIBUTED: Final = ("no_impression", "expired")
@@ -178,6 +181,12 @@ class PartitionStatus:
     counters: Mapping[str, Any] = field(default_factory=dict)
     restoring: bool = False
     unreadable: str = ""
+
+    @property
+    def unreadable_offset(self) -> int | None:
+        """The first offset of the unreadable batch; None while there is none."""
+        found = _OFFSET.match(self.unreadable)
+        return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from streameval.core.merged_segments import Segment, beyond_bound
 from streameval.core.shared_sums import SharedSums, busiest, unpack
 from streameval.core.sums import Sums, merge
 from streameval.web import history
+from streameval.web.intervals import SECTIONS, with_intervals
 
 # Of a worker's time, all windows and bases together. With the shares of owners, charts and the
 # leader's history it is 2 %.
@@ -212,7 +213,7 @@ class WholeTopic:
             "segments_in_other": max((part.left_out for part in every), default=0),
             "watermark": _latest(part.watermark for part in every),
             "events": _added([part.events for part in newest]),
-            **self._sections(shared, basis),
+            **with_intervals(self._sections(shared, basis), self._definition.dimensions),
         }
         return document(written), time.thread_time() - began
 
@@ -229,7 +230,7 @@ class WholeTopic:
                     name: [
                         r for r in sections[name] if (r["window"], r["basis"]) == (window, basis)
                     ]
-                    for name in history.SECTIONS
+                    for name in SECTIONS
                 }
                 point = history.pack(now, rows, self._definition.dimensions)
                 points[history.name_of(window, basis)] = point

@@ -11,7 +11,7 @@ const KINDS = { better: "good", worse: "bad" };
 /** Everything about one experiment but its chart. */
 export function card(found, settings) {
   const named = found.experiments.filter((row) => NAMED.has(row.role));
-  const said = found.sentences.length ? found.sentences : ["No arm has a final slate yet."];
+  const said = found.experiments.length ? found.sentences : ["No arm has a final slate yet."];
   const parts = [
     el("h3", {}, found.name),
     ...said.map((sentence) => el("p", { class: "said" }, sentence)),

@@ -1,14 +1,14 @@
 // Figures of segments side by side, and every figure as a table.
 
 import { el, frame, svg, table } from "./dom.js";
-import { mean, number, plain, words } from "./format.js";
+import { number, plain, withEnds, words } from "./format.js";
 
 const SECTIONS = { rates: "Rates", ranking: "Ranking", values: "Values", lists: "Lists" };
 
 // More marks in a row are no picture any more.
 const MOST_COMPARED = 4;
 
-const isError = (field) => field.endsWith("_stderr");
+const isError = (field) => /_(stderr|low|high)$/.test(field);
 
 /** A line from `low` to `high` with a mark at the value, on a scale that several may share. */
 export function whisker(marks, [from, to], zero = null) {
@@ -42,14 +42,16 @@ export function keyFigures(data, settings, choice) {
   const shown = titles.slice(0, settings.max_segments);
   const body = rows
     .filter(([figure, found]) => [...found.values()].some((row) => row[figure.figure] !== null))
-    .map(([figure, found]) => keyRow(figure, shown.map((title) => found.get(title)), settings));
+    .map(([figure, found]) => keyRow(figure, shown.map((title) => found.get(title))));
   const heads = ["figure", ...shown.map(keyed), el("span", { class: "compared" }, "compared")];
   const counted = shown.map((title) => plain(every.get(title).slates));
+  const exposed = segments(data.rates ?? [], choice);
+  const few = shown.filter((title) => (exposed.get(title)?.users ?? 0) < settings.enough_users);
   if (shown.length > MOST_COMPARED) for (const row of [heads, ...body]) row.pop();
   const holder = frame("Key figures");
   const caption = `${choice.get("window")}, ${choice.get("basis")}`;
   holder.append(table(caption, heads, [...body, ["slates", ...counted, ...(shown.length > MOST_COMPARED ? [] : [""])]]));
-  return { holder, hidden: titles.length - shown.length, any: body.length > 0 };
+  return { holder, hidden: titles.length - shown.length, any: body.length > 0, few };
 }
 
 export function rowsOf(data, figure) {
@@ -60,23 +62,22 @@ function keyed(title, index) {
   return el("span", {}, el("span", { class: `key s${index % 6}`, "aria-hidden": "true" }), title);
 }
 
-function keyRow(figure, rows, settings) {
-  const marks = rows.map((row, index) => {
-    const value = row?.[figure.figure] ?? null;
-    const error = row?.[`${figure.figure}_stderr`] ?? null;
-    const half = value === null || error === null ? null : settings.reach * error;
-    return {
-      value,
-      half,
-      low: half === null ? null : value - half,
-      high: half === null ? null : value + half,
-      kind: `s${index % 6}`,
-    };
-  });
+function keyRow(figure, rows) {
+  const marks = rows.map((row, index) => ({
+    value: row?.[figure.figure] ?? null,
+    low: row?.[`${figure.figure}_low`] ?? null,
+    high: row?.[`${figure.figure}_high`] ?? null,
+    kind: `s${index % 6}`,
+  }));
   const ends = marks.flatMap(({ low, value, high }) => [low, value, high]).filter((end) => end !== null);
   const scale = ends.length ? [Math.min(...ends), Math.max(...ends)] : [0, 1];
-  const cells = marks.map(({ value, half }) => mean(value, half, figure.unit));
+  const cells = marks.map(({ value, low, high }) => cell(value, low, high, figure.unit));
   return [figure.label, ...cells, el("div", { class: "compared" }, whisker(marks, scale))];
+}
+
+function cell(...interval) {
+  const [value, ends] = withEnds(...interval);
+  return ends ? [`${value} `, el("small", {}, ends)] : value;
 }
 
 /** A table for each of some sections: a row for each segment and kind or cutoff. */
@@ -96,11 +97,9 @@ function sectionTable(name, rows, settings, choice) {
   fields.sort((one, other) => hasError(other) - hasError(one));
   const body = rows.map((row) => [
     nameOf(row, choice),
-    ...fields.map((field) => {
-      if (!hasError(field)) return plain(row[field]);
-      const error = row[`${field}_stderr`];
-      return mean(row[field], error === null ? null : settings.reach * error, units.get(field));
-    }),
+    ...fields.map((field) =>
+      hasError(field) ? cell(row[field], row[`${field}_low`], row[`${field}_high`], units.get(field)) : plain(row[field]),
+    ),
   ]);
   const holder = frame(title);
   const caption = `${title}: ${choice.get("window")}, ${choice.get("basis")}`;

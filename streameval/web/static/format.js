@@ -21,22 +21,17 @@ export function scaled(unit) {
   return { "%": [100, " %"], points: [100, " points"] }[unit] ?? [1, ""];
 }
 
-/** A figure with half of its 95 % interval. */
-export function mean(value, half, unit) {
-  if (value === null || value === undefined) return NOTHING;
-  const [scale, sign] = scaled(unit);
-  if (half === null || half === undefined) return `${Number((value * scale).toPrecision(4))}${sign}`;
-  const digits = decimals(half * scale);
-  return `${(value * scale).toFixed(digits)} ± ${(half * scale).toFixed(digits)}${sign}`;
-}
-
-/** A figure with the two ends of an interval around it. */
-export function between(value, low, high, unit) {
-  if (value === null || low === null || high === null) return number(value, unit);
+/** A figure, and the two ends of an interval around it in brackets; "" where it has none. */
+export function withEnds(value, low, high, unit) {
+  if (value === null || low === null || high === null) return [number(value, unit), ""];
   const [scale, sign] = scaled(unit);
   const digits = decimals(((high - low) / 2) * scale);
   const [written, ...ends] = [value, low, high].map((one) => (one * scale).toFixed(digits));
-  return `${written} (${ends.join(" to ")})${sign}`;
+  return [`${written}${sign}`, `(${ends.join(" to ")})`];
+}
+
+export function between(...interval) {
+  return withEnds(...interval).join(" ").trimEnd();
 }
 
 export function number(value, unit) {

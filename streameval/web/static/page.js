@@ -84,7 +84,7 @@ const draw = {
       return;
     }
     choice.offer([...(data.ranking ?? []), ...(data.lists ?? [])]);
-    const { holder, hidden, any } = keyFigures(data, settings, choice);
+    const { holder, hidden, any, few } = keyFigures(data, settings, choice);
     const basis = choice.get("basis");
     const told = {
       matured: "Matured figures can no longer change: compare by them.",
@@ -93,7 +93,7 @@ const draw = {
     };
     const rest = hidden ? ` ${hidden} more are not shown: choose values of the dimensions.` : "";
     parts.note.textContent = any
-      ? `± is a 95 % interval: the truth lies within it 95 times in 100, at one look. ${told[basis]}${rest}`
+      ? `A 95 % interval stands in brackets: the truth lies within it 95 times in 100, at one look. ${told[basis]}${rest}${fewUsers(few)}`
       : `No ${basis} figures in this window yet.`;
     renew(parts.shown, any ? [holder] : []);
     parts.more.all.update(() => allFigures(data, ["rates", "ranking"], settings, choice));
@@ -125,6 +125,12 @@ const draw = {
     parts.chart.show(label, selected.unit, data.times, named);
   },
 };
+
+/** Say which segments have fewer users than their intervals need. */
+function fewUsers(titles) {
+  if (!titles.length) return "";
+  return ` Fewer than ${settings.enough_users} users: ${titles.join(", ")}. Their intervals may hold less often than 95 times in 100, where a few users make most of the traffic.`;
+}
 
 const ofFigure = (labels, figure) =>
   !figure.by || !(figure.by in labels) || String(labels[figure.by]) === String(figure.key);
@@ -172,8 +178,8 @@ async function boundsOverTime(found) {
   const held = parts.cards.get(found.name);
   const primary = found.experiments.find((row) => row.role === "primary");
   if (!held || !primary) return;
-  const { history } = await read(`${API}/experiments/${encodeURIComponent(found.name)}`);
-  const arms = history.filter((one) => one.metric === primary.metric);
+  const asked = new URLSearchParams({ metric: primary.metric });
+  const { history: arms } = await read(`${API}/experiments/${encodeURIComponent(found.name)}?${asked}`);
   const times = [...new Set(arms.flatMap((one) => one.times))].sort((one, other) => one - other);
   const series = arms.map((one) => ({
     name: `${one.arm} against ${primary.control}`,
