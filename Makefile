@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards watched planted clean
+.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -127,6 +127,9 @@ planted-bugs: $(BIN)/.dev ## plant bugs one at a time, and write which test find
 
 demo: $(BIN)/.demo ## the whole service on an embedded broker and store (ARGS="--seconds 60")
 	$(BIN)/streameval demo $(ARGS)
+
+screenshots: $(BIN)/.dev ## the pictures of the docs, taken anew in 12 minutes (ARGS="report notebook")
+	$(BIN)/python tests/screenshots.py $(ARGS)
 
 bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka and Redis
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -32,6 +32,7 @@ EVENTS: Final = 50_000
 SLATES: Final = 20_000
 CHAINED: Final = 10_000
 LONG: Final = 50
+AWAITED: Final = 1_000
 ITEMS: Final = [f"item-{number}" for number in range(1_000)]
 # What heartbeats and probes may wait for; a group forgets a member after 10 s.
 MOST_SECONDS: Final = 1.0
@@ -88,12 +89,20 @@ def long_slates() -> Iterator[dict[str, Any]]:
             yield event("feedback", LONG, item_id=item, request_id=f"r{number}", feedback="click")
 
 
+def one_click_then_long_slates() -> Iterator[dict[str, Any]]:
+    """A click that names no request, then the longest lists: one of their items is clicked."""
+    yield event("feedback", AWAITED, item_id=ITEMS[0], feedback="click")
+    for number in range(AWAITED):
+        yield event("slate", number, request_id=f"r{number}", items=ITEMS)
+
+
 ATTACKS: Final = (
     clicks_without_request,
     slates_of_the_same_items,
     one_request_for_everything,
     chained_slates,
     long_slates,
+    one_click_then_long_slates,
 )
 
 

@@ -34,12 +34,13 @@ import servers
 import service
 from workload import Shape, records
 
+from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.metrics import metrics_of
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 
 SLICE, COMMIT, CHECKPOINT = 250, 10_000, 60_000
 

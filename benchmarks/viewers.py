@@ -24,6 +24,7 @@ from collections import Counter
 from html import unescape
 from pathlib import Path
 from statistics import mean, median
+from urllib.parse import quote
 
 import aiohttp
 
@@ -44,7 +45,10 @@ def cpu_seconds(pid):
 
 
 class Viewer:
-    """Asks as `static/page.js` does: what is due, with the entity tag of the last answer."""
+    """Asks as `static/page.js` does: what is due, with the entity tag of the last answer.
+
+    When experiments have changed, it asks for the bounds of each over time.
+    """
 
     def __init__(self, session, address, settings):
         self._session, self._address = session, address
@@ -76,12 +80,28 @@ class Viewer:
     async def _poll(self, asked):
         path, seconds = asked
         while True:
-            known = {"If-None-Match": self._tags[path]} if path in self._tags else {}
-            async with self._session.get(f"{self._address}api/v1/{path}", headers=known) as answer:
-                await answer.read()
-                self.answers[answer.status] += 1
-                self._tags[path] = answer.headers.get("ETag", "")
+            found = await self._ask(path)
+            if found and path == "experiments":
+                await asyncio.gather(*map(self._ask, bounds_of(found["experiments"])))
             await asyncio.sleep(seconds)
+
+    async def _ask(self, path):
+        """The document of a path; None where it is the one before, or an error."""
+        known = {"If-None-Match": self._tags[path]} if path in self._tags else {}
+        async with self._session.get(f"{self._address}api/v1/{path}", headers=known) as answer:
+            body = await answer.read()
+            self.answers[answer.status] += 1
+            self._tags[path] = answer.headers.get("ETag", "")
+            return json.loads(body) if answer.status == 200 else None
+
+
+def bounds_of(cards):
+    """The paths that have the bounds of experiments over time, of the primary metric of each."""
+    for card in cards:
+        for row in card["experiments"]:
+            if row["role"] == "primary":
+                yield f"experiments/{quote(card['name'], safe='')}?metric={quote(row['metric'])}"
+                break
 
 
 async def turn(pid, address, settings, viewers):

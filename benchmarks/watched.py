@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 
 from streameval.base.limits import CLUSTERS
+from streameval.base.steps import drained
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import UserArms
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.core.replay import replay
 from streameval.core.windows.cells import cluster_of
 from streameval.experiments.scorecard import scorecard, sections

@@ -21,6 +21,9 @@ FLAGS = (
     *("--disable-extensions", "--hide-scrollbars", "--remote-debugging-port=0"),
 )
 PATIENCE = 60.0
+# The number of each key, and what it writes.
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "ArrowLeft": (37, ""), "ArrowRight": (39, "")}
+MOST_TABS = 60
 
 
 class Page:
@@ -85,9 +88,24 @@ class Page:
         return await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
 
     async def press(self, key):
-        """Press a key."""
-        for kind in ("rawKeyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        """Press one of `KEYS`."""
+        code, text = KEYS[key]
+        pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
+
+    async def tab_to(self, selector):
+        """Press Tab until the focus is on an element."""
+        found = f"document.activeElement.matches({json.dumps(selector)})"
+        for _ in range(MOST_TABS):
+            await self.press("Tab")
+            if await self.evaluate(found):
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    async def write(self, text):
+        """Write into the element that has the focus."""
+        await self.call("Input.insertText", text=text)
 
     async def picture(self, path, height=None):
         """Write a picture of the page, or of its first `height` pixels."""

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet
 from default_events import SlateEvent
 
+from streameval.base.steps import drained
 from streameval.checks import run, specification
 from streameval.checks.evidence import Log, gather
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.core.fingerprint import described, fingerprint
 from streameval.core.outcome import Span
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.files import snapshots
 from streameval.files.outcome_files import OutcomeFolder
 from streameval.store.user_scan import UserRow

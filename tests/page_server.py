@@ -4,7 +4,9 @@ Figures and scorecards are those of `replay` on made-up traffic of two variants,
 service writes them. The history, the state of the group and the checks are made up.
 """
 
+import asyncio
 import contextlib
+import functools
 import json
 import random
 import time
@@ -17,6 +19,7 @@ from streameval.core.figures import Figures
 from streameval.core.replay import replay
 from streameval.experiments.scorecard import sections
 from streameval.experiments.words import document_of, scorecards
+from streameval.web.intervals import with_intervals
 from streameval.web.pages import Pages
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 
@@ -39,8 +42,8 @@ SETTINGS = {
 }
 
 
-def traffic(control, treatment, users=1_500):
-    """Events of users in two arms; the treatment gets more clicks."""
+def traffic(control, treatment, users, clicks):
+    """Events of users in two arms; the treatment gets more clicks, `clicks` times as many."""
     chance = random.Random(7)
     events = []
     for user in range(users):
@@ -56,7 +59,7 @@ def traffic(control, treatment, users=1_500):
             events.append(
                 {"type": "slate", "ts": at, **about, "variant": arm, "items": [], **shown, **facts}
             )
-            if shown and chance.random() < 0.35 + 0.1 * better:
+            if shown and chance.random() < (0.35 + 0.1 * better) * clicks:
                 item = items[min(9, int(chance.expovariate(0.4)))]
                 liked = {"type": "feedback", "ts": at + chance.randrange(600_000), **about}
                 liked |= {"item_id": item}
@@ -66,14 +69,20 @@ def traffic(control, treatment, users=1_500):
 
 
 class Documents:
-    """Everything that the page fetches, by path; a test may change it before a page is opened."""
+    """Everything that the page fetches, by path; a test may change it before a page is opened.
 
-    def __init__(self, folder, control="A", treatment="B", **settings):
+    A stream of changes ends after its first one, unless `changes` is a number: it stays open then,
+    and tells when the number has changed.
+    """
+
+    changes = None
+
+    def __init__(self, folder, control="A", treatment="B", users=1_500, clicks=1, **settings):
         config, events = folder / "page.yaml", folder / "page.jsonl"
         arms = {"control": control, "split": {control: 1, treatment: 1}}
         experiments = [one | arms for one in SETTINGS["experiments"]]
         config.write_text(yaml.safe_dump(SETTINGS | {"experiments": experiments} | settings))
-        events.write_text("\n".join(map(json.dumps, traffic(control, treatment))))
+        events.write_text("\n".join(map(json.dumps, traffic(control, treatment, users, clicks))))
         self.definition = load(config).definition()
         self.found = replay(self.definition, [str(events)], lambda _: None, judged=self._judge)
         self.asked = []
@@ -110,16 +119,18 @@ class Documents:
             ready=True,
             partitions=[PartitionStatus(0), PartitionStatus(1)],
             topic_partitions=2,
-            figures=Figures({k: v for k, v in self.found.items() if isinstance(v, list)}),
+            figures=Figures(self._sections()),
             scorecards=self.cards,
         )
+
+    def _sections(self):
+        return {name: rows for name, rows in self.found.items() if isinstance(rows, list)}
 
     def figures(self, query):
         wanted = {name: query[name] for name in ("window", "basis")}
         kept = {
             name: [row for row in rows if wanted.items() <= (wanted | row).items()]
-            for name, rows in self.found.items()
-            if isinstance(rows, list)
+            for name, rows in with_intervals(self._sections(), self.definition.dimensions).items()
         }
         known = {"shown": [0, 1], "of": 2, "stale": [], "missing": []}
         whole = {"at": self.found["watermark"], "partitions": known, "workers": 1}
@@ -146,13 +157,13 @@ class Documents:
             "high": [v if v is None else v + s for v, s in zip(values, spread, strict=True)],
         }
 
-    def card(self, card):
-        """A scorecard as `/api/v1/experiments/NAME` has it, with a history of its bounds."""
+    def card(self, card, metric):
+        """A scorecard as `/api/v1/experiments/NAME?metric=…` has it, with its bounds over time."""
         row = card.rows[0]
         times = [START + 600_000 * step for step in range(1, 40)]
         reach = [0.09 / (step + 4) for step in range(39)]
         series = {
-            "metric": row["metric"],
+            "metric": metric,
             "arm": row["arm"],
             "times": times,
             "difference": [row["difference"] for _ in times],
@@ -199,19 +210,27 @@ def application(documents):
     served("history", lambda request: _json(documents.history(request.query)))
     listed = [document_of(card) for card in documents.cards]
     served("experiments", lambda _: _json({"experiments": listed}))
-    served("experiments/{name}", lambda r: _json(documents.card(cards[r.match_info["name"]])))
+    served(
+        "experiments/{name}",
+        lambda r: _json(documents.card(cards[r.match_info["name"]], r.query["metric"])),
+    )
     served("checks", lambda _: _json({"checks": documents.checks}))
     served("health", lambda _: _json(documents.health))
     served("users/{id}", user)
-    app.router.add_get("/api/v1/stream", _stream)
+    app.router.add_get("/api/v1/stream", functools.partial(_stream, documents))
     return app
 
 
-async def _stream(request):
+async def _stream(documents, request):
     response = aiohttp.web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    await response.write(b"event: changed\nid: 1\ndata: 1\n\n")
-    return response
+    while True:
+        told = documents.changes
+        await response.write(b"event: changed\nid: 1\ndata: 1\n\n")
+        if told is None:
+            return response
+        while told == documents.changes:  # noqa: ASYNC110  a test sets it from anywhere
+            await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager

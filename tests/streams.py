@@ -1,4 +1,4 @@
-"""Seeded hostile streams: small alphabets and few moments, so that every rule of DESIGN 2 collides.
+"""Seeded hostile streams of small alphabets and few moments, so that all of docs/rules.md collides.
 
 `hostile(seed)` gives a definition and its events in order of arrival; the same seed gives the same
 stream for ever after. Events carry a number of arrival delay besides their `ts`: an order of

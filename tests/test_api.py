@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from test_experiment_words import a_card, a_row, adjusted, open_clicks
 
 from streameval.base.errors import RefusedError, UnreachableError
-from streameval.base.limits import MAX_LISTENERS
+from streameval.base.limits import HISTORY_POINTS, MAX_LISTENERS
 from streameval.core.definition import Definition
+from streameval.core.experiments.definition import Experiment
+from streameval.experiments.words import Scorecard, document_of
+from streameval.web import experiment_history
 from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
 from streameval.web.health import described, health
 from streameval.web.openapi import openapi
@@ -140,6 +145,49 @@ def test_charts_take_no_more_than_their_share(monkeypatch):
     with pytest.raises(StatusError, match=r"too many different charts: ask again in \d+ s"):
         asyncio.run(ask(api, 2))
     assert asyncio.run(ask(api, 1)) == empty, "it was made before"
+
+
+def test_the_bounds_of_an_experiment_are_read_once_a_minute(monkeypatch):
+    """Of two rings of 1,440 points, for all who ask; its scorecard is always the newest."""
+    monkeypatch.setattr("streameval.web.api.time.time", lambda: 6_000.0)
+    bounds = {"metric": "ndcg@10", "arm": "B", "role": "primary", "difference": 0.5}
+    row = bounds | {"low": 0.1, "high": 0.9, "verdict": "better", "users": 5, "control": "A"}
+    row |= {"users_needed": None}
+    split = {"experiment": "e", "users": {}, "crossed_users": 0, "log_evidence": 0, "p_value": None}
+    asked = []
+
+    class Store(Away):
+        async def history(self, name, first, last):
+            asked.append(name)
+            card = Scorecard("e", None, [row], {}, ())
+            return [experiment_history.point(card, 60_000 * n) for n in range(HISTORY_POINTS)]
+
+    definition = replace(DEFINITION, experiments=(Experiment("e", "variant", "A", "ndcg@10"),))
+    worker = Described(definition=definition)
+    api = Api(worker, definition, Store())
+
+    async def ask(since, query=""):
+        worker.status.scorecards = [Scorecard("e", since, [row], split, ("A",))]
+        path = f"/api/v1/experiments/e{query}"
+        request = make_mocked_request("GET", path, match_info={"name": "e"})
+        return (await api.experiment(request)).value
+
+    async def scenario():
+        found = [await ask(since) for since in (1, 2)]
+        assert [one["since"] for one in found] == [1, 2]
+        assert len(asked) == 2, "two rings, once"
+        (series,) = found[1]["history"]
+        assert len(series["times"]) <= experiment_history.MOST_POINTS
+        assert (await ask(2, "?metric=ndcg@10"))["history"] == [series]
+        assert len(asked) == 4
+
+    asyncio.run(scenario())
+
+
+def test_adjusted_figures_are_described():
+    card = a_card(adjusted(a_row()), adjusted(open_clicks(), low=None, high=None), a_row(arm="C"))
+    found = valid("Experiments", {"experiments": [document_of(card)]})
+    assert [("adjusted" in row) for row in found["experiments"][0]["experiments"]] == [1, 1, 0]
 
 
 # --- Health ---------------------------------------------------------------------------------------

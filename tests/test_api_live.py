@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from urllib.parse import quote
 
 import browser
 import pytest
@@ -25,6 +26,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streameval.config.load import load
 from streameval.store.shared_store import SharedStore
+from streameval.web.intervals import with_intervals
 from streameval.web.whole_topic import WholeTopic
 from streameval.worker.history_job import HistoryJob
 
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.servers
 API = Path(__file__).parent.parent / "docs" / "api.md"
 SLIDE = 600_000
 END = 1_700_000_400_000 // SLIDE * SLIDE + 60_000  # figures stay for nine minutes of idling
+PRIMARY = "positives_per_impression{feedback=click}"
 TOKEN = "a token of sixteen characters or more"
 SETTINGS = {
     "attribution_window": "5m",
@@ -46,7 +49,7 @@ SETTINGS = {
             "arm": "variant",
             "control": "A",
             "split": {"A": 1, "B": 1},
-            "primary": "positives_per_impression{feedback=click}",
+            "primary": PRIMARY,
         }
     ],
 }
@@ -108,7 +111,7 @@ def ask(worker, path, **headers):
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    """Two workers that have read a log, and what `replay --json` says of it."""
+    """Two workers that have read a log, and what `replay --json` says of it, with intervals."""
     kafka, redis = servers.shared_kafka(), servers.shared_redis()
     topic = group = servers.unique("api")
     service.create_topic(kafka.port, topic)
@@ -125,7 +128,9 @@ def running(tmp_path_factory):
         service.wait_until_read(redis.url, topic, ends, group=group)
         log = tmp_path_factory.mktemp("log") / "events.jsonl"
         log.write_bytes(b"".join(value + b"\n" for _, value in records))
-        yield workers, replayed(log, workers[0].config)
+        wanted = replayed(log, workers[0].config)
+        sections = {name: rows for name, rows in wanted.items() if isinstance(rows, list)}
+        yield workers, wanted | with_intervals(sections, ("variant",))
 
 
 def shares(worker):
@@ -294,6 +299,7 @@ def test_checks_are_empty_where_none_are_configured(running):
         ("/history?hours=25", 400, "hours: write a number from 1 to 24"),
         ("/history?section=ranks", 400, "section: write one of rates, ranking, values, lists"),
         ("/experiments/absent", 404, "no experiment has this name: ranker"),
+        ("/experiments/ranker?metric=ndcg@10", 400, f"metric: write one of {PRIMARY}"),
         ("/figures?window=1h", 400, "window: write one of 30m, 2h"),
         ("/figures?limit=5", 400, f"limit, after: they need a section, one of {SECTIONS}"),
         ("/figures?section=rates&limit=0", 400, "limit: write a number from 1 to 10000000"),
@@ -421,6 +427,7 @@ def test_an_agent_reads_the_same(running):
                 "figures": await call("figures", window="2h", section="ranking"),
                 "experiments": await call("experiments"),
                 "experiment": await call("experiment", name="ranker"),
+                "over time": await call("experiment", name="ranker", history_of=PRIMARY),
                 "checks": await call("checks"),
                 "health": await call("health"),
                 "wrong": await call("figures", window="1h"),
@@ -433,7 +440,8 @@ def test_an_agent_reads_the_same(running):
         row for row in wanted["ranking"] if (row["window"], row["basis"]) == ("2h", "matured")
     ]
     assert found["experiments"] == get(workers[0], "/experiments")[2]
-    assert found["experiment"]["name"] == "ranker"
+    assert found["experiment"] == found["experiments"]["experiments"][0], "without its history"
+    assert found["over time"] == get(workers[0], f"/experiments/ranker?metric={quote(PRIMARY)}")[2]
     assert found["checks"]["checks"] == []
     assert found["health"]["ready"]
     assert "window: write one of 30m, 2h" in found["wrong"]

@@ -10,7 +10,7 @@ from default_events import ImpressionEvent, SlateEvent
 from test_oracle import BASE, click, show, unclick
 from test_partition_properties import assert_same, run
 
-from streameval.base.limits import FLUSH_STEP, MANY_SLATES
+from streameval.base.limits import APPLY_SLICE, FLUSH_STEP, MANY_SLATES
 from streameval.core import attribution, pending, slate, timeline, users
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent
@@ -41,6 +41,8 @@ class Count:
             monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
         for module in (attribution, pending):
             monkeypatch.setattr(module, "marked", self._counting(module.marked))
+        for module in (timeline, users):
+            monkeypatch.setattr(module, "sorted", self._sorting, raising=False)
         monkeypatch.setattr(slate.Slate, "keyed_items", self._each(slate.Slate.keyed_items))
         monkeypatch.setattr(users.Slates, "everything", self._each(users.Slates.everything))
 
@@ -50,6 +52,10 @@ class Count:
             return search(sequence, key)
 
         return counted
+
+    def _sorting(self, values, key):
+        self.total += len(values)
+        return sorted(values, key=key)
 
     def _counting(self, function):
         def counted(*arguments):
@@ -65,6 +71,21 @@ class Count:
                 yield value
 
         return counted
+
+    def most(self, batches):
+        """Apply and flush the batches; the partition, and the operations of the largest step."""
+        partition = Partition(DEFINITION)
+        most = 0
+        for batch in batches:
+            for start in range(0, len(batch), APPLY_SLICE):
+                before = self.total
+                partition.apply(batch[start : start + APPLY_SLICE])
+                most = max(most, self.total - before)
+            before = self.total
+            for _ in partition.flushing():
+                most, before = max(most, self.total - before), self.total
+            most = max(most, self.total - before)
+        return partition, most
 
 
 @pytest.fixture
@@ -233,47 +254,91 @@ def test_one_click_repeated_costs_the_same(retract, count):
 def test_a_flush_is_made_in_steps_of_bounded_work(count):
     """Whatever the log holds, between two of them the loop can breathe."""
     for events in orders(*traffic(20_000, named)).values():
-        partition = Partition(DEFINITION)
-        partition.apply(events)
-        before, most = count.total, 0
-        for _ in partition.flushing():
-            most, before = max(most, count.total - before), count.total
+        partition, most = count.most([events])
         assert most < 200 * FLUSH_STEP
         assert partition.events["waiting"] == 0
 
 
-def test_a_slate_of_many_items_is_no_single_piece_of_work(count):
+ITEMS = tuple(f"i{n}" for n in range(1_000))
+
+
+def long_slates(size, first=0):
+    return [SlateEvent(BASE + first + n, "u", f"r{n}", ITEMS) for n in range(size)]
+
+
+def every_item_awaited():
     """A thousand items that feedback waits for, in each of many slates of one user."""
-    items = tuple(f"i{n}" for n in range(1_000))
-    clicks = [click(L // 2, item) for item in items]
-    slates = [SlateEvent(BASE + n, "u", f"r{n}", items) for n in range(2 * MANY_SLATES)]
-    later = [show(10 * (A + L), "x", request="later")]
-    partition = Partition(DEFINITION)
-    for batch in (
+    return [
         [show(0, request=f"s{n}") for n in range(2 * MANY_SLATES)],
-        clicks,
-        slates,
-        later,
-    ):
-        partition.apply(batch)
-        before, most = count.total, 0
-        for _ in partition.flushing():
-            most, before = max(most, count.total - before), count.total
-        assert max(most, count.total - before) < 200 * FLUSH_STEP
+        [click(L // 2, item) for item in ITEMS],
+        long_slates(2 * MANY_SLATES),
+    ]
+
+
+def one_click_then_long_slates():
+    """One requestless click, then long slates: all of them are indexed for that click."""
+    return [[click(L // 2, "i0")], long_slates(200)]
+
+
+def one_click_then_an_earlier_impression():
+    """The same where the item of the click is in none of them, but was shown earlier than known."""
+    begun = [show(10, "x", request="s"), click(100, "x")]
+    return [begun, [*long_slates(200, 20), show(5, "x", request="s")]]
+
+
+def one_click_then_many_slates_of_its_item():
+    slates = [show(n * 7_919 % EVENTS, "x", request=f"r{n}") for n in range(EVENTS)]
+    return [[click(L - 1, "x")], slates, [show(L - 2, "x"), click(L, "x")]]
+
+
+def long_slates_that_turn_out_earlier():
+    """Every item of indexed slates moves in the index."""
+    indexed = [show(n, request=f"s{n}") for n in range(2 * MANY_SLATES)]
+    return [indexed, [*long_slates(100, 1_000), click(L // 2, "i1")], long_slates(100, 500)]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        every_item_awaited,
+        one_click_then_long_slates,
+        one_click_then_an_earlier_impression,
+        one_click_then_many_slates_of_its_item,
+        long_slates_that_turn_out_earlier,
+    ],
+)
+def test_no_step_grows_with_the_slates_of_a_user_or_their_items(attack, count):
+    later = [show(10 * (A + L), "x", request="later")]
+    partition, most = count.most([*attack(), later])
+    assert most < 200 * FLUSH_STEP
     assert partition.events["waiting"] == 0
 
 
-def test_slates_with_much_feedback_are_judged_a_few_at_a_time():
+@pytest.mark.parametrize("request_id", ["r", None])
+def test_slates_with_much_feedback_are_judged_a_few_at_a_time(request_id):
     """Each slate with a thousand clicks is as much work as a step may be."""
-    items = tuple(f"i{n}" for n in range(1_000))
+    clicks = [
+        FeedbackEvent(BASE + 1, f"u{n}", item, "click", request_id)
+        for n in range(20)
+        for item in ITEMS
+    ]
+    again = [FeedbackEvent(BASE + 2, f"u{n}", "i0", "click", request_id) for n in range(20)]
     partition = Partition(DEFINITION)
-    partition.apply([SlateEvent(BASE, f"u{n}", "r", items) for n in range(20)])
-    partition.apply(
-        [FeedbackEvent(BASE + 1, f"u{n}", item, "click", "r") for n in range(20) for item in items]
-    )
+    partition.apply([SlateEvent(BASE, f"u{n}", "r", ITEMS) for n in range(20)])
+    partition.apply(clicks)
     partition.flush()
-    partition.apply([FeedbackEvent(BASE + 2, f"u{n}", "i0", "click", "r") for n in range(20)])
+    partition.apply(again)
     assert sum(1 for _ in partition.flushing()) >= 20
+
+
+def test_long_lists_are_ranked_a_few_at_a_time():
+    """A list that came item by item without positions is sorted each time that it grows."""
+    partition = Partition(DEFINITION)
+    for n in range(100):
+        partition.apply([ImpressionEvent(BASE, f"u{n}", item, "r") for item in ITEMS[1:]])
+        partition.flush()
+    partition.apply([ImpressionEvent(BASE + 1, f"u{n}", "i0", "r") for n in range(100)])
+    assert sum(1 for _ in partition.flushing()) >= 5
 
 
 def test_an_index_of_a_users_slates_goes_when_they_are_few_again():

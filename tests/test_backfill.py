@@ -1,7 +1,12 @@
 """`streameval backfill`: blocks of Prometheus that answer as one that scraped at the time."""
 
+import contextlib
 import json
+import os
+import pathlib
+import pty
 import random
+import re
 import subprocess
 import sys
 import time
@@ -97,9 +102,9 @@ def filled(files, read_files):
     return files / "figures.om"
 
 
-def ask(server, ms):
-    """All series of a Prometheus at a time: {(name, labels): value}."""
-    query = urllib.parse.urlencode({"query": '{__name__=~"streameval_.+"}', "time": ms / 1000})
+def ask(server, ms, names="streameval_.+"):
+    """The series of a Prometheus at a time: {(name, labels): value}."""
+    query = urllib.parse.urlencode({"query": f'{{__name__=~"{names}"}}', "time": ms / 1000})
     with urllib.request.urlopen(f"http://{server.address}/api/v1/query?{query}", timeout=30) as got:
         found = json.load(got)["data"]["result"]
     return {
@@ -158,6 +163,33 @@ def test_blocks_answer_as_replay_at_those_times(files, filled, lines):
                     assert found[place] == row["impressions"]
 
 
+def test_recorded_series_follow_from_the_blocks(filled):
+    """The dashboards read the means of all workers, which the rules record."""
+    rules = pathlib.Path(__file__).parent.parent / "deploy" / "prometheus" / "rules.yml"
+    with servers.prometheus(json.dumps(EMPTY), openmetrics=filled) as server:
+        between = ["--start", iso(FIRST), "--end", iso(LAST), "--eval-interval", "1m"]
+        where = ["--url", f"http://{server.address}", "--output-dir", "data"]
+        done = subprocess.run(
+            ["promtool", "tsdb", "create-blocks-from", "rules", *between, *where, rules],
+            cwd=server.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        server.stop()
+        server.start()  # it would see the new blocks by itself, but only after a minute
+        found = ask(server, LAST, "job:streameval_.+:mean")
+        # Rules are evaluated each minute, but not on the minute.
+        raw = [ask(server, moment) for moment in (LAST - MINUTE, LAST)]
+    means = {f"job:streameval_{mean.name}:mean" for mean in (*RANKING, *RATES)}
+    assert means <= {name for name, _ in found}
+    for (name, labels), value in found.items():
+        figure = name.removeprefix("job:").removesuffix(":mean")
+        figures = [each.get((figure, labels)) for each in raw]
+        assert any(value == pytest.approx(one, rel=1e-12, abs=1e-15) for one in figures), name
+
+
 def test_the_file_is_sound_openmetrics(filled):
     """The strict parser refuses families and series that are not whole, and times that fall."""
     text = filled.read_text()
@@ -200,6 +232,36 @@ def test_a_killed_run_goes_on_and_writes_the_same_bytes(files, filled, read_file
     code, _, errors = run(*arguments)
     assert (code, errors) == (0, "")
     assert (tmp_path / "figures.om").read_bytes() == expected
+
+
+def on_a_terminal(*arguments, program=("-m", "streameval")):
+    """The exit code of a run whose errors go to a terminal, and the shares that its bar showed."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, *program, *arguments]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says so when the last writer has gone
+        while more := os.read(ours, 65_536):
+            shown += more
+    os.close(ours)
+    shares = re.findall(rb"backfill .*?(\d+)%", shown)
+    return process.wait(), [int(share) for share in shares]
+
+
+def test_on_a_terminal_a_bar_grows_and_a_run_that_goes_on_takes_it_to_its_end(
+    filled, read_files, tmp_path
+):
+    (tmp_path / "streameval.yaml").write_text(CONFIG)
+    arguments = command(tmp_path, *read_files, "--label", "job=past")
+    code, shares = on_a_terminal(*arguments, program=("-c", KILLED, "75"))
+    assert (code, shares[0]) == (-9, 0)
+    assert max(shares) < 100
+    code, shares = on_a_terminal(*arguments)
+    assert (code, shares[-1]) == (0, 100)
+    assert shares == sorted(shares)
+    assert (tmp_path / "figures.om").read_bytes() == filled.read_bytes()
 
 
 def test_a_folder_of_another_request_is_refused(files, read_files, tmp_path):

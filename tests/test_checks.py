@@ -236,9 +236,11 @@ def test_a_worse_period_fails_the_regression_and_nothing_else(tmp_path):
 
 def test_files_of_days_that_were_summed_up_before_are_not_opened(tmp_path):
     service, memory = two_weeks(tmp_path), {}
-    given = {"sample_ratio": {}, "period": "24h", "metric_regression": {}, "logged_scores": {}}
+    since = {"split": {"A": 1, "B": 1}, "since": "2023-11-16T00:00:00Z"}
+    given = {"sample_ratio": since, "period": "24h", "metric_regression": {}, "logged_scores": {}}
     changes = {"reference": None, "memory": memory, "newest_days": 2}
     before = results(service, given, **changes)
+    assert before["sample_ratio"].passed
     for day in ("2023-11-14", "2023-11-15"):
         for path in service.outcomes.glob(f"dt={day}/hour=*/*.parquet"):
             path.write_bytes(b"not Parquet")

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import cramjam
+import numpy as np
 import pytest
+import scipy.stats
 import servers
 
 from streameval import __version__
@@ -213,6 +215,14 @@ def test_a_wrong_command_line_is_one_line(arguments):
     assert_one_line(streameval(*arguments), 2, "--help")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [(["experiment"], "streameval experiment"), (["nonsense"], "streameval")],
+)
+def test_a_wrong_command_line_names_the_help_of_its_command(arguments, command):
+    assert f"({command} --help shows how)".encode() in streameval(*arguments).stderr
+
+
 def test_replay_prints_the_documented_document(tmp_path):
     document = replayed(written(tmp_path / "e.jsonl", IMPRESSION, CLICK), "--users")
     assert list(document) == [
@@ -373,6 +383,42 @@ def test_tables_are_ordered_by_the_size_of_the_window(tmp_path):
     assert places == sorted(places)
 
 
+def test_below_a_mean_stands_its_interval(tmp_path):
+    """Of 30 users with an impression each 12 click: Wilson's interval on 29 trials, by Student."""
+    shown = [IMPRESSION | {"user_id": f"u{n}", "request_id": f"r{n}"} for n in range(30)]
+    clicked = [CLICK | {"user_id": f"u{n}", "request_id": f"r{n}"} for n in range(12)]
+    text = streameval("replay", written(tmp_path / "events", *shown, *clicked)).stdout.decode()
+    rows = text[text.index("5m live") :].splitlines()
+    assert rows[0].split()[-2] == "0.4000"
+    t = scipy.stats.t.ppf(0.975, 29)
+    # The ends e are the roots of (0.4 - e)² = t² · e · (1 - e) / 29.
+    ends = np.roots([1 + t * t / 29, -0.8 - t * t / 29, 0.16])
+    low, high = sorted(f"{end:.4f}" for end in ends)
+    assert (rows[1].split()[0], rows[2].split()[0]) == (f"{low}–", high)
+    assert "±" not in text
+    assert text.rstrip().endswith("stands its 95 % interval, which holds at one look.")
+
+
+def test_without_an_interval_none_is_explained(tmp_path):
+    assert (
+        "interval" not in streameval("replay", written(tmp_path / "e", IMPRESSION)).stdout.decode()
+    )
+
+
+def test_no_table_of_figures_is_cut_in_a_pipe(tmp_path):
+    """Every column has an interval, and the window's name is the longest."""
+    events = []
+    for number in range(600):
+        own = {"user_id": f"u{number}", "request_id": f"r{number}", "variant": "treatment"}
+        ts = NOON + 8_000 * number
+        events.append({"type": "slate", "ts": ts, "items": [f"i{n}" for n in range(12)], **own})
+        for item in {number % 5, number % 11}:
+            events += [CLICK | own | {"ts": ts + 1, "item_id": f"i{item}"}]
+    text = streameval("replay", written(tmp_path / "events", *events)).stdout.decode()
+    assert "24h matured" in text
+    assert "…" not in text
+
+
 def test_a_line_of_many_megabytes_is_one_event_that_is_too_large(tmp_path):
     path = tmp_path / "e.jsonl"
     huge = b'"' + b"x" * (3 * MAX_EVENT_BYTES) + b'"\n'
@@ -494,7 +540,7 @@ def test_a_server_that_is_away_is_one_line_and_code_3():
 
 def test_an_experiment_that_is_not_configured_is_refused_with_those_that_are():
     done = streameval("experiment", "rnaker")
-    assert_one_line(done, 2, "no experiment is called rnaker", "none is configured")
+    assert_one_line(done, 2, "no experiment is called rnaker", "with --config")
     experiment = {"name": "ranker", "arm": "variant", "control": "A", "primary": "ndcg@10"}
     configured = {"STREAMEVAL_EXPERIMENTS": json.dumps([experiment])}
     done = streameval("experiment", "rnaker", "--gate", **configured)

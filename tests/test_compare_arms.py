@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from evaluating import run as evaluated
+from msgspec import structs
 from snapshots import Counters, write_snapshot
 from test_compare import invoke, refused, rows
 from test_experiments import watched
 from typer.testing import CliRunner
 
+from streameval.base.errors import InputError
+from streameval.base.steps import drained
 from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.outcome import FeedbackOutcome, Outcome
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.evaluation.arm_comparison import all_metrics, compare_arms
 from streameval.evaluation.arms import Arms, read_arms
 from streameval.experiments.scorecard import scorecard
@@ -177,6 +181,123 @@ def test_the_positive_rate_is_the_mean_over_users() -> None:
     errors = [np.var(list(rates[arm].values()), ddof=1) / len(rates[arm]) for arm in "AB"]
     reach = (row["once_high"] - row["once_low"]) / 2
     assert reach == pytest.approx(1.965 * sum(errors) ** 0.5, rel=0.1)
+
+
+def shorter_lists(users: int = 1_500, seed: int = 8) -> list[Outcome]:
+    """Lists of 25 items in A and of 4 in B, both clicked alike at each rank; some have gaps."""
+    chance = random.Random(seed)
+    found = []
+    for one in slates(users, seed=seed):
+        size = 25 if one.labels == ("A",) else 4
+        ranks = [rank for rank in range(1, size + 1) if chance.random() < 0.95]
+        clicks = [n for n, rank in enumerate(ranks) if chance.random() < 0.4 / rank]
+        found.append(
+            structs.replace(
+                one,
+                request=None if chance.random() < 0.05 else one.request,
+                items=[f"i{n}" for n in range(len(ranks))],
+                positions=ranks,
+                ranks=ranks,
+                shown=[one.time] * len(ranks),
+                scores=[None] * len(ranks),
+                propensities=[None] * len(ranks),
+                gains=[float(n in clicks) for n in range(len(ranks))],
+                feedback=[FeedbackOutcome(n, "click", 1.0, 5, retract=False) for n in clicks],
+            )
+        )
+    return found
+
+
+Counts = dict[int, list[int]]
+
+
+def counts_by_rank(found: list[Outcome], arm: str, without: int | None = None) -> Counts:
+    """Impressions and positives at ranks 1 to 20 and 21+, but for one cluster of users."""
+    counts: Counts = defaultdict(lambda: [0, 0])
+    for one in found:
+        left_out = zlib.crc32(one.user.encode()) % 256 == without
+        if one.request is None or one.labels[0] != arm or left_out:
+            continue
+        for rank, gain in zip(one.ranks, one.gains, strict=True):
+            counts[min(rank, 21)][0] += 1
+            counts[min(rank, 21)][1] += gain > 0
+    return counts
+
+
+def ratio_to_expected(arm: Counts, control: Counts) -> float:
+    expected = sum(
+        shown * control[rank][1] / control[rank][0]
+        for rank, (shown, _) in arm.items()
+        if rank in control
+    )
+    return sum(clicks for rank, (_, clicks) in arm.items() if rank in control) / expected
+
+
+def test_positives_over_expected_take_out_that_lists_are_shorter() -> None:
+    found = write(shorter_lists())
+    of_a, of_b = counts_by_rank(found, "A"), counts_by_rank(found, "B")
+    metrics = ("positives_over_expected", "positives_per_impression{feedback=click}")
+    over, plain = rows(*GIVEN, "--metrics", ",".join(metrics))
+    assert over["value"] == pytest.approx(ratio_to_expected(of_b, of_a), abs=1e-8)
+    assert over["control_value"] == pytest.approx(1)
+    assert plain["verdict"] == "better", "per impression, short lists win"
+    assert over["verdict"] == "no difference shown"
+    assert over["low"] < 0 < over["high"]
+    (turned,) = rows(*GIVEN[:-1], "B", "--metrics", "positives_over_expected{feedback=click}")
+    assert turned["value"] == pytest.approx(ratio_to_expected(of_a, of_b), abs=1e-8), "ranks 1 to 4"
+
+
+def test_evaluate_has_the_positives_over_expected_of_compare(tmp_path: Path) -> None:
+    found = [
+        structs.replace(one, labels=(*one.labels, "home" if number % 3 else "cart"))
+        for number, one in enumerate(shorter_lists())
+    ]
+    name, files = "positives_over_expected", []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.parquet"))
+        part = table(0, found[number::2], ["variant", "surface"])
+        pq.write_table(part, files[-1], row_group_size=100)
+    (row,) = rows(*files, *GIVEN[1:], "--metrics", name)
+    mine = evaluated(*files, *GIVEN[1:], "--metrics", name)
+    (compared,) = mine["differences"]
+    for key in ("value", "difference", "once_low", "once_high"):
+        assert compared[key] == row[key], key
+    # Users without any request count in `compare` only.
+    assert compared["low"] == pytest.approx(row["low"], rel=0.01)
+    by_arm = {part["variant"]: part["figures"][name] for part in mine["segments"]}
+    assert by_arm["B"]["value"] == row["value"]
+    assert by_arm["B"]["high"] == pytest.approx(row["control_value"] + row["once_high"])
+    shown = sum(count for count, _ in counts_by_rank(found, "A").values())
+    control = {"value": row["control_value"], "low": None, "high": None, "n": shown}
+    assert by_arm["A"] == control
+    assert mine["figures"][name]["value"] is None
+    in_cart, at_home = evaluated(
+        *files, "--by", "variant,surface", "--against", "A", "--metrics", name
+    )["differences"]
+    of_cart = [
+        structs.replace(one, labels=one.labels[:1]) for one in found if one.labels[1] == "cart"
+    ]
+    arms = [counts_by_rank(of_cart, arm) for arm in "BA"]
+    assert (in_cart["surface"], at_home["surface"]) == ("cart", "home")
+    assert in_cart["value"] == pytest.approx(ratio_to_expected(arms[0], arms[1]), abs=1e-8)
+    with pytest.raises(InputError, match="name their column and the control"):
+        evaluated(*files, "--by", "variant", "--metrics", name)
+
+
+@pytest.mark.parametrize("lift", [0.0, 1.0])
+def test_the_error_of_positives_over_expected_holds_that_of_the_controls_rates(lift: float) -> None:
+    """The jackknife by hand: a cluster of users of either arm is left out."""
+    found = write(slates(lift=lift))
+    (row,) = rows(*GIVEN, "--metrics", "positives_over_expected")
+    whole = {arm: counts_by_rank(found, arm) for arm in "AB"}
+    value = ratio_to_expected(whole["B"], whole["A"])
+    squares = 0.0
+    for cluster in range(256):
+        for arm in "AB":
+            left = whole | {arm: counts_by_rank(found, arm, cluster)}
+            squares += (ratio_to_expected(left["B"], left["A"]) - value) ** 2
+    reach = (row["once_high"] - row["once_low"]) / 2
+    assert reach == pytest.approx(1.965 * squares**0.5, rel=0.05)
 
 
 def test_an_empty_list_scores_0_and_counts_as_a_slate() -> None:
@@ -358,6 +479,14 @@ def changed(one: Outcome, **changes: Any) -> Outcome:
         ("--by variant", "give --by and --against"),
         ("--by variant --against A --primary nonsense", "no metric is called nonsense"),
         ("--by variant --against A --metrics ndcg@7", "no metric is called ndcg@7"),
+        (
+            "--by variant --against A --metrics positives_over_expected{feedback=buy}",
+            "no such kind of feedback; write one of positives_over_expected{feedback=click}",
+        ),
+        (
+            "--by variant --against A --metrics positive_rate{feedback=buy}",
+            "no such kind of feedback; write one of positive_rate{feedback=click}",
+        ),
         ("--by variant --against A --since yesterday", "--since yesterday: give milliseconds"),
         ("--by variant --against A --since 2026-02-02T00:00:00Z", "no row was found"),
         (
@@ -380,6 +509,19 @@ def test_an_arm_of_one_user_is_refused() -> None:
     assert "'B' has 1 user: a difference with bounds needs two" in refused(*GIVEN)
     write([alone])
     assert "no variant is called so; there are 'B'" in refused(*GIVEN)
+
+
+def test_values_without_their_cap_are_named() -> None:
+    write(slates(40))
+    Path("c.yaml").write_text("positives: [{kind: click, value: sum, cap: 5}]\n")
+    metric = "value_per_user{feedback=click}"
+    given = (*GIVEN, "--config", "c.yaml", "--metrics")
+    printed = json.loads(invoke(*given, f"{metric},hit_rate@5", "--json"))
+    assert printed["notes"] == {"uncapped": [metric]}
+    assert "Without `cap`, which holds in windows only: value per user (click)." in invoke(
+        *given, metric
+    )
+    assert "notes" not in json.loads(invoke(*given, "hit_rate@5", "--json"))
 
 
 def test_feedback_that_the_configuration_does_not_know_is_named() -> None:

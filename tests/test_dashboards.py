@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from prometheus import promtool
 from test_deploy import DEPLOY, GOLDEN, alerts, group, known_series
 
 from streameval.cli import dashboards
@@ -147,6 +148,98 @@ def test_the_panels_of_figures_say_their_formulas():
         assert any(text.startswith(metric.formula) for text in said), metric.name
 
 
+def asked(tmp_path, title: str, series: dict[str, str], expected: list[list[dict]]) -> None:
+    """Ask the queries of a panel for samples at one time; they are in the order of its lines."""
+    (panel,) = (
+        each for each in panels("experiments") + panels("quality") if each["title"] == title
+    )
+    choices = {"job": ".+", "namespace": ".*", "variant": ".*", "metric": ".+"}
+    choices |= {"experiment": "e", "feedback": "click"}
+    tests = []
+    for target, samples in zip(panel["targets"], expected, strict=True):
+        query = re.sub(r"\$([a-z]+)", lambda gap: choices[gap[1]], target["expr"])
+        tests.append({"expr": query, "eval_time": "0m", "exp_samples": samples})
+    given = [{"series": name, "values": value} for name, value in series.items()]
+    path = tmp_path / "panel_test.yml"
+    document = {"tests": [{"input_series": given, "promql_expr_test": tests}]}
+    path.write_text(json.dumps(document))
+    promtool("test", "rules", str(path))
+
+
+@pytest.mark.parametrize(
+    ("low", "difference", "high", "lengths"),
+    [
+        (0.5, 1, 1.5, (0.25, 0.25, 0.25, 0, 0, 0)),
+        (-1.5, -1, -0.5, (0, 0, 0, -0.25, -0.25, -0.25)),
+        (-0.5, 1, 2, (0, 0.5, 0.5, 0, 0, -0.25)),
+        (-2, -1, 0.5, (0, 0, 0.25, 0, -0.5, -0.5)),
+    ],
+)
+def test_bars_of_a_forest_plot_reach_from_bound_to_bound(low, difference, high, lengths, tmp_path):
+    """The control's value is 2. Parts up from 0 to low, difference, high; down to high, and so on.
+
+    The control itself has a value only, and no bar.
+    """
+    of = {"value": 2 + difference, "low": low, "difference": difference, "high": high}
+    series = {
+        f'streameval_experiment_{name}{{job="j",experiment="e",arm="B",metric="m"}}': str(number)
+        for name, number in of.items()
+    } | {'streameval_experiment_value{job="j",experiment="e",arm="A",metric="m"}': "2"}
+    labels = '{arm="B",metric="m",bar="m B"}'
+    expected = [[{"labels": labels, "value": length}] for length in lengths]
+    asked(tmp_path, "Differences with bounds", series, expected)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "low", "high", "says", "value"),
+    [
+        (1, 0.25, 0.5, "is better, by at least", 0.25),
+        (1, -0.5, -0.25, "is better, by at least", 0.25),  # of a latency, say
+        (-1, -0.5, -0.25, "is worse, by at least", 0.25),
+        (0, -0.5, 0.25, "shows no difference; users still needed", 400),
+    ],
+)
+def test_a_named_metric_is_told_in_words(verdict, low, high, says, value, tmp_path):
+    where = 'job="j",experiment="e",arm="B"'
+    of = {"low": low, "high": high, "users_needed": 400}
+    series = {
+        f'streameval_experiment_{name}{{{where},metric="{metric}"}}': str(number)
+        for name, number in of.items()
+        for metric in ("m", "hint")
+    }
+    for metric, role in (("m", "guardrail"), ("hint", "exploratory")):
+        labels = f'{where},metric="{metric}",role="{role}"'
+        series[f"streameval_experiment_verdict{{{labels}}}"] = str(verdict)
+    sentence = {"labels": f'{{arm="B",metric="m",says="{says}"}}', "value": value}
+    asked(tmp_path, "In words", series, [[sentence]])
+
+
+def test_rates_by_rank_stand_in_the_order_of_ranks(tmp_path):
+    series = {}
+    for rank, positives in (("2", 1), ("10", 2), ("21+", 3)):
+        labels = f'job="j",window="1h",basis="matured",variant="A",rank="{rank}"'
+        series[f"streameval_window_rank_impressions{{{labels}}}"] = "4"
+        series[f'streameval_window_rank_positives{{{labels},feedback="click"}}'] = str(positives)
+    expected = [
+        {"labels": f'{{rank="{rank}",variant="A",bar="{rank} A"}}', "value": share}
+        for rank, share in (("02", 0.25), ("10", 0.5), ("21+", 0.75))
+    ]
+    asked(tmp_path, "Positives of $feedback per impression by rank", series, [expected])
+
+
+def test_bars_are_sorted_and_parts_of_a_bar_have_colors():
+    made = [each for name in BOARDS for each in panels(name) if each["type"] == "barchart"]
+    assert len(made) == 2
+    for panel in made:
+        assert panel["options"]["xField"] == "bar"
+        assert [each["id"] for each in panel["transformations"]][-1] == "sortBy"
+        stacked = panel["options"].get("stacking") == "normal"
+        assert stacked == (len(panel["targets"]) > 1)
+        organized = panel["transformations"][1]["options"]["renameByName"]
+        colored = {each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]}
+        assert colored == (set(organized.values()) if stacked else set())
+
+
 # --- their style ----------------------------------------------------------------------------------
 
 
@@ -216,7 +309,8 @@ def eval_product(text: str) -> float:
 @each_board
 def test_a_dashboard_uses_all_its_variables_and_no_other(name):
     text = json.dumps([board(name)["panels"], board(name)["annotations"]])
-    used = set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval"}
+    # A digit is a group of a regular expression, which Grafana leaves as it is.
+    used = set(re.findall(r"\$\{?([a-z_]\w*)", text)) - {"__rate_interval"}
     chosen = json.dumps([each.get("query", "") for each in variables(name).values()])
     assert used | set(re.findall(r"\$(\w+)", chosen)) | {"datasource"} == set(variables(name))
     assert set(variables(name)) >= WHERE

@@ -7,9 +7,10 @@ from streameval.base.limits import (
     MAX_DEAD_LETTER_BYTES,
     MAX_EVENT_BYTES,
 )
+from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, TooLarge
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.kafka.records import Records
 from streameval.worker.assigned_partition import AssignedPartition, Limits
 

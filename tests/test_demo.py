@@ -11,10 +11,11 @@ import sys
 import pytest
 from default_events import decode_batch
 
+from streameval.base.steps import drained
 from streameval.core.definition import Definition, Window
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import UserArms
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.demo.comparison import (
     EXPERIMENT,
     Comparison,

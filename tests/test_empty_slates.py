@@ -13,6 +13,7 @@ from default_events import DIMENSIONS, SlateEvent
 from evaluating import run
 
 from streameval.base.limits import ALL
+from streameval.base.steps import drained
 from streameval.checks import hourly, slates_once, traffic_sane, windows_match_outcomes
 from streameval.checks.evidence import Evidence, Snapshot, gather
 from streameval.core.checkpoint import checkpoint, restore
@@ -22,7 +23,7 @@ from streameval.core.figures import figures
 from streameval.core.metrics import METRICS
 from streameval.core.metrics.lists import MeanMetric, Metric
 from streameval.core.outcome import Outcome
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.files.outcome_files import table
 
 START = 1_769_842_800_000  # 31 January 2026, 07:00 UTC

@@ -141,6 +141,27 @@ def test_scikit_learn_gives_the_same_errors(tmp_path: Path) -> None:
     assert found == pytest.approx(expected, abs=1e-8)
 
 
+def test_a_note_names_the_segments_of_few_users(tmp_path: Path) -> None:
+    """All users together are many; where they are few, all segments are."""
+
+    def evaluated(many: int) -> tuple[dict[str, Any], str]:
+        users = {"A": many, "B": 15}
+        rows = [
+            {"user": f"{name}{user}", "item": "i", "rating": 3, "prediction": 2, "variant": name}
+            for name, count in users.items()
+            for user in range(count)
+        ]
+        file = written(tmp_path / "r.csv", rows)
+        arguments = ("--ratings", file, "--metrics", "mae", "--by", "variant")
+        return run(*arguments)["notes"], invoke(*arguments)
+
+    notes, printed = evaluated(600)
+    assert 13 <= notes["few_users_of"].pop("B") <= 17
+    assert notes == {"few_users_of": {}}, "A is of many"
+    assert "Segments of few users (B about 1" in " ".join(printed.split())
+    assert [*evaluated(100)[0]] == ["few_users"]
+
+
 def test_scikit_learn_gives_the_same_precision_at_a_threshold(tmp_path: Path) -> None:
     """With k beyond all pairs, those predicted above t are recommended."""
     rows = ratings(2)

@@ -1,12 +1,15 @@
 """Settings of experiments: what a file may say, and the one line that says what is wrong."""
 
 import json
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 from streameval.base.errors import ConfigError
 from streameval.cli.common import refuse_future
+from streameval.config.experiments import ExperimentSettings
 from streameval.config.load import load
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment, Guardrail
@@ -25,12 +28,14 @@ experiments:
     until: 2026-02-28T01:00:00+01:00
     planned_users: 100000
     alpha: 0.1
-    primary: positives_per_impression{feedback=click}
+    primary: {metric: "positives_per_impression{feedback=click}", margin: 0.002}
+    primary_share: 0.8
     guardrails:
       - ndcg@10
       - {metric: empty_rate, margin: 0.01}
       - value_per_user{feedback=purchase}
 """
+DOCS = Path(__file__).parent.parent / "docs" / "experiments.md"
 SHORT = "{name: e, arm: variant, control: A, primary: ndcg@10}"
 
 
@@ -62,6 +67,8 @@ def test_a_file_defines_an_experiment(write):
         until=1_772_236_800_000,
         planned_users=100_000,
         alpha=0.1,
+        primary_share=0.8,
+        primary_margin=0.002,
     )
     assert definition.labels == ("surface", "variant")
 
@@ -78,6 +85,19 @@ def test_only_four_keys_are_needed(write, monkeypatch):
         load(None)
 
 
+@pytest.mark.skipif(not DOCS.exists(), reason="the docs are not here")
+def test_the_page_has_a_row_for_each_key():
+    rows = re.findall(r"^\| (`\w+`.*?) \| ", DOCS.read_text(), re.MULTILINE)
+    keys = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
+    assert set(ExperimentSettings.model_fields) <= set(keys)
+
+
+def test_arms_may_be_named_without_a_split(write):
+    path = write(f"experiments: [{SHORT[:-1]}, arms: [B, C]}}]")
+    (experiment,) = load(path).definition().experiments
+    assert (experiment.treatments, experiment.named_arms) == (("B", "C"), ("A", "B", "C"))
+
+
 def test_the_state_does_not_depend_on_experiments(write):
     definition = load(write(f"experiments: [{SHORT}]")).definition()
     assert described(definition) == described(Definition())
@@ -88,6 +108,12 @@ def test_the_state_does_not_depend_on_experiments(write):
     ("changes", "message"),
     [
         ("split: {B: 1, C: 1}", "experiments.0: control: 'A' is not in split, which has B, C"),
+        (
+            "split: {A: 1, B: 1}, arms: [B]",
+            "experiments.0: arms: split names the arms already; leave one of them out",
+        ),
+        ("arms: [B, A]", "experiments.0: arms: name each arm once, and the control only"),
+        ("arms: [B, B]", "experiments.0: arms: name each arm once, and the control only"),
         ("split: {A: 1, B: 0}", "experiments.0.split.B: input should be greater than 0"),
         ("split: {A: 1}", "experiments.0.split: dictionary should have at least 2 items"),
         (
@@ -115,6 +141,12 @@ def test_the_state_does_not_depend_on_experiments(write):
             "guardrails: [{metric: ndcg@5, margin: -1}]",
             "experiments.0.guardrails.0.margin: input should be greater than or equal to 0",
         ),
+        (
+            "primary: {metric: ndcg@5, margin: -1}",
+            "experiments.0.primary.margin: input should be greater than or equal to 0",
+        ),
+        ("primary_share: 0", "experiments.0.primary_share: input should be greater than 0"),
+        ("primary_share: 1", "experiments.0.primary_share: input should be less than 1"),
         ("guardrail: [ndcg@5]", "experiments.0.guardrail: no such key; did you mean guardrails?"),
         (
             "since: 2026-01-31",

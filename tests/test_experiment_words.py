@@ -1,13 +1,25 @@
 """Experiments of the service: the sentence, the gate, and scorecards of stored partitions."""
 
 import dataclasses
+import re
 
 import pytest
 
-from streameval.core.definition import Definition
-from streameval.core.experiments.definition import Experiment
+from streameval.cli.experiment import print_scorecard
+from streameval.core.definition import Definition, Positive
+from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.sums import ArmSums
-from streameval.experiments.words import Scorecard, gate, remarks, scorecards, sentences, warnings
+from streameval.experiments.words import (
+    Scorecard,
+    adjusted_sentences,
+    document_of,
+    gate,
+    remarks,
+    scorecards,
+    sentences,
+    warnings,
+    with_adjusted,
+)
 
 JANUARY_31 = 1_769_817_600_000
 ABOUT = "(since 31 January, 182,000 users)"
@@ -24,6 +36,15 @@ def a_row(**given):
     return row | {"users_needed": 0} | given
 
 
+def adjusted(row, **given):
+    """A row beside its figures adjusted by the users' past."""
+    names = ("value", "control_value", "difference", "relative_difference", "verdict")
+    found = {name: row[name] for name in names} | {"low": 0.005, "high": 0.01, "users_needed": 0}
+    found |= {"once_low": 0.006, "once_high": 0.009, "theta": 0.5, "users_saved": 0.34}
+    found |= {"time": JANUARY_31 + 26_100_000, "users_with_past": 1_234, "users_of": 2_000}
+    return row | {"adjusted": found | given}
+
+
 def open_clicks(**given):
     """A row of a guardrail that is not decided."""
     clicks = {"metric": "positives_per_impression{feedback=click}", "role": "guardrail"}
@@ -36,7 +57,7 @@ def a_card(*rows, users=None, crossed=0, p_value=1.0, since=JANUARY_31):
     evidence = None if p_value is None else 0.0
     split = {"experiment": "e", "users": users, "crossed_users": crossed}
     split |= {"log_evidence": evidence, "p_value": p_value}
-    return Scorecard("e", since, rows, split, ("A", "B"))
+    return Scorecard("e", since, rows, split, ("A", "B"), field="variant")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +103,36 @@ def test_a_sentence_stands_for_each_arm_and_leaves_out_what_is_exploratory():
     assert sentences(a_card()) == []
 
 
+def test_adjusted_figures_have_a_sentence_beside_the_others():
+    rows = [
+        adjusted(a_row()),
+        adjusted(open_clicks(), low=None, high=None, users_saved=0.0),
+        adjusted(a_row(arm="C")),
+    ]
+    found = adjusted_sentences(a_card(*rows))
+    opening = "B against A, adjusted by what 1,234 of 2,000 users did before (at 31 January 07:15"
+    assert found[0] == (
+        f"{opening} UTC): NDCG@10: +0.5 to +1.0 points, 34% of users saved; {CLICKS}: no bounds"
+        " yet, 0% of users saved."
+    )
+    assert found[1].startswith("C against A")
+    assert adjusted_sentences(a_card(a_row())) == []
+    assert sentences(a_card(*rows)) == sentences(a_card(a_row(), open_clicks(), a_row(arm="C")))
+    assert gate(a_card(adjusted(a_row(), verdict="worse"))) == "passed", "the plain figures decide"
+
+
+def test_adjusted_figures_stand_beside_the_named_rows_only():
+    rows = [a_row(), open_clicks(), a_row(metric="mrr@10", role="exploratory")]
+    beside = adjusted(a_row())["adjusted"]
+    time = beside.pop("time")
+    card = with_adjusted(
+        a_card(*rows),
+        [{"metric": name, "arm": "B", **beside} for name in ("ndcg@10", "mrr@10", "gone@5")],
+        time,
+    )
+    assert card.rows == [adjusted(a_row()), *rows[1:]]
+
+
 def test_without_a_beginning_no_date_is_said():
     assert "(182,000 users)" in sentences(a_card(a_row(), since=None))[0]
 
@@ -95,8 +146,48 @@ def test_users_that_cannot_be_trusted_are_warned_of():
     assert warnings(a_card(a_row(), crossed=1_500)) == [], "below the bound"
     strange = {"A": 500, "B": 510, "C": 7}
     (unnamed,) = warnings(a_card(a_row(), users=strange))
-    assert unnamed == "The split does not name the arm C (7 users)."
-    assert warnings(a_card(a_row(), users=strange, p_value=None)) == [], "no split is configured"
+    assert unnamed == "The experiment does not name the arm C (7 users)."
+    nameless = dataclasses.replace(a_card(a_row(), users=strange), named_arms=("A",))
+    assert warnings(nameless) == [], "any arm may come"
+    rows = [a_row(arm=arm, role="exploratory") for arm in "BC"]
+    rows.append(a_row(arm="D", role="exploratory", users=99))
+    (several,) = warnings(dataclasses.replace(nameless, rows=rows))
+    assert several.startswith("Several arms have come (B, C) and the experiment names none")
+
+
+def test_only_a_card_without_arms_says_that_no_slate_came(capsys):
+    """Where several arms came that nobody named, the warning stands alone."""
+    for rows, said in (([], True), ([a_row(role="exploratory")], False)):
+        print_scorecard(dataclasses.replace(a_card(*rows), named_arms=("A",)))
+        printed = capsys.readouterr().out
+        assert ("No arm has a final slate yet." in printed) == said
+        assert ("Several arms have come" in printed) != said
+
+
+def test_arms_that_never_come_are_warned_of():
+    """Of few users, or slates, an arm may be missing by chance."""
+    both = {"B": 500, "C": 500}
+    card = dataclasses.replace(a_card(users=both, p_value=None), named_arms=("A",))
+    (control,) = warnings(card)
+    assert control.startswith("No user is in the control A, and variant has B (500 users), C (500")
+    assert warnings(a_card(users={"A": 1_000, "B": 0}, p_value=None))[0].startswith(
+        "No user is in the arm B"
+    )
+    (crossed,) = warnings(dataclasses.replace(card, split=card.split | {"crossed_users": 1}))
+    assert crossed.startswith("No user is in the control A alone, and")
+    fewer = card.split | {"users": both | {"B": 499}}
+    assert warnings(dataclasses.replace(card, split=fewer)) == []
+    nobody = a_card(users={"A": 0, "B": 0}, p_value=None)
+    assert warnings(nobody) == []
+    (arms_missing,) = warnings(dataclasses.replace(nobody, without_arm=1_000))
+    assert arms_missing.startswith("None of the 1,000 slates so far has the field variant")
+    assert warnings(dataclasses.replace(nobody, without_arm=999)) == []
+    assert warnings(dataclasses.replace(a_card(a_row()), without_arm=10**6)) == [], "some have it"
+    plan = Experiment("e", "variant", "A", "ndcg@10")
+    arms = ArmSums(plan)
+    arms.without_arm = 1_000
+    (card,) = scorecards(Definition(experiments=(plan,)), [arms], {})
+    assert document_of(card)["warnings"] == warnings(card) == [arms_missing]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +204,31 @@ def test_users_that_cannot_be_trusted_are_warned_of():
         (a_card(), "open"),
     ],
 )
-def test_the_gate_fails_for_what_is_worse_or_not_to_be_trusted(card, judged):
+def test_the_gate_fails_for_what_is_worse_or_not_to_be_trusted(card, judged, capsys):
     assert gate(card) == judged
+    print_scorecard(card)
+    without = capsys.readouterr().out
+    assert "gate" not in without
+    print_scorecard(card, judged)
+    (said,) = capsys.readouterr().out.removeprefix(without).splitlines()
+    assert re.match(f"The gate (has|is) {judged}: ", said)
+
+
+def test_values_without_their_cap_are_remarked_on():
+    positives = [Positive("buy", value="sum", cap=cap) for cap in (None, 500.0)]
+    values, clicks = "value_per_user{feedback=buy}", "positives_per_impression{feedback=buy}"
+    for positive, metrics, count in (
+        (positives[1], (clicks, values), 1),
+        (positives[1], (values, clicks), 1),
+        (positives[1], (clicks, "ndcg@10"), 0),
+        (positives[0], (clicks, values), 0),
+    ):
+        plan = Experiment("e", "variant", "A", metrics[0], (Guardrail(metrics[1]),))
+        definition = Definition(positives=(positive,), experiments=(plan,))
+        (card,) = scorecards(definition, [ArmSums(plan)], {})
+        assert len(remarks(card)) == count
+        for remark in remarks(card):
+            assert "only: value per user (buy). One" in remark
 
 
 def test_a_late_experiment_says_which_slates_do_not_count():

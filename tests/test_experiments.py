@@ -13,6 +13,7 @@ from default_events import DIMENSIONS
 from streams import accepted, cuts, hostile, permute_within_lateness
 
 from streameval.base.limits import CLUSTERS
+from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
@@ -22,7 +23,7 @@ from streameval.core.experiments.metrics import metrics_of, named_rows
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.experiments import experiment_arms, ratio
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.core.replay import replay
 from streameval.core.windows.values import HALF
 from streameval.experiments.scorecard import sections
@@ -46,6 +47,7 @@ def watched(seed, buckets=3):
             control=rng.choice(("A", "home", "b00", "nobody")),
             primary=rng.choice(list(metrics_of(definition))),
             split=rng.choice((None, {"A": 1, "B": 2}, {"b00": 1, "b01": 1})),
+            arms=rng.choice(((), (), ("b02", "C"))),
             since=rng.choice(moments),
             until=rng.choice(moments),
         )
@@ -66,7 +68,7 @@ def assert_arms(definition, found, users, wanted):
     """The sums of each arm by cluster, and its users, are those of the oracle."""
     for sums, experiment, arms in zip(found, definition.experiments, wanted, strict=True):
         assert sums.sums.keys() == arms.sums.keys(), experiment
-        assert sums.earliest == arms.earliest
+        assert (sums.earliest, sums.without_arm) == (arms.earliest, arms.without_arm)
         for arm, by_name in arms.sums.items():
             assert exact(definition, sums.sums[arm]) == plain(by_name), (experiment, arm)
         counts = users.get(experiment.key, ArmUsers())
@@ -232,12 +234,14 @@ def test_the_rows_are_the_ratios_of_the_oracle(seed):
         ]
         assert row["users"] == len(arms.users.get(row["arm"], ()))
         if row["difference"] is not None:
-            assert row["difference"] == pytest.approx(float(values[0] - values[1]), 1e-9, 1e-9)
+            assert row["difference"] == pytest.approx(
+                float(values[0] - values[1]), 1e-9, 1e-9 + 4e-16 * abs(float(values[1]))
+            )
         assert row["verdict"] in {"better", "worse", "no difference shown", "not yet"}
     for experiment, split in zip(definition.experiments, document["splits"], strict=True):
         arms = wanted[experiment.name]
         rows = [row for row in document["experiments"] if row["name"] == experiment.name]
-        compared = arms.users if experiment.split is None else experiment.split
+        compared = dict.fromkeys(experiment.treatments) or arms.users
         assert {row["arm"] for row in rows} == compared.keys() - {experiment.control}
         assert len({(row["metric"], row["arm"]) for row in rows}) == len(rows)
         assert split["users"] == {
@@ -283,14 +287,19 @@ def replayed(path, **changes):
     return rows, document["splits"][0]
 
 
-def test_a_worse_arm_is_found_and_equal_arms_are_not_told_apart(tmp_path):
+def worse_arm(path):
+    """Write the visits of 3,000 users: half of the lists of A are clicked, and fewer of B."""
     rng = random.Random(3)
-    path = visitors(
-        tmp_path / "events",
+    return visitors(
+        path,
         3_000,
         lambda number, _: "AB"[number % 2],
         lambda arm: rng.random() < (0.5 if arm == "A" else 0.35),
     )
+
+
+def test_a_worse_arm_is_found_and_equal_arms_are_not_told_apart(tmp_path):
+    path = worse_arm(tmp_path / "events")
     guardrails = (Guardrail("latency_ms_mean"), Guardrail("abandonment_rate", margin=0.05))
     rows, split = replayed(path, guardrails=guardrails)
     clicks = rows[CLICKS, "B"]
@@ -336,6 +345,20 @@ def test_alpha_is_shared_by_named_metrics_and_arms(tmp_path):
             assert row["low"] is not None
     widths = [rows[m, "B"]["high"] - rows[m, "B"]["low"] for m in ("ndcg@10", "mrr@10")]
     assert widths[0] > widths[1]
+
+
+def test_the_primary_figure_has_its_own_share_of_alpha_and_its_own_margin(tmp_path):
+    path = worse_arm(tmp_path / "events")
+    guarded = {"guardrails": (Guardrail("ndcg@10"), Guardrail("mrr@10"))}
+    rows, _ = replayed(path, **guarded, primary_share=0.8)
+    for metric, alpha in ((CLICKS, 0.05 * 0.8), ("ndcg@10", 0.05 * 0.1)):
+        alone, _ = replayed(path, primary=metric, alpha=alpha)
+        for bound in ("low", "high"):
+            assert rows[metric, "B"][bound] == pytest.approx(alone[metric, "B"][bound], rel=1e-12)
+    high = rows[CLICKS, "B"]["high"]
+    for margin, verdict in ((-high * 0.99, "worse"), (-high * 1.01, "no difference shown")):
+        judged, _ = replayed(path, **guarded, primary_share=0.8, primary_margin=margin)
+        assert judged[CLICKS, "B"]["verdict"] == verdict
 
 
 def test_a_bad_split_and_crossed_users_and_a_stranger_arm_are_seen(tmp_path):
@@ -420,6 +443,7 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
     total, users = engine.ArmSums(experiment), ArmUsers()
     for number in range(3):
         part, met = engine.ArmSums(experiment), UserArms()
+        part.without_arm = number
         for arm in ("A", *(f"v{number}-{index}" for index in range(MAX_ARMS - 1))):
             part.of(arm, 1)[0, number] += 1
             met.add([Visit(f"{number}-{arm}", experiment.key, arm)])
@@ -427,6 +451,7 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
         users.add(met.counts[experiment.key])
     assert len(total.sums.keys() - {"__other__"}) == MAX_ARMS
     assert sum(int(sums.sum()) for sums in total.sums.values()) == 3 * MAX_ARMS
+    assert total.without_arm == 3
     shown = users.within(total.sums)
     assert shown.by_arm.keys() == shown.exactly.keys() == total.sums.keys()
     assert {arm: int(counts.sum()) for arm, counts in shown.by_arm.items()} == shown.exactly

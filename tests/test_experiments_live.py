@@ -19,11 +19,13 @@ import service
 from scene import SETTINGS
 from traffic import traffic
 
+from streameval.base.steps import drained
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.experiments.scorecard import sections
+from streameval.files.snapshot_folder import snapshots
 
 PARTITIONS = 3
 EVENTS = 20_000
@@ -63,14 +65,18 @@ def replayed(definition, log):
     return sections(definition, sums, users)
 
 
+def command(worker, *arguments):
+    """Run a command of streameval with the configuration of a worker."""
+    words = [sys.executable, "-m", "streameval", *arguments, "--config", worker.config]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 1, 4}, done.stderr
+    return done
+
+
 def printed(worker, name, *options):
     """What `streameval experiment NAME` prints with `options`, and its exit code."""
-    command = [sys.executable, "-m", "streameval", "experiment", name, "--config", worker.config]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
-    done = subprocess.run(
-        [*command, *options], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in {0, 1, 4}, done.stderr
+    done = command(worker, "experiment", name, *options)
     return done.stdout, done.returncode
 
 
@@ -135,6 +141,68 @@ def test_a_late_experiment_is_filled_from_outcome_files_whatever_is_killed(tmp_p
             compare([worker], wanted)
 
 
+def test_the_leader_adjusts_by_the_past_as_compare_does(tmp_path):
+    """Events an hour apart, and `since` between them; one snapshot is kept beside the past."""
+    outcomes, root = tmp_path / "outcomes", tmp_path / "snapshots"
+    settings = SETTINGS | {"outcomes": str(outcomes), "snapshots": str(root)}
+    settings |= {"checkpoint_interval": "1s", "snapshot_interval": "10s", "snapshot_keep": 1}
+    settings["experiments"] = [EXPERIMENTS[0] | {"since": "2023-11-14T23:13:20Z"}]
+    topic = "adjusted"
+    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
+        service.create_topic(kafka.port, topic, PARTITIONS)
+        with service.Worker(kafka.port, redis.url, topic, **settings) as worker:
+            send(kafka, redis, topic, traffic(7, EVENTS, tail=0.05, step=280))
+            command(worker, "snapshot")
+            assert all("adjusted" not in row for row in scorecard(worker, "ranker")["experiments"])
+            send(kafka, redis, topic, traffic(8, EVENTS, tail=0.05, step=280, begin=3_600_000))
+
+            service.wait_for(lambda: snapshots(root / "past"), 60, "newer ones push the past aside")
+            (past,) = snapshots(root / "past")
+
+            def compared():
+                given = ("--experiment", "ranker", "--before", past, "--json")
+                rows = json.loads(command(worker, "compare", outcomes, *given).stdout)
+                return {
+                    (row["metric"], row["arm"]): row["adjusted"]
+                    for row in rows["experiments"]
+                    if row["adjusted"]["theta"] is not None
+                }
+
+            def shown_low():
+                return {
+                    (metric, arm): value
+                    for (_, arm, metric), value in shown([worker], "adjusted_low").items()
+                }
+
+            service.wait_for(
+                lambda: shown_low() == {key: row["low"] for key, row in compared().items()},
+                90,
+                "the leader shows the bounds of compare",
+            )
+            wanted = compared()
+            assert wanted.keys() == {(CLICKS, "B"), ("ndcg@10", "B")}, "no list is empty"
+            for row in scorecard(worker, "ranker")["experiments"]:
+                found = wanted.get((row["metric"], row["arm"]))
+                assert (found is not None) == ("adjusted" in row)
+                if found is not None:
+                    assert {name: row["adjusted"][name] for name in found} == found
+            said = printed(worker, "ranker")[0]
+            assert "B against A, adjusted by what" in said
+            service.wait_for(
+                lambda: "B against A, adjusted by what" in worker.page("/"), 30, "the page says it"
+            )
+            listed = json.loads(worker.page("/api/v1/experiments/ranker"))
+            assert [("adjusted" in row) for row in listed["experiments"]][:3] == [1, 1, 0]
+            assert "adjusted" not in worker.logged()
+
+
+def send(kafka, redis, topic, records):
+    """Send records, and wait until all are counted."""
+    service.produce(kafka.port, topic, records)
+    _, ends = service.read_log(kafka.port, topic, PARTITIONS)
+    service.wait_until_read(redis.url, topic, ends)
+
+
 def compare(workers, wanted):
     """The terminal, the pages of both workers and the series of the leader say what is `wanted`."""
     for name in ("ranker", "until"):
@@ -148,10 +216,10 @@ def compare(workers, wanted):
             60,
             f"{name}: {scorecard(workers[0], name)} is {of_name}",
         )
-    (said, _), (_, code) = printed(workers[0], "ranker"), printed(workers[0], "ranker", "--gate")
+    said, code = printed(workers[0], "ranker", "--gate")
     sentence = said.splitlines()[0]
     assert "have been in several arms" in said
-    assert code == 1, "crossed users fail the gate"
+    assert (code, "The gate has failed: " in said) == (1, True), "crossed users fail the gate"
     rows = {(row["name"], row["arm"], row["metric"]): row for row in wanted["experiments"]}
     service.wait_for(lambda: shown(workers, "low") == of(rows, "low"), 30, "the leader's series")
     for column in ("difference", "high", "relative_difference", "users_needed"):

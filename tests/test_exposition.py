@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from test_experiment_words import a_card, a_row, open_clicks
+from test_experiment_words import a_card, a_row, adjusted, open_clicks
 
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive
@@ -93,7 +93,9 @@ def some_sums(definition: Definition, seed: int, segments: list[tuple[str, ...]]
             by_cluster=np.array(rows).reshape(len(rows), -1),
             plain={"ranks": chance.integers(1, 100, (slots_of(kinds), len(segments)))},
             effective=come
-            * np.array([impressions] * kinds + [slates] * (kinds + 1)).reshape(2 * kinds + 1, -1),
+            * np.array([impressions] * kinds + [slates] * (kinds + columns - 1)).reshape(
+                2 * kinds + columns - 1, -1
+            ),
             mature_impressions=chance.integers(0, impressions.sum(axis=1) + 1),
         )
 
@@ -222,13 +224,16 @@ def golden_status() -> ServiceStatus:
             checkpoint_age_seconds=1.5,
             checkpoint_bytes=2048,
         ),
-        PartitionStatus(partition=3, restoring=True),
+        PartitionStatus(partition=3, restoring=True, unreadable="offsets 7 to 9 (damaged)"),
     ]
     return a_status(
         shown=shown,
         counters=counters,
         partitions=partitions,
-        nowcast_errors=[of_clicks | {"error_ratio": -0.0625}],
+        nowcast_errors=[
+            head | {"metric": metric, "feedback": kind, "k": k, "error_ratio": -0.0625}
+            for metric, kind, k in (("positives_per_impression", "click", ""), ("ndcg", "", 10))
+        ],
         leader=True,
         fencing_token=7,
         checks=[
@@ -248,7 +253,7 @@ def golden_status() -> ServiceStatus:
         ],
         scorecards=[
             a_card(
-                a_row(),
+                adjusted(a_row()),
                 open_clicks(relative_difference=None),
                 a_row(metric="mrr@10", role="exploratory", low=None, high=None, verdict="not yet"),
             )

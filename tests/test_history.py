@@ -3,14 +3,16 @@
 import asyncio
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from test_shared_sums import on_redis
 
 from streameval.base.limits import HISTORY_POINTS, MAX_POINT_BYTES
 from streameval.experiments.words import Scorecard
-from streameval.stats.intervals import Rate, rate_interval
+from streameval.stats.intervals import LEVEL, Rate, normal, wilson
 from streameval.web import experiment_history, history
+from streameval.web.intervals import SECTIONS, bounds, with_intervals
 from streameval.worker.history_job import HistoryJob
 
 
@@ -37,7 +39,7 @@ def rates(segments, **changed):
 
 
 def point(time, rows):
-    sections = dict.fromkeys(history.SECTIONS, ()) | {"rates": rows}
+    sections = dict.fromkeys(SECTIONS, ()) | {"rates": rows}
     return history.pack(time, sections, ("variant",))
 
 
@@ -66,27 +68,58 @@ def test_an_undefined_figure_is_null():
 
 @pytest.mark.parametrize("positives", [0, 3, 900])
 def test_a_rate_has_wilsons_interval_on_the_effective_trials(positives):
-    """With a standard error that users make larger, as `intervals.rate_interval` has it."""
+    """With a standard error that users make larger, as `intervals.Rate` has it."""
     value = positives / 90_000
     stderr = math.sqrt(2 * value * (1 - value) / 90_000)
     row = rates(1, positives_per_impression=value, positives_per_impression_stderr=stderr)[0]
-    low, high = history.bounds(row, "positives_per_impression", 400)
+    low, high = bounds(row, "positives_per_impression", 400)
     clusters = round(256 * (1 - (1 - 1 / 256) ** 400))
-    wanted = rate_interval(Rate(positives, 90_000, stderr, clusters))
-    assert (low, high) == pytest.approx((wanted.low, wanted.high), rel=1e-9, abs=1e-12)
+    trials = Rate(positives, 90_000, stderr, clusters).effective_trials(LEVEL)
+    wanted = wilson(value, trials, normal(LEVEL))
+    assert (low, high) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
     assert low >= 0
     assert high > 0
 
 
 def test_a_figure_of_one_user_has_no_interval():
-    assert history.bounds(rates(1)[0], "positive_rate", 1) is None
+    assert bounds(rates(1)[0], "positive_rate", 1) is None
 
 
 def test_a_value_has_a_symmetric_interval():
     row = {"value_per_user": 12.0, "value_per_user_stderr": 1.0, "users": 400}
-    low, high = history.bounds(row, "value_per_user", 400)
+    low, high = bounds(row, "value_per_user", 400)
     assert low + high == pytest.approx(24.0)
     assert 1.96 < high - 12 < 1.98
+
+
+def test_a_value_that_does_not_vary_has_no_interval():
+    row = {"value_per_user": 12.0, "value_per_user_stderr": 0.0, "users": 400}
+    assert bounds(row, "value_per_user", 400) is None
+
+
+def test_a_nowcast_beyond_1_has_the_interval_of_a_value():
+    row = rates(1, positives_per_impression=1.2, positives_per_impression_stderr=0.3)[0]
+    low, high = bounds(row, "positives_per_impression", 400)
+    assert low + high == pytest.approx(2.4)
+
+
+def test_rows_have_the_interval_of_their_segment_and_keep_what_they_had():
+    few, many = rates(2)
+    few |= {"users": 5}
+    ranked = [{"window": "1h", "basis": "live", "variant": v, "slates": 400} for v in ("v0", "v1")]
+    for row in ranked:
+        row |= {"ndcg": 0.3, "ndcg_stderr": 0.01}
+    sections = dict.fromkeys(SECTIONS, ()) | {"rates": [few, many], "ranking": ranked, "ranks": [5]}
+    found = with_intervals(sections, ("variant",))
+    widths = [row["ndcg_high"] - row["ndcg_low"] for row in found["ranking"]]
+    assert widths[0] > 1.3 * widths[1], "five users"
+    assert found["ranks"] == [5]
+    for row, same in zip(found["rates"], (few, many), strict=True):
+        assert row.items() > same.items()
+        assert (row["positive_rate_low"], row["positive_rate_high"]) == bounds(
+            same, "positive_rate", same["users"]
+        )
+    assert "ndcg_low" not in ranked[0]
 
 
 def test_a_point_is_bounded_and_keeps_the_busiest_segments():
@@ -135,6 +168,27 @@ def test_bounds_over_time_are_of_named_metrics():
             "high": [0.9, 0.9],
         }
     ]
+
+
+def test_bounds_over_time_are_as_many_as_a_chart_shows():
+    """The newest of each span, of a month by the half hour and its last day by the minute."""
+    month, day = 30 * 24 * 60, 24 * 60
+    times = [*range(month - day, month), *range(0, month, 30)]
+    points = [experiment_history.point(card(0.1), now) for now in times]
+    (series,) = experiment_history.over_time(points)
+    kept = series["times"]
+    assert experiment_history.MOST_POINTS - 3 <= len(kept) <= experiment_history.MOST_POINTS
+    assert kept[-1] == month - 1
+    apart = [later - earlier for earlier, later in pairwise(kept)]
+    assert max(apart) <= 2 * month / experiment_history.MOST_POINTS
+    assert len(series["low"]) == len(kept)
+
+
+def test_bounds_over_time_may_be_of_one_metric():
+    rows = [dict(card(0.1).rows[0], metric=metric) for metric in ("ndcg@10", "empty_rate")]
+    data = experiment_history.point(Scorecard("e", None, rows, {}, ()), 5)
+    for wanted, found in ((None, ["ndcg@10", "empty_rate"]), ("empty_rate", ["empty_rate"])):
+        assert [one["metric"] for one in experiment_history.over_time([data], wanted)] == found
 
 
 @pytest.mark.servers

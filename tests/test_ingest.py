@@ -5,6 +5,7 @@ One worker on the model of Kafka and Redis, in virtual time.
 
 import asyncio
 import logging
+from bisect import bisect_left
 from types import SimpleNamespace
 
 import pytest
@@ -14,18 +15,22 @@ from streams import to_json
 
 from streameval.base.errors import RefusedError
 from streameval.base.limits import FLUSH_STEP
+from streameval.base.steps import drained
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, FeedbackEvent
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.files.outcome_files import OutcomeFolder, dataset
 from streameval.kafka.records import Records
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Fenced
+from streameval.web.status import BUCKETS
+from streameval.worker import live_figures as live_figures_module
 from streameval.worker import worker_loop as ingest_module
 from streameval.worker.assigned_partition import AssignedPartition, Limits
-from streameval.worker.worker_loop import NEWS_SHARE, POLL_RECORDS, TICK_SHARE, Ingest
+from streameval.worker.live_figures import NEWS_SHARE, TICK_SHARE
+from streameval.worker.worker_loop import POLL_RECORDS, Ingest
 
 TS = 1_700_000_000_000
 A_WHILE = 120.0
@@ -84,9 +89,9 @@ class World:
     def produce(self, count, ts=TS):
         self.send(ImpressionEvent(ts + n, f"u{n % 5}", f"i{n}", "r") for n in range(count))
 
-    def send(self, events):
+    def send(self, events, stamp=2 * TS):
         for event in events:
-            self.topic.append(0, 2 * TS, event.user_id.encode(), to_json(event))
+            self.topic.append(0, stamp, event.user_id.encode(), to_json(event))
         self.topic.log[0] = [(at, *rest) for at, (_, *rest) in enumerate(self.topic.log[0])]
         self.topic.ends[0] = len(self.topic.log[0])
 
@@ -500,6 +505,30 @@ def test_each_record_is_fresh_once_when_the_figures_hold_it(world):
     world.run(scenario)
 
 
+def test_freshness_is_the_time_from_the_append_to_the_figures(world):
+    """A record of a clock that is ahead is fresh at once."""
+
+    async def scenario():
+        await world.start()
+        clock = ingest_module.time.time
+        sent = int(clock())
+        world.send([ImpressionEvent(TS + n, "u", f"i{n}", "r") for n in range(4)], sent * 1000)
+        await asyncio.sleep(3)
+        before = clock()
+        await world.ingest.tick()
+        histogram = world.ingest.counters.freshness_seconds
+        assert 3 <= before - sent <= histogram.total / 4 <= clock() - sent
+        assert histogram.counts[bisect_left(BUCKETS, 3.0)] == 4
+        total = histogram.total
+        world.produce(6, TS + 10)
+        await asyncio.sleep(3)
+        await world.ingest.tick()
+        assert (histogram.total, histogram.counts[0]) == (total, 6)
+        assert await world.ingest.stop(world.loop.time() + 12)
+
+    world.run(scenario)
+
+
 def test_a_commit_that_went_through_unheard_keeps_its_span_when_it_is_refused(world, tmp_path):
     """Its reply was lost, and another worker's commit came before it was tried again."""
     folder = OutcomeFolder(str(tmp_path), {}, {}, ())
@@ -625,17 +654,17 @@ def test_figures_may_take_more_time_for_records_that_they_lack(
     world, monkeypatch, news_seconds, wanted
 ):
     """But not for old ones while a worker is behind: then reading comes first."""
-    monkeypatch.setattr(ingest_module, "NEWS_SECONDS", news_seconds)
+    monkeypatch.setattr(live_figures_module, "NEWS_SECONDS", news_seconds)
 
     async def scenario():
         world.produce(10)
         await world.start()
         await asyncio.sleep(A_WHILE)
         shares = []
-        monkeypatch.setattr(world.ingest._pace, "begins", shares.append)  # no turn begins
+        monkeypatch.setattr(world.ingest.live._pace, "begins", shares.append)  # no turn begins
         await world.ingest.tick()
         with monkeypatch.context() as behind:
-            behind.setattr(AssignedPartition, "backlog", True)
+            behind.setattr(world.ingest.event_log, "lag", lambda *_: 1)  # nothing waits in memory
             await world.ingest.tick()
         world.ingest.partitions[0].take_flushed()
         await world.ingest.tick()

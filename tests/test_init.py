@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -116,5 +117,19 @@ def test_the_command_says_what_to_do_next(tmp_path):
         "  2. streameval doctor --config streameval.yaml    # finds what is missing\n"
         "  3. streameval worker --config streameval.yaml    # counts; pages on"
         " http://127.0.0.1:8080\n"
-        "  4. streameval init . --rules    # alerts and dashboards, for your dimensions\n"
+        "  4. streameval init --rules    # alerts and dashboards, for your dimensions\n"
     )
+
+
+def test_what_comes_next_names_the_folder_and_what_is_in_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    init(Path("new"), rules=False, force=False)
+    assert "  4. streameval init new --rules    # alerts" in capsys.readouterr().out
+    init(Path("new"), rules=True, force=False)
+    assert capsys.readouterr().out.endswith(
+        "  4. name new/rules.yml under rule_files of your prometheus.yml\n"
+        "  5. import the dashboards in new/grafana/ into Grafana\n"
+    )
+    monkeypatch.setattr(extras, "installed", lambda package: package == "duckdb")
+    init(Path("bare"), rules=True, force=False)
+    assert "Grafana" not in capsys.readouterr().out.partition("Next:")[2]

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from streameval.base.limits import CLUSTERS
 from streameval.core.windows.aggregate import ratio_stderr
-from streameval.stats.bootstrap import Replicates, user_hashes, weights
+from streameval.stats.bootstrap import user_hashes, weights
 from streameval.stats.confidence_sequences import (
     compare,
-    empirical_bernstein,
     mixing,
     radius,
     units_needed,
 )
+from streameval.stats.experiments import RatioSums, Rules, compare_ratios
 from streameval.stats.intervals import (
+    LEVEL,
     Arm,
     Moments,
     Rate,
@@ -30,7 +31,6 @@ from streameval.stats.intervals import (
     newcombe,
     normal,
     rate_difference,
-    rate_interval,
     ratio_arm,
     share_interval,
     student,
@@ -76,6 +76,17 @@ def test_units_without_a_denominator_are_not_there():
     found = Moments.of(x, y).arm()
     assert found.clusters == 2
     assert found.stderr == pytest.approx(ratio_stderr(x, y))
+
+
+def test_units_with_a_numerator_alone_count_in_the_error():
+    """Users with a score and no click move Σp/Σy as much as others do."""
+    x, y = np.array([0.5, 0.25, 1.0, 0.75]), np.array([1, 0, 2, 0])
+    left = [(x.sum() - a) / (y.sum() - b) for a, b in zip(x, y, strict=True)]
+    spread = 3 / 4 * sum((one - x.sum() / y.sum()) ** 2 for one in left)
+    assert ratio_arm(x, y).stderr == pytest.approx(math.sqrt(spread))
+    sums = RatioSums((x * 4).astype(np.int64), y, users=4, unit=4)
+    parts = (x - x.sum() / y.sum() * y) / y.sum()
+    assert sums.arm().stderr == pytest.approx(math.sqrt(4 / 3 * np.square(parts).sum()))
 
 
 @given(units_of_users, st.integers(0, 60))
@@ -153,8 +164,7 @@ def test_the_difference_of_figures_without_spread_has_no_width():
 
 def test_wilson_gives_the_textbook_interval():
     # Newcombe 1998 (single proportions), 81 of 263: 0.2553 to 0.3662.
-    found = rate_interval(Rate(81, 263))
-    assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(81 / 263, 263, normal(0.95)) == pytest.approx((0.2553, 0.3662), abs=5e-5)
 
 
 def test_newcombe_gives_the_textbook_interval():
@@ -165,9 +175,9 @@ def test_newcombe_gives_the_textbook_interval():
 
 def test_no_positive_at_all_still_has_an_upper_bound():
     # z²/(n + z²): the delta method would say 0 ± 0.
-    found = rate_interval(Rate(0, 100))
-    assert found.low == 0
-    assert found.high == pytest.approx(1.96**2 / (100 + 1.96**2), abs=1e-4)
+    low, high = wilson(0, 100, normal(0.95))
+    assert low == 0
+    assert high == pytest.approx(1.96**2 / (100 + 1.96**2), abs=1e-4)
     assert rate_difference(Rate(0, 100), Rate(0, 100)).high > 0.03
 
 
@@ -181,11 +191,11 @@ def test_46_and_69_clicks_of_10000_barely_differ_at_one_look_and_do_not_when_wat
 
 
 def test_correlated_users_widen_the_interval_and_lucky_ones_do_not_narrow_it():
-    alone = rate_interval(Rate(50, 1_000))
     binomial = math.sqrt(0.05 * 0.95 / 1_000)
     doubled = Rate(50, 1_000, 2 * binomial, CLUSTERS)
     assert doubled.design_effect() == pytest.approx(4)
-    assert rate_interval(doubled).high - rate_interval(doubled).low > 1.9 * (alone.high - alone.low)
+    alone, wider = (rate_difference(rate, rate, LEVEL) for rate in (Rate(50, 1_000), doubled))
+    assert wider.high > 1.9 * alone.high
     assert Rate(50, 1_000, binomial / 2, CLUSTERS).design_effect() == 1
 
 
@@ -219,6 +229,34 @@ def test_newcombe_keeps_its_word_for_few_positives_where_the_delta_method_does_n
     rare = [(2 / trials, 0.5 / trials), (3 / trials, 1 / trials), (0.01, 0.01)]
     assert all(exact_coverage(ours, rates, trials) > 0.94 for rates in rare)
     assert exact_coverage(delta, rare[0], trials) < 0.93
+
+
+def test_arms_with_few_positives_are_compared_by_newcombe_at_one_look():
+    """Of users of unequal activity it holds in 95 %, where the delta method does not."""
+    chance, users, rates = np.random.default_rng(3), 300, (0.001, 0.0003)
+    held, runs = np.zeros(2), 500
+    for _ in range(runs):
+        arms = []
+        for rate in rates:
+            seen = np.clip(ACTIVITY["lognormal"](chance, users), 1, 20_000).astype(np.int64)
+            clicks = chance.binomial(seen, np.minimum(chance.gamma(2, rate / 2, users), 1))
+            arms.append(RatioSums(clicks, seen, users))
+        found = compare_ratios(*arms, Rules())
+        delta = difference(*(each.arm() for each in arms))
+        for index, ends in enumerate(((found.once_low, found.once_high), (delta.low, delta.high))):
+            held[index] += ends[0] is not None and ends[0] <= rates[0] - rates[1] <= ends[1]
+    assert held[0] / runs >= 0.95
+    assert held[1] / runs < 0.93
+
+
+def test_many_positives_and_figures_that_are_no_rates_are_compared_by_the_delta_method():
+    chance = np.random.default_rng(4)
+    seen = chance.integers(1, 20, 400)
+    many, few = (RatioSums(chance.binomial(seen, p), seen, 400) for p in (0.1, 0.01))
+    scores = [RatioSums(sums.x * 10**9, seen, 400, 10**9) for sums in (many, few)]
+    for arms, is_delta in (((many, many), True), ((many, few), False), (scores, True)):
+        found, delta = compare_ratios(*arms, Rules()), difference(*(each.arm() for each in arms))
+        assert (found.once_low == delta.low) is is_delta
 
 
 def test_wilson_takes_arrays():
@@ -323,44 +361,14 @@ def test_weights_are_poisson_of_mean_1_and_independent_between_replicates():
     assert np.abs(between).max() < 5 / math.sqrt(4_000)
 
 
-def bootstrap_rows():
-    chance = np.random.default_rng(3)
-    users = [f"u{number}" for number in chance.integers(0, 300, 20_000)]
-    return user_hashes(users), chance.integers(0, 2, 20_000), np.ones(20_000, np.int64)
-
-
-def test_replicates_of_parts_add_up_in_any_order_to_the_same_bits():
-    hashes, x, y = bootstrap_rows()
-    whole = Replicates.of(hashes, x, y)
-    order = np.random.default_rng(4).permutation(len(x))
-    parts = [Replicates.of(hashes[part], x[part], y[part]) for part in np.array_split(order, 3)]
-    merged = parts[2] + parts[0] + parts[1]
-    assert merged.x.tolist() == whole.x.tolist()
-    assert merged.y.tolist() == whole.y.tolist()
-    assert merged.interval() == whole.interval()
-
-
 def test_the_bootstrap_agrees_with_the_delta_method_where_both_hold():
     chance = np.random.default_rng(11)
     y = chance.integers(1, 20, 3_000)
     x = chance.binomial(y, chance.beta(1, 3, 3_000))
-    found = Replicates.of(user_hashes(f"u{n}" for n in range(3_000)), x, y).interval()
+    drawn = weights(user_hashes(f"u{n}" for n in range(3_000)))
+    low, high = np.quantile((x @ drawn) / (y @ drawn), [0.025, 0.975])
     expected = interval(Moments.of(x, y).arm())
-    assert found.value == pytest.approx(expected.value)
-    assert found.high - found.low == pytest.approx(expected.high - expected.low, rel=0.15)
-
-
-def test_a_user_who_is_in_both_figures_counts_in_both():
-    hashes, x, y = bootstrap_rows()
-    same = Replicates.of(hashes, x, y)
-    found = same.difference(same)
-    assert (found.low, found.value, found.high) == (0, 0, 0)
-
-
-def test_without_a_denominator_the_bootstrap_has_no_interval():
-    none = Replicates.of(user_hashes([]), np.array([], np.int64), np.array([], np.int64))
-    assert none.interval() is None
-    assert none.difference(none) is None
+    assert high - low == pytest.approx(expected.high - expected.low, rel=0.15)
 
 
 # --- Watched comparisons
@@ -418,23 +426,6 @@ def test_rare_clicks_need_some_20_positives():
     for clicks, ready in ((15, False), (25, True)):
         known = Moments.of(np.arange(20_000) < clicks, np.ones(20_000)).arm()
         assert (units_needed(known.skewness, 20_000, 20_000) <= 20_000) == ready
-
-
-def test_empirical_bernstein_bounds_hold_at_every_look():
-    chance = np.random.default_rng(2)
-    missed = 0
-    for _ in range(200):
-        values = (chance.random(1_000) < 0.05) * chance.random(1_000)
-        low, high = empirical_bernstein(values)
-        assert 0 <= low <= 1
-        missed += not low <= 0.025 <= high
-    assert missed <= 10
-
-
-def test_empirical_bernstein_narrows_with_a_small_variance():
-    low, high = empirical_bernstein(np.full(5_000, 0.3))
-    assert low <= 0.3 <= high
-    assert high - low < 0.02
 
 
 # --- A/A experiments, smaller than benchmarks/false_alarms.py

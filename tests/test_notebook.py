@@ -29,6 +29,7 @@ from streameval.base.errors import ConfigError, InputError
 from streameval.cli.app import app
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.files.outcome_files import table
+from streameval.stats.intervals import LEVEL, student
 
 START = 1_769_842_800_000  # 31 January 2026, 07:00 UTC
 
@@ -388,14 +389,15 @@ def test_a_row_of_replay_has_the_name_that_experiments_use() -> None:
     row = next(row for row in found if row["figure"] == "ndcg@3")
     assert (row["value"], row["stderr"]) == (value, stderr)
     trials = value * (1 - value) / stderr**2
-    for bound in (row["low"], row["high"]):  # as Wilson defined them
+    users = found["rates"].to_pandas()["users"][0]
+    t = student(LEVEL, round(256 * (1 - (255 / 256) ** users)) - 1)
+    for bound in (row["low"], row["high"]):  # as Wilson defined them, on trials cut by (z/t)²
         distance = abs(value - bound) / math.sqrt(bound * (1 - bound) / trials)
-        assert distance == pytest.approx(1.959964)
-    rank = next(row for row in found if row["figure"] == "mean_rank_of_positives")
-    assert rank["high"] - rank["value"] == pytest.approx(1.959964 * rank["stderr"])
-    certain = [row for row in found if row["stderr"] == 0]
-    assert certain
-    assert all(row["low"] is None for row in certain)
+        assert distance == pytest.approx(t, rel=1e-6)
+    rank = next(row for row in found if row["figure"] == "mean_rank_of_positives" and row["stderr"])
+    assert rank["high"] - rank["value"] == pytest.approx(t * rank["stderr"])
+    certain = {row["figure"]: row for row in found if row["stderr"] == 0}
+    assert certain["empty_rate"]["low"] == 0 < certain["empty_rate"]["high"] < 1
 
 
 def test_text_and_html_hold_the_figures_and_no_foreign_markup() -> None:
@@ -440,6 +442,19 @@ def test_charts_are_pictures_with_every_interval(tmp_path: Path) -> None:
     event_table()
     assert streameval.replay("events.jsonl", **SETTINGS).chart("ndcg@3", "map@3").figure.axes
     assert mpl.rcParams["svg.hashsalt"] is None, "the settings of the notebook stay as they are"
+
+
+def test_outcome_files_draw_what_evaluate_says_of_them() -> None:
+    outcomes()
+    rows = streameval.outcomes("outcomes")
+    for figures, by in ((("ndcg@3", "map"), "variant"), (("mrr",), ["variant", "surface"])):
+        expected = streameval.evaluate("outcomes", figures, by=by)
+        drawn = rows.chart(*figures, by=by)
+        assert drawn._repr_svg_() == expected.chart()._repr_svg_()
+        assert len(drawn.figure.axes) == len(figures)
+    assert rows.chart()._repr_svg_() == streameval.evaluate("outcomes").chart()._repr_svg_()
+    with pytest.raises(streameval.StreamevalError, match="ndgc@3"):
+        rows.chart("ndgc@3")
 
 
 def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

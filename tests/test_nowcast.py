@@ -3,19 +3,23 @@
 `python tests/test_nowcast.py` prints the table of docs/uncertainty.md.
 """
 
+import dataclasses
 import itertools
 import math
 import random
 import statistics
 from functools import cache
 
+import numpy as np
 import pytest
 from default_events import SlateEvent
 
-from streameval.base.limits import DELAY_BUCKETS, MICRO
+from streameval.base.limits import DELAY_BUCKETS, MAX_FOLLOWED, MICRO, NANO
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.delays import ArrivalCurve, bucket_of, delay_edges
 from streameval.core.events import FeedbackEvent
+from streameval.core.metrics import RANKING, RATES, VALUE_MEANS, Scorer
+from streameval.core.metrics.lists import nano
 from streameval.core.partition import Partition
 from streameval.core.past_nowcasts import PastNowcasts
 
@@ -88,9 +92,58 @@ def test_a_delay_is_from_the_slate_to_the_first_feedback():
     partition.apply([click(30_000, "r", "y", retract=True)])
     partition.flush()
     assert partition.changes.delays == {}
-    final = partition.delays(BASE + 24 * 60 * MINUTE // 12)
-    assert dict.fromkeys(final["A",].nonzero()[0].tolist(), 1) == whole
-    assert final["A",].sum() == 2
+    clicks, slates, *scores = partition.delays(BASE + 24 * 60 * MINUTE // 12)["A",]
+    assert clicks.nonzero()[0].tolist() == slates.nonzero()[0].tolist() == [first]
+    assert clicks.sum() == slates.sum() == 1
+    assert all(score.nonzero()[0].tolist() == [first] for score in scores)
+
+
+def test_a_score_rises_and_falls_as_feedback_comes():
+    """Of two items the second is clicked first. At k = 1 it is recalled not at all, then half."""
+    partition = Partition(DEFINITION)
+    edges = delay_edges(DEFINITION.attribution_window)
+    first, second = bucket_of(edges, 7_000), bucket_of(edges, 20_000)
+    partition.apply([slate(0, "r"), click(7_000, "r", "y"), click(20_000, "r", "x")])
+    partition.flush()
+    _, slates, *scores = partition.delays(BASE + 24 * 60 * MINUTE // 12)["A",]
+    assert dict(enumerate(slates.tolist()))[first] == slates.sum() == 1
+    columns = Scorer(DEFINITION.ks, DEFINITION.ndcg_gain).columns
+    found = {
+        column: (sums[first], sums[second]) for column, sums in zip(columns, scores, strict=True)
+    }
+    five, ten = DEFINITION.ks
+    assert found["precision", five] == (NANO // 5, NANO // 5)
+    assert found["hit_rate", ten] == (NANO, 0)
+    assert found["mrr", ten] == (NANO // 2, NANO // 2)
+    alone = nano(np.array([1 / math.log2(3)]))[0]
+    assert found["ndcg", ten] == (alone, NANO - alone)
+    assert found["recall", ten] == (NANO, 0)
+
+
+def test_a_score_may_fall():
+    """The only item within the cutoff is clicked first: its recall of 1 becomes a half."""
+    definition = dataclasses.replace(DEFINITION, ks=(1,))
+    partition = Partition(definition)
+    partition.apply([slate(0, "r"), click(7_000, "r", "x"), click(20_000, "r", "y")])
+    partition.flush()
+    _, _, *scores = partition.delays(BASE + 24 * 60 * MINUTE // 12)["A",]
+    recall = scores[Scorer((1,), "linear").columns.index(("recall", 1))]
+    assert recall[recall != 0].tolist() == [NANO, -NANO // 2]
+
+
+def test_a_slate_with_very_many_positives_is_not_followed():
+    items = tuple(f"i{number}" for number in range(MAX_FOLLOWED + 1))
+    for count in (MAX_FOLLOWED, MAX_FOLLOWED + 1):
+        partition = Partition(DEFINITION)
+        shown = SlateEvent(BASE, "u", "r", items, None, None, "A")
+        clicks = [click(1_000 + number, "r", item) for number, item in enumerate(items[:count])]
+        partition.apply([shown, *clicks])
+        partition.flush()
+        found, slates, *scores = partition.delays(BASE + 24 * 60 * MINUTE // 12)["A",]
+        assert found.sum() == count
+        followed = count == MAX_FOLLOWED
+        assert slates.sum() == followed
+        assert any(score.any() for score in scores) == followed
 
 
 def test_without_delays_there_is_no_nowcast():
@@ -105,24 +158,93 @@ def test_without_delays_there_is_no_nowcast():
 # --- errors of the past ---------------------------------------------------------------------------
 
 
-def test_the_error_is_of_the_nowcast_whose_panes_have_matured():
+FIGURES = [
+    *((metric.name, "ranking", {"k": k}) for metric in RANKING for k in (5, 10)),
+    ("positives_per_impression", "rates", {"feedback": "click"}),
+    *((f"value_per_{unit}", "values", {"feedback": "click"}) for unit in ("slate", "impression")),
+]
+
+
+def sections(section, row):
+    """The sections of figures with one row, in which figures that are not given are undefined."""
+    means = [*RATES, *RANKING, *VALUE_MEANS]
+    whole = dict.fromkeys(mean.name for mean in means) | {"window": "5m", "variant": "A"} | row
+    return {"rates": [], "ranking": [], "values": []} | {section: [whole]}
+
+
+@pytest.mark.parametrize(("metric", "section", "label"), FIGURES)
+def test_the_error_is_of_the_nowcast_whose_panes_have_matured(metric, section, label):
     """A nowcast of 0.10 at minute 0, and of 0.12 later. Its pane of 5 s matures H + 5 s after."""
     past = PastNowcasts(DEFINITION)
     at = BASE // 55_000 * 55_000  # one pane in 11 is kept
 
-    def rates(basis, rate):
-        head = {"window": "5m", "variant": "A", "feedback": "click"}
-        return [head | {"basis": basis, "positives_per_impression": rate}]
+    def rows(basis, figure):
+        return sections(section, label | {"basis": basis, metric: figure})
 
-    past.note(at, rates("nowcast", 0.10))
+    past.note(at, rows("nowcast", 0.10))
     for second in range(5, 31 * 60 + 5, 5):
-        past.note(at + second * 1_000, rates("nowcast", 0.12) + rates("matured", 0.08))
+        both = rows("nowcast", 0.12)
+        both[section] += rows("matured", 0.08)[section]
+        past.note(at + second * 1_000, both)
         assert past.errors() == []
-    past.note(at + (31 * 60 + 5) * 1_000, rates("matured", 0.08))
+    past.note(at + (31 * 60 + 5) * 1_000, rows("matured", 0.08))
     (row,) = past.errors()
-    assert row == {"window": "5m", "variant": "A", "feedback": "click"} | {
-        "error_ratio": pytest.approx(0.25)
-    }
+    assert row == {"window": "5m", "variant": "A", "metric": metric, "feedback": "", "k": ""} | (
+        label | {"error_ratio": pytest.approx(0.25)}
+    )
+
+
+@pytest.mark.parametrize(("nowcast", "matured"), [(None, 0.5), (0.5, None), (0.5, 0.0)])
+def test_what_is_undefined_has_no_error(nowcast, matured):
+    past = PastNowcasts(DEFINITION)
+    at = BASE // 55_000 * 55_000
+    past.note(at, sections("ranking", {"k": 5, "basis": "nowcast", "ndcg": nowcast}))
+    later = sections("ranking", {"k": 5, "basis": "matured", "ndcg": matured, "map": 0.5})
+    past.note(at + (31 * 60 + 5) * 1_000, later)
+    assert past.errors() == []
+
+
+def test_the_errors_of_a_stream_are_those_of_its_figures():
+    """A worker's ticks: each nowcast is compared once, with the figures of the same panes."""
+    definition = dataclasses.replace(
+        DEFINITION,
+        positives=(Positive("click", value="sum"),),
+        windows=(Window("5m", 5 * MINUTE, MINUTE),),
+    )
+    partition, past, found = Partition(definition), PastNowcasts(definition), {}
+    rng = random.Random(5)
+    batches = {}
+    for ts in range(0, 80 * MINUTE, 250):
+        shown = SlateEvent(BASE + ts, f"u{ts % 700}", f"r{ts}", ITEMS, None, None, "A")
+        batches.setdefault(ts // MINUTE, []).append(shown)
+        for item in ITEMS:
+            at = ts + round(rng.expovariate(1 / MEAN_DELAY))
+            if rng.random() < 0.3 and at - ts <= definition.attribution_window:
+                clicked = FeedbackEvent(BASE + at, f"u{ts % 700}", item, "click", f"r{ts}", value=3)
+                batches.setdefault(at // MINUTE, []).append(clicked)
+    compared = 0
+    for minute in range(80):
+        partition.apply(batches[minute])
+        partition.flush()
+        found[minute] = partition.document(BASE + (minute + 1) * MINUTE)
+        past.note(BASE + (minute + 1) * MINUTE, found[minute])
+        before = found.get(minute - 32, {"ranking": []})
+        if not any(row["basis"] == "nowcast" for row in before["ranking"]):
+            continue
+        errors = {(row["metric"], row["feedback"], row["k"]): row for row in past.errors()}
+        for metric, section, label in FIGURES:
+            nowcast, matured = (
+                row[metric]
+                for document, basis in ((before, "nowcast"), (found[minute], "matured"))
+                for row in document[section]
+                if row["basis"] == basis and label.items() <= row.items()
+            )
+            row = errors.pop((metric, label.get("feedback", ""), label.get("k", "")))
+            assert row["error_ratio"] == pytest.approx(nowcast / matured - 1)
+            compared += 1
+        # A value per positive is the live one: it is not divided by what has come.
+        assert set(errors) == {("value_per_positive", "click", "")}
+    assert compared > 10 * len(FIGURES)
 
 
 # --- a fall ---------------------------------------------------------------------------------------
@@ -168,6 +290,49 @@ def readings(seed, minutes):
             }
         batch.append(event)
     return found
+
+
+@cache
+def rankings(seed, rate, minutes):
+    """The rows of ranking in the short window by minute and basis, of a stream without a fall."""
+    rng = random.Random(seed)
+    events = []
+    for number in range(minutes * 60 * 16):
+        ts, request = number * 1_000 // 16, f"r{number}"
+        user = f"u{rng.randrange(20_000)}"
+        events.append(SlateEvent(BASE + ts, user, request, ITEMS, None, None, "A"))
+        for item in ITEMS:
+            at = ts + round(rng.expovariate(1 / MEAN_DELAY))
+            if rng.random() < rate and at - ts <= DEFINITION.attribution_window:
+                events.append(FeedbackEvent(BASE + at, user, item, "click", request))
+    partition, found = Partition(DEFINITION), {}
+    events = [event for event in events if event.ts < BASE + minutes * MINUTE]
+    for event in sorted(events, key=lambda event: event.ts):
+        partition.apply([event])
+        minute = (event.ts - BASE) // MINUTE
+        if minute >= 60 and minute % 6 == 0 and minute not in found:
+            partition.flush()
+            rows = partition.document()["ranking"]
+            found[minute] = {(row["basis"], row["k"]): row for row in rows if row["window"] == "5m"}
+    return found
+
+
+@pytest.mark.parametrize("metric", [metric.name for metric in RANKING])
+def test_the_nowcast_of_a_score_is_what_matures(metric):
+    """Three of ten items are clicked: most slates have several clicks, and scores keep changing."""
+    readings_by_minute = rankings(3, 0.3, 120)
+    for k in DEFINITION.ks:
+        errors, live = [], []
+        for minute, found in readings_by_minute.items():
+            later = readings_by_minute.get(minute + 36)
+            if later is None:
+                continue
+            truth = later["matured", k][metric]
+            errors.append(found["nowcast", k][metric] / truth - 1)
+            live.append(found["live", k][metric] / truth - 1)
+        assert len(errors) >= 3
+        assert abs(statistics.fmean(errors)) < 0.015
+        assert abs(statistics.fmean(live)) > 3 * abs(statistics.fmean(errors))
 
 
 def rate(row):

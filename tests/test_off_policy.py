@@ -14,7 +14,7 @@ from streameval.base.limits import CLUSTERS
 from streameval.core.windows.cells import cluster_of
 from streameval.stats.confidence_sequences import compare
 from streameval.stats.intervals import Moments, Rate, interval, rate_difference
-from streameval.stats.off_policy import WeightSums, clipped, estimate
+from streameval.stats.off_policy import WeightSums, estimate
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "obd"
 needs_sample = pytest.mark.skipif(not SAMPLE.exists(), reason="no Open Bandit sample")
@@ -152,25 +152,6 @@ def test_what_is_no_probability_and_no_reward_is_bad_input(rewards, target, logg
 def test_a_log_without_propensities_is_bad_input():
     with pytest.raises(InputError, match="log `propensity`"):
         estimate(WeightSums.of([], [], []))
-
-
-# --- Clipped
-
-
-def test_clipped_weights_bound_the_value_from_below():
-    chance = np.random.default_rng(6)
-    served, wanted = np.array([0.98, 0.02]), np.array([0.5, 0.5])
-    worth = np.array([0.1, 0.4])
-    shown = chance.choice(2, 20_000, p=served)
-    rewards = (chance.random(20_000) < worth[shown]) * 1.0
-    found = clipped(rewards, wanted[shown], served[shown], clip=10)
-    assert 0 < found.low < found.value < wanted @ worth
-    assert found.high <= 10
-
-
-def test_clipped_estimates_take_rewards_between_0_and_1_only():
-    with pytest.raises(InputError, match=r"\[0, 1\]"):
-        clipped([2.0], [0.5], [0.5], clip=10)
 
 
 # --- Open Bandit sample, campaign "men"

@@ -25,12 +25,13 @@ from test_dashboards import BOARDS, board, each_board, queries_of, variables_of
 from streameval.cli import dashboards
 from streameval.cli.rules import rules as prometheus_rules
 from streameval.config.settings import Settings
+from streameval.files.users_past import last_before
 
 pytestmark = [pytest.mark.servers]
 
 MINUTE = 60_000
-MIDNIGHT = 1_700_006_400_000
 DAY = 24 * 60 * MINUTE
+BEGIN, SINCE = 1_700_092_800_000, "2023-11-16T00:00:00Z"
 PARTITIONS = 4
 DIMENSIONS = ("variant", "surface")
 CLICKS = "positives_per_impression{feedback=click}"
@@ -45,7 +46,7 @@ SETTINGS = {
     "checkpoint_interval": "1s",
     "snapshot_interval": "10s",
     "experiments": [
-        {"name": "better", "control": "A", "split": {"A": 1, "B": 1}, **COMMON},
+        {"name": "better", "control": "A", "split": {"A": 1, "B": 1}, "since": SINCE, **COMMON},
         {"name": "worse", "control": "B", "split": {"A": 1, "B": 1}, **COMMON},
         {"name": "early", "control": "A", "until": "2023-11-15T01:00:00Z", **COMMON},
     ],
@@ -83,9 +84,9 @@ def one_slate(chance, ts, number):
 
 
 def past(chance):
-    """Two days with few slates, and an hour and a half of the next day with many."""
-    times = [MIDNIGHT - DAY + chance.randrange(2 * DAY) for _ in range(400)]
-    times += [MIDNIGHT + DAY + chance.randrange(90 * MINUTE) for _ in range(2500)]
+    """Two days with few slates up to `BEGIN`, and an hour and a half of the next day with many."""
+    times = [BEGIN - 2 * DAY + chance.randrange(2 * DAY) for _ in range(400)]
+    times += [BEGIN + chance.randrange(90 * MINUTE) for _ in range(2500)]
     events = [
         event for number, ts in enumerate(sorted(times)) for event in one_slate(chance, ts, number)
     ]
@@ -93,16 +94,24 @@ def past(chance):
 
 
 class Stream:
-    """The past at once, then 20 event seconds and some 40 slates a second until it is closed."""
+    """The past at once, then 20 event seconds and some 40 slates a second until it is closed.
 
-    def __init__(self, kafka, topic):
-        self._kafka, self._topic = kafka, topic
+    A snapshot in `folder` is waited for between the two days and what follows: the past of users.
+    """
+
+    def __init__(self, kafka, topic, folder):
+        self._kafka, self._topic, self._folder = kafka, topic, folder
         self._chance = random.Random(7)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._flow()))
 
     def __enter__(self):
-        service.produce(self._kafka.port, self._topic, map(record, past(self._chance)))
+        before, after = [], []
+        for event in past(self._chance):
+            (before if event["ts"] < BEGIN else after).append(record(event))
+        service.produce(self._kafka.port, self._topic, before)
+        service.wait_for(lambda: last_before(self._folder, BEGIN), 120, "a snapshot is taken")
+        service.produce(self._kafka.port, self._topic, after)
         self._thread.start()
         return self
 
@@ -113,7 +122,7 @@ class Stream:
     async def _flow(self):
         producer = AIOKafkaProducer(bootstrap_servers=self._kafka.address)
         await producer.start()
-        ts, number, waiting = MIDNIGHT + DAY + 90 * MINUTE, 1_000_000, []
+        ts, number, waiting = BEGIN + 90 * MINUTE, 1_000_000, []
         try:
             while not self._ended.is_set():
                 for _ in range(10):
@@ -190,10 +199,13 @@ def scene(tmp_path_factory):
         "checks": str(specification),
     }
     workers = [service.Worker(kafka.port, redis.url, topic, **settings) for _ in range(2)]
-    with Stream(kafka, topic), workers[0], workers[1]:
+    with workers[0], workers[1]:
         for worker in workers:
             service.wait_for(lambda worker=worker: worker.page("/healthz"), 120, "pages are served")
-        with servers.prometheus(configuration(rules, workers)) as running:
+        with (
+            Stream(kafka, topic, root / "snapshots"),
+            servers.prometheus(configuration(rules, workers)) as running,
+        ):
             yield Prometheus(running.address), workers
 
 
@@ -221,7 +233,7 @@ def filled(document, query):
         query = re.sub(rf"\${name}\b", lambda _, value=value: value, query)
     for variable, value in CHOSEN.items():
         query = re.sub(rf"\${variable}\b", lambda _, value=value: value, query)
-    assert "$" not in query
+    assert not re.search(r"\$[a-z_{]", query)
     return query
 
 
@@ -439,7 +451,19 @@ def test_the_command_ends_with_what_the_gate_says(experiment, judged):
     assert done.returncode == codes[EXPECTED[experiment]], done.stdout + done.stderr
 
 
-def test_the_examples_name_templates_that_exist():
+def test_the_example_of_a_rollout_gives_its_templates_their_arguments():
+    found = resources("argo-rollouts.yaml")
+    *_, step = found["Rollout", "ranker"]["strategy"]["canary"]["steps"]
+    given = {each["name"] for each in step["analysis"]["args"]}
+    known = set()
+    for each in step["analysis"]["templates"]:
+        arguments = found["AnalysisTemplate", each["templateName"]]["args"]
+        assert {one["name"] for one in arguments if "value" not in one} <= given
+        known |= {one["name"] for one in arguments}
+    assert given <= known
+
+
+def test_the_example_of_a_canary_names_templates_that_exist():
     found = resources("flagger.yaml")
     for metric in canary().values():
         template = found["MetricTemplate", metric["templateRef"]["name"]]

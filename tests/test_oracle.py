@@ -1,4 +1,4 @@
-"""The oracle against timelines worked out by hand, one rule of DESIGN 2 at a time.
+"""The oracle against timelines worked out by hand, one rule of docs/rules.md at a time.
 
 Times are counted from BASE, in ms: A = 10, L = 5, so H = 15. In the drawings `x` is an item shown,
 `!` a click, letters above are the slates.

@@ -22,13 +22,14 @@ from world import World, simulate
 
 from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
+from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.core.metrics import order_ranks
 from streameval.core.oracle.slates import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.files import outcome_files
 from streameval.files.outcome_files import OutcomeFolder, dataset, pseudonyms, schema_of
 from streameval.worker.outcome_writer import OutcomeWriter

@@ -58,3 +58,29 @@ def test_turns_begin_the_given_seconds_apart_however_short(clock):
     assert not paced.begins(0.05)
     clock[0] = 101.01
     assert paced.begins(0.05)
+
+
+def test_steps_are_taken_with_a_pause_after_each(clock):
+    """Another task has its turn between them, and the result comes at the end."""
+    seen = []
+
+    def steps():
+        for number in range(3):
+            seen.append(number)
+            yield
+        return "done"
+
+    async def both():
+        paced = pace.Pace()
+        assert paced.begins(0.05)
+        other = asyncio.create_task(note())
+        assert await paced.take(steps()) == "done"
+        await other
+
+    async def note():
+        for letter in "abc":
+            seen.append(letter)
+            await asyncio.sleep(0)
+
+    asyncio.run(both())
+    assert seen == [0, "a", 1, "b", 2, "c"]

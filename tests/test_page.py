@@ -27,6 +27,8 @@ from streameval.web.status import PartitionStatus
 
 HOSTILE = "<img src=x onerror=alert(1)>'\"&amp;"
 DRAWN = "document.querySelectorAll('#key-figures tbody tr').length > 3"
+COLUMN = "document.querySelector('#key-figures thead th:nth-child(3)')"
+AS_WIDE = f"{COLUMN}.getBoundingClientRect().right <= document.documentElement.clientWidth"
 SEEN = "document.querySelector('#state').textContent.startsWith('Serving')"
 
 
@@ -79,8 +81,9 @@ def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
             text = await page.text()
             for sentence in sentences(documents.cards[0]):
                 assert sentence in text
-            assert "± is a 95 % interval" in text
+            assert "A 95 % interval stands in brackets" in text
             assert await page.evaluate("document.documentElement.scrollWidth") == width
+            assert await page.evaluate(AS_WIDE), "two variants fit on a phone"
             await page.evaluate(servers.AXE.read_text() + "; 0")
             found = await page.evaluate("axe.run().then((found) => found.violations)")
         return [(one["id"], one["nodes"][0]["html"]) for one in found]
@@ -89,7 +92,7 @@ def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
 
 
 def test_the_figures_of_the_page_are_those_of_the_document(run, tab, documents):
-    """Each variant's key figure with half of its 95 % interval, as the document has it."""
+    """Each variant's key figure with the ends of its 95 % interval, as the document has it."""
 
     async def scenario():
         async with opened(tab, documents, "?window=1h&basis=live") as page:
@@ -97,11 +100,11 @@ def test_the_figures_of_the_page_are_those_of_the_document(run, tab, documents):
 
     wanted = [
         100 * number
-        for row in documents.found["rates"]
-        if (row["window"], row["basis"], row["feedback"]) == ("1h", "live", "click")
-        for number in (row["positive_rate"], 1.959964 * row["positive_rate_stderr"])
+        for row in documents.figures({"window": "1h", "basis": "live"})["rates"]
+        if row["feedback"] == "click"
+        for number in (row[f"positive_rate{end}"] for end in ("", "_low", "_high"))
     ]
-    mean = r"\s+([\d.]+) ± ([\d.]+) %"
+    mean = r"\s+([\d.]+) % \(([\d.]+) to ([\d.]+)\)"
     written = re.search(rf"positive rate \(click\){mean}{mean}", run(scenario()))
     for text, number in zip(written.groups(), wanted, strict=True):
         assert abs(float(text) - number) <= 0.5 * 10 ** -len(text.partition(".")[2]), text
@@ -203,26 +206,83 @@ def test_a_failed_check_opens_its_part_and_says_what_to_do(run, tab, documents):
 
 def test_a_user_is_shown_to_those_with_the_token(run, tab, documents):
     """By the keyboard alone, and a wrong token is told what to do."""
-    fill = """(() => {
-      const form = document.querySelector("#user form");
-      form.id.value = "u7"; form.elements.id.value = "u7"; form.elements.token.value = "TOKEN";
-      form.querySelector("button").focus();
-    })()"""
 
     async def scenario(token, wanted):
         async with page_server.serving(documents) as address:
             page = await tab()
             await page.open(address)
             await page.wait_for(DRAWN)
-            await page.evaluate("document.querySelector('#user').open = true")
+            await page.tab_to("#user summary")
+            await page.press("Enter")
             await page.wait_for("document.querySelector('#user form') !== null")
-            await page.evaluate(fill.replace("TOKEN", token))
-            await page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r")
+            await page.tab_to("#user [name=id]")
+            await page.write("u7")
+            await page.tab_to("#user [name=token]")
+            await page.write(token)
+            await page.tab_to("#user button")
+            await page.press("Enter")
             await page.wait_for(f"document.querySelector('#user').innerText.includes('{wanted}')")
             return await page.text("#user")
 
     assert "impressions\t30" in run(scenario(page_server.TOKEN, "impressions"))
     assert "the token is wrong" in run(scenario("guess", "token is wrong"))
+
+
+def test_arrow_keys_read_the_chart(run, tab, documents):
+    """The legend has the figures of the point at the cursor, which they move by one."""
+    if CHARTS not in STATIC:
+        servers.missing("uPlot")
+    legend = "document.querySelector('#history .legend').innerText"
+    values = documents.history({"hours": "6"})["series"][0]["value"]
+
+    async def scenario():
+        async with opened(tab, documents) as page:
+            await page.wait_for("document.querySelector('#history .uplot') !== null")
+            await page.tab_to("#history .plot")
+            found = []
+            for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight"):
+                await page.press(key)
+                await page.evaluate("new Promise(requestAnimationFrame)")
+                found.append(float(re.search(r"A ([\d.]+) ", await page.evaluate(legend))[1]))
+            return found
+
+    wanted = [round(100 * values[at], 2) for at in (-1, -2, -3, -2)]
+    assert len(set(wanted)) == 3
+    assert run(scenario()) == wanted
+
+
+def test_a_page_does_not_ask_for_figures_while_a_stream_is_open_and_quiet(
+    run, tab, documents, monkeypatch
+):
+    """It goes on asking for the health of the group, and asks for figures when it is told."""
+    monkeypatch.setattr(overview, "REFRESH_SECONDS", 1)
+    monkeypatch.setattr(documents, "changes", 0)
+
+    def asked(name):
+        return sum(path.startswith(f"/api/v1/{name}") for path in documents.asked)
+
+    async def until(condition):
+        async with asyncio.timeout(browser.PATIENCE):
+            while not condition():  # noqa: ASYNC110  the page tells nobody
+                await asyncio.sleep(0.05)
+
+    async def quiet():
+        """Wait until the page looks three times without asking for figures."""
+        async with asyncio.timeout(browser.PATIENCE):
+            while True:
+                before, end = asked("figures"), asked("health") + 3
+                await until(lambda end=end: asked("health") >= end)
+                if asked("figures") == before:
+                    return before
+
+    async def scenario():
+        async with opened(tab, documents):
+            before = await quiet()
+            documents.changes += 1
+            await until(lambda: asked("figures") > before)
+            await quiet()
+
+    run(scenario())
 
 
 def test_the_page_says_when_it_is_stale_and_keeps_the_figures(run, tab, documents):
@@ -309,7 +369,7 @@ def test_without_uplot_the_page_says_so_and_shows_the_numbers(run, tab, document
 
     text = run(scenario())
     assert "built without npm and lacks uPlot" in text
-    assert "3.93 (3.58 to 4.28) %" in text
+    assert "3.93 % (3.58 to 4.28)" in text
 
 
 def test_without_javascript_the_essentials_are_there(run, tab, documents):
@@ -363,6 +423,20 @@ def test_the_page_needs_nothing_but_this_worker():
         assert hosts <= {"http://www.w3.org"}, name  # the name of SVG, which nobody fetches
         assert "innerHTML" not in text
         assert "insertAdjacentHTML" not in text
+
+
+def test_a_figure_of_no_positives_and_few_users_is_not_certain(run, tab, tmp_path):
+    """The script and the server have one interval, and say that the users are few."""
+    documents = page_server.Documents(tmp_path, users=100, clicks=0)
+    rate = r"positives per impression \(click\)\s+0\.00 % \(0\.00 to (0\.\d+)\)"
+
+    async def read(**how):
+        async with opened(tab, documents, **how) as page:
+            return await page.text("#figures")
+
+    for found in (run(read()), run(read(scripts=False))):
+        assert 0.05 < float(re.search(rate, found)[1]) < 0.5
+        assert "Fewer than 300 users: A, B." in found
 
 
 # --- What the server writes ---------------------------------------------------------------------

@@ -12,12 +12,13 @@ from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
 from streameval.base.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
+from streameval.base.steps import drained
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slate as slates_module
 from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.definition import Window
 from streameval.core.oracle.figures import oracle
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.core.windows import tables as windows_module
 
 
@@ -130,8 +131,8 @@ def test_a_state_that_is_dropped_is_gone():
 
 def test_scores_take_room_for_the_clusters_that_have_any_and_grow_by_doubling(monkeypatch):
     """Room for all clusters of every segment, made anew at each, was quadratic."""
-    segments, grown = 1_000, Mock(wraps=windows_module._grown)
-    monkeypatch.setattr(windows_module, "_grown", grown)
+    segments, grown = 1_000, Mock(wraps=windows_module.grown)
+    monkeypatch.setattr(windows_module, "grown", grown)
     definition = replace(DEFINITION, max_segments=segments)
     partition = Partition(definition)
     for n in range(segments):

@@ -11,7 +11,7 @@ import pytest
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import checkpoint as checkpoint_module
-from streameval.core import nowcast, users
+from streameval.core import ledger, nowcast, relevance, users
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures
 from streameval.core.nowcast import ArrivalCurves
@@ -173,12 +173,16 @@ def drawn(seed):
 
 @pytest.fixture(autouse=True)
 def _tidy_up_often(seed, monkeypatch):
-    """The streams are too small for nowcasts, for cells to be renumbered, for rows to be summed up,
-    and for several chunks of one checkpoint: the latter three for half."""
+    """The streams are too small for nowcasts, for slates that are not followed, for cells to be
+    renumbered, for rows to be summed up, and for several parts of a flush or chunks of a
+    checkpoint: all but the first for half."""
     for module in (nowcast, oracle_nowcast):
         monkeypatch.setattr(module, "MIN_DELAYS", 1 + seed % 3)
         monkeypatch.setattr(module, "MIN_SEGMENT_DELAYS", 3)
     if seed % 2:
+        for module in (relevance, oracle_nowcast):
+            monkeypatch.setattr(module, "MAX_FOLLOWED", 2)
+        monkeypatch.setattr(ledger, "SCORE_SLICE", 3)
         monkeypatch.setattr(checkpoint_module, "CHUNK_RECORDS", 3)
         monkeypatch.setattr(panes, "SMALLEST_RENUMBERING", 2)
         monkeypatch.setattr(panes, "MAX_PIECES", 2)

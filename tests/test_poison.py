@@ -186,6 +186,7 @@ def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skip
         ready = f"ok, but partition 0 waits before {named}"
         service.wait_for(lambda: worker.page("/readyz").startswith(ready), 20, "/readyz names it")
         assert it.metric("batch_unreadable", partition="0") == 1
+        assert it.metric("batch_unreadable_offset", partition="0") == ends[0]
         assert it.metric("batch_unreadable", partition="1") == 0
         assert worker.stop() == 0
         worker.start()

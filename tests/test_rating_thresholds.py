@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from hashlib import md5
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def written(path: Path, rows: Rows) -> str:
 
 
 def recipe(rows: Rows, k: int, threshold: float, *, above: tuple[bool, bool]) -> list[float]:
-    """Precision and recall as recipes of libraries compute them, a loop over each user's pairs.
+    """Precision, recall and F1 as recipes of libraries compute them, a loop over users' pairs.
 
     `above`: whether predictions, and ratings, have to be above the threshold.
     """
@@ -53,7 +54,7 @@ def recipe(rows: Rows, k: int, threshold: float, *, above: tuple[bool, bool]) ->
     def high(value: float, *, strictly: bool) -> bool:
         return value > threshold if strictly else value >= threshold
 
-    precisions, recalls = [], []
+    precisions, recalls, harmonic = [], [], []
     for of_user in pairs.values():
         of_user.sort(key=lambda pair: pair[0], reverse=True)
         relevant = sum(high(true, strictly=above[1]) for _, true in of_user)
@@ -61,7 +62,9 @@ def recipe(rows: Rows, k: int, threshold: float, *, above: tuple[bool, bool]) ->
         hits = sum(high(true, strictly=above[1]) for true in chosen)
         precisions.append(hits / len(chosen) if chosen else 0)
         recalls.append(hits / relevant if relevant else 0)
-    return [math.fsum(found) / len(pairs) for found in (precisions, recalls)]
+        both = (precisions[-1], recalls[-1])
+        harmonic.append(harmonic_mean(both) if hits else 0)
+    return [math.fsum(found) / len(pairs) for found in (precisions, recalls, harmonic)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_each_rule_for_a_threshold_has_a_name(
     suffix: str, above: tuple[bool, bool], tmp_path: Path
 ) -> None:
     rows = rated(1)
-    names = [f"{name}_threshold{suffix}@3" for name in ("precision", "recall")]
+    names = [f"{name}_threshold{suffix}@3" for name in ("precision", "recall", "f1")]
     found = run(
         "--ratings", written(tmp_path / "r.csv", rows), "--metrics", ",".join(names),
         "--threshold", "3.5",

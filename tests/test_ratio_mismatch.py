@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from streameval.base.errors import InputError
 from streameval.stats.sample_ratio import (
-    first_exposures,
     log_evidence,
     ratio_mismatch,
     shares,
@@ -90,13 +89,3 @@ def test_weights_are_divided_by_their_sum():
 def test_a_split_that_is_none_is_refused(split):
     with pytest.raises(InputError, match="two variants"):
         ratio_mismatch({"A": 1}, split)
-
-
-def test_a_user_counts_once_in_the_variant_of_the_first_exposure():
-    exposures = [("u1", 30, "A"), ("u1", 10, "B"), ("u1", 20, "A"), ("u2", 5, "A"), ("u2", 9, "A")]
-    for order in (exposures, exposures[::-1]):
-        assert first_exposures(order) == ({"A": 1, "B": 1}, 1)
-
-
-def test_at_one_time_the_smaller_variant_is_first():
-    assert first_exposures([("u", 1, "B"), ("u", 1, "A")]) == ({"A": 1}, 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from default_events import DIMENSIONS
@@ -16,9 +18,12 @@ from typer.testing import CliRunner
 from streameval.base.errors import InputError
 from streameval.cli.app import app
 from streameval.core.outcome import Outcome
+from streameval.evaluation.compared import Compared
+from streameval.evaluation.report.charts import compared_by_step, outcome_charts
 from streameval.evaluation.report.curves import curves
 from streameval.evaluation.report.plots import chart
 from streameval.files.outcome_files import table
+from streameval.stats.experiments import RatioSums, Rules, Scored, compare_ratios
 
 START = 1_700_000_000_000
 
@@ -200,7 +205,7 @@ def test_differences_are_drawn_as_a_forest_over_time_and_by_arm(tmp_path: Path) 
     for label in ("mrr · &lt;A&gt;", "ndcg@3 · &lt;A&gt;"):
         assert f">{label}</text>" in forest
     assert 'aria-label="Differences over time"' in page
-    for title in ("Over time", "Precision and recall"):
+    for title in ("Over time", "Precision and recall", "Precision at recall"):
         drawn = page[page.index(f'aria-label="{title}"') :].partition("</svg>")[0]
         assert ">B</text>" in drawn, "a line for each arm"
     without = report(tmp_path / "w.html", file, "--by", "variant", "--metrics", "mrr")
@@ -210,8 +215,68 @@ def test_differences_are_drawn_as_a_forest_over_time_and_by_arm(tmp_path: Path) 
 def test_a_band_is_interrupted_with_its_line() -> None:
     minutes = [(60_000.0 * at, 0.1) for at in (0, 1, 2, 6, 7, 8)]
     band = [(at, value - 0.05, value + 0.05) for at, value in minutes]
-    svg = chart("t", {"a": minutes}, x="time", y="rate", time_step=60_000, bands={"a": band})
+    svg = chart("t", {"a": minutes}, x="time", y="rate", time_step=60_000, bands={"a": [band]})
     assert svg.count("fill-opacity: 0.18") == 2
+
+
+def test_a_legend_names_bands_within_one_another() -> None:
+    points = [(60_000.0 * at, 0.1) for at in range(3)]
+    bands = [[(at, value - r, value + r) for at, value in points] for r in (0.2, 0.1)]
+    named = {"bands": {"a": bands}, "band_names": ("all looks", "one look"), "signed": True}
+    svg = chart("t", {"a": points}, x="time", y="rate", time_step=60_000, **named)
+    for text in ("a", "all looks", "one look"):
+        assert f">{text}</text>" in svg
+    opacities = re.findall(r"(?<!-)\b(?:fill-)?opacity: ([\d.]+)", svg)
+    assert sorted({*opacities}) == ["0.18", "0.3276"]
+
+
+def test_differences_over_time_are_of_all_slates_so_far(tmp_path: Path) -> None:
+    """Users come back, so the sums of a user grow: the bounds are those of the users' whole sums.
+
+    Of arm B the last steps have no slates: its sums stay.
+    """
+    chance = random.Random(11)
+    rows = []
+    for number in range(3_000):
+        user = chance.randrange(700)
+        arm = "AB"[user % 2]
+        if arm == "B" and number > 2_500:
+            continue
+        gains = [float(chance.random() < (0.2 if arm == "A" else 0.3)) for _ in range(3)]
+        one = slate(number, gains, score=None, items=["x", "y", "z"])
+        rows.append(replace(one, user=f"u{user}", labels=(arm, "")))
+    path = tmp_path / "outcomes.parquet"
+    pq.write_table(table(0, rows, DIMENSIONS), path)
+    found = curves([str(path)], ["variant"])
+    steps = list(compared_by_step(found.so_far["B"], found.so_far["A"]))
+    assert [at for at, _ in steps] == sorted({row.time // found.step * found.step for row in rows})
+    bounded = 0
+    for at, scored in steps:
+        sums: dict[str, dict[str, list[int]]] = {"A": {}, "B": {}}
+        for row in rows:
+            if row.time < at + found.step:
+                own = sums[row.labels[0]].setdefault(row.user, [0, 0])
+                own[0] += int(sum(row.gains))
+                own[1] += len(row.gains)
+        arms = {}
+        for name, users in sums.items():
+            x, y = (np.array([each[n] for each in users.values()]) for n in (0, 1))
+            arms[name] = RatioSums(x, y, len(users))
+        whole = compare_ratios(arms["B"], arms["A"], Rules())
+        for part in ("difference", "low", "high", "once_low", "once_high"):
+            assert getattr(scored, part) == pytest.approx(getattr(whole, part)), part
+        bounded += scored.low is not None
+        if scored.low is not None:
+            assert scored.low < scored.once_low < scored.once_high < scored.high
+    assert 10 < bounded < len(steps), "the first steps have too few users"
+    shown = outcome_charts(found, ["variant"], [compared_arm("B", "A")])
+    (drawn,) = (each for each in shown if 'aria-label="Differences over time"' in each)
+    for text in ("B − A", "all looks", "one look"):
+        assert f">{text}</text>" in drawn
+
+
+def compared_arm(arm: str, control: str) -> Compared:
+    return Compared(metric="mrr", arm=arm, control=control, users=0, scored=Scored(None, None))
 
 
 def test_the_line_over_time_is_interrupted_where_there_is_no_slate() -> None:

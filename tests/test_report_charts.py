@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluating import run
 from sklearn.metrics import roc_auc_score
+from test_evaluate_tables import values
 from test_report import Elements, outcomes, report
 
 from streameval.core.definition import Definition
 from streameval.core.metrics.inputs import ITEMS
 from streameval.core.metrics.rating_thresholds import THRESHOLD
+from streameval.evaluation.report import charts
 from streameval.evaluation.report.placements import BINS, PlacementCurves, placement_curves
 from streameval.evaluation.request import FILES, LABELS, QRELS, RATINGS, RELEVANT, RUN, Given
 
@@ -86,13 +89,40 @@ def test_curves_of_slates_are_scikit_learns_and_numpys(level: float | None, tmp_
     assert found.coverage[0] == (1, len(first) / 50)
 
 
-def test_curves_of_ratings_take_the_threshold_as_the_figures_do(tmp_path: Path) -> None:
-    chance = random.Random(2)
-    rows: Rows = [
+def rated(seed: int) -> Rows:
+    chance = random.Random(seed)
+    return [
         {"user": f"u{n % 30}", "item": f"i{n}", "rating": chance.randint(1, 5),
          "prediction": chance.randint(2, 9) / 2}
         for n in range(300)
     ]  # fmt: skip
+
+
+def test_the_curve_by_cutoff_has_the_figures_of_ratings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule that was asked for has its lines, as far as the longest of them grows."""
+    found: dict[str, Any] = {}
+
+    def kept(name: str, series: Any, **_axes: Any) -> str:
+        found[name] = series
+        return "<svg ></svg>"
+
+    monkeypatch.setattr(charts, "chart", kept)
+    file = written(tmp_path / "r.csv", rated(6))
+    names = [f"{name}_threshold_surprise" for name in ("precision", "recall", "f1")]
+    given = ("--ratings", file, "--threshold", "3")
+    report(tmp_path / "r.html", *given, "--metrics", f"{names[0]}@2")
+    at = [f"{name}@{k}" for name in names for k in (1, 2, 3, 4, 5, 6, 8, 10)]
+    figures = values(run(*given, "--metrics", ",".join(at)))
+    assert found["by-cutoff"] == {
+        name: [(k, figures[f"{name}@{k}"]) for k, _ in found["by-cutoff"][name]] for name in names
+    }
+    assert [k for k, _ in found["by-cutoff"][names[0]]][:5] == [1, 2, 3, 4, 5]
+
+
+def test_curves_of_ratings_take_the_threshold_as_the_figures_do(tmp_path: Path) -> None:
+    rows = rated(2)
     file = written(tmp_path / "r.csv", rows)
     found = drawn("ratings", {RATINGS: [file]}, threshold=3.0)
     labels = [row["rating"] > 3 for row in rows]
@@ -133,6 +163,16 @@ def test_each_input_has_its_charts(tmp_path: Path) -> None:
     assert set(titles(page)) == {*of_lists, *of_items}
     page = report(tmp_path / "r.html", str(tmp_path / "s.csv"), "--metrics", "personalization@5")
     assert titles(page) == ["Long tail of places in lists", "Coverage", "Scores"]
+    ratings = rated(5)
+    file, tail = written(tmp_path / "r.csv", ratings), "Long tail of ratings"
+    page = report(tmp_path / "r.html", "--ratings", file, "--metrics", "rmse")
+    assert titles(page) == [tail, "Scores"]
+    figure = ("--ratings", file, "--metrics", "recall_threshold_strict@3", "--threshold", "3")
+    page = report(tmp_path / "r.html", *figure)
+    assert titles(page) == [tail, "ROC", "Scores by class", "Figures by cutoff"]
+    lines = page[page.index('aria-label="Figures by cutoff"') :].partition("</svg>")[0]
+    for name in ("precision", "recall", "f1"):
+        assert f">{name}_threshold_strict</text>" in lines
     page = report(tmp_path / "r.html", outcomes(tmp_path / "out"), "--metrics", "ndcg@5")
     assert {"Long tail", "Coverage", "Calibration"} < set(titles(page))
     assert "ROC" in titles(page)

@@ -18,10 +18,11 @@ from test_outcomes import expected, plain, with_ms
 from test_partition_properties import Counters, assert_same, assert_same_rows
 
 from streameval.base.errors import ConfigError, InputError, RefusedError, UnusableStateError
+from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.oracle.figures import oracle
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, take, take_from
@@ -253,7 +254,8 @@ def test_two_may_retire_snapshots_at_a_time(tmp_path, monkeypatch):
         (tmp_path / f"202001{day}T000000Z-9").mkdir()
     known = snapshots(tmp_path)
     known[0].rmdir()
-    monkeypatch.setattr("streameval.files.snapshots.snapshots", lambda _: known)
+    listed = {tmp_path: known}
+    monkeypatch.setattr("streameval.files.snapshots.snapshots", lambda root: listed.get(root, []))
     retire(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["20200112T000000Z-9"]
 

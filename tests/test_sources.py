@@ -13,10 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from default_events import DIMENSIONS
+from msgspec import structs
 from test_evaluate import outcome
 from typer.testing import CliRunner
 
 from streameval.cli.app import app
+from streameval.core.outcome import Outcome
 from streameval.files.outcome_files import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "evaluate.md"
@@ -79,6 +81,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "found": [row for row in slates if row["rank"] != 2],
         "rounds": [{"reward": chance.randint(0, 1), "propensity": 0.25, "predicted": 0.4,
                     "target": chance.choice([0.1, 0.4]), "expected": 0.45} for _ in range(500)],
+        "probabilities": [{"user": user, "item": item, "label": chance.randint(0, 1),
+                           "prediction": chance.random()} for user, item in pairs],
     }  # fmt: skip
     for name, rows in tables.items():
         lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
@@ -89,9 +93,13 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels.txt").write_text("\n".join(qrels) + "\n")
     (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events(lists)))
     (folder / "outcomes").mkdir()
-    rows = [outcome(number, chance) for number in range(200)]
+    rows = [scored(outcome(number, chance), chance) for number in range(200)]
     pq.write_table(table(0, rows, DIMENSIONS), folder / "outcomes" / "part.parquet")
     return folder
+
+
+def scored(row: Outcome, chance: random.Random) -> Outcome:
+    return structs.replace(row, scores=[chance.random() for _ in row.items])
 
 
 def events(lists: dict[str, list[str]]) -> Iterator[dict[str, Any]]:

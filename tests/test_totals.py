@@ -17,7 +17,7 @@ from streameval.base.limits import ALL
 from streameval.core import nowcast
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
-from streameval.core.figures import ShownSegments, figures
+from streameval.core.figures import ShownSegments, figures, figuring
 from streameval.core.oracle import nowcast as oracle_nowcast
 from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
@@ -223,3 +223,13 @@ def test_a_worker_shows_the_totals_of_the_segments_that_it_shows():
     assert shown(("A", ALL)) == (other, ALL), "nothing of it is shown any more"
     assert shown(("C", "home")) == ("C", "home")
     assert shown(("C", ALL)) == ("C", ALL)
+
+
+def test_figures_of_many_segments_are_made_in_steps():
+    """A step makes the rows of some segments in one window and basis, or orders a section."""
+    partition = Partition(DEFINITION)
+    partition.apply([show(0, request=f"r{n}", variant=f"v{n}") for n in range(40)])
+    partition.flush()
+    sums = partition.sums()
+    steps = len(list(figuring(DEFINITION, sums)))
+    assert steps > sum(len(found.names) for found in sums.values()) / 16

@@ -6,11 +6,12 @@ import pytest
 from default_events import ImpressionEvent
 from streams import to_json
 
+from streameval.base.steps import drained
 from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment
-from streameval.core.partition import Partition, drained
+from streameval.core.partition import Partition
 from streameval.kafka.records import Records
 from streameval.worker import assigned_partition
 from streameval.worker.assigned_partition import AssignedPartition, Limits
