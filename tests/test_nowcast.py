@@ -146,6 +146,36 @@ def test_a_slate_with_very_many_positives_is_not_followed():
         assert any(score.any() for score in scores) == followed
 
 
+def test_delays_do_not_depend_on_where_flushes_fall():
+    """Feedback comes late, again and is taken back, up to more positives than are followed."""
+    items = tuple(f"i{number}" for number in range(MAX_FOLLOWED + 2))
+    for seed in range(100):
+        chance = random.Random(seed)
+        often = chance.choice((3, len(items), 3 * len(items)))
+        events = [
+            click(
+                chance.randrange(60_000), "r", chance.choice(items), retract=chance.random() < 0.2
+            )
+            for _ in range(often)
+        ]
+        whole, in_parts = Partition(DEFINITION), Partition(DEFINITION)
+        shown = SlateEvent(BASE, "u", "r", items, None, None, "A")
+        for partition in (whole, in_parts):
+            partition.apply([shown])
+        for event in events:
+            whole.apply([event])
+            in_parts.apply([event])
+            if chance.random() < 0.5:
+                in_parts.flush()
+        whole.flush()
+        in_parts.flush()
+        moment = BASE + 24 * 60 * MINUTE // 12
+        [(_, expected)], [(_, found)] = (
+            partition.delays(moment).items() for partition in (whole, in_parts)
+        )
+        assert found.tolist() == expected.tolist()
+
+
 def test_without_delays_there_is_no_nowcast():
     partition = Partition(DEFINITION)
     partition.apply([slate(0, "r"), click(1_000, "r")])

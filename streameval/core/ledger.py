@@ -21,12 +21,14 @@ from streameval.core.list_shapes import ListShapes
 from streameval.core.marks import NEVER, several
 from streameval.core.relevance import of_one, relevance, with_value
 from streameval.core.segments import Segments
-from streameval.core.slate import NO_DELAYS, NO_FEEDBACK, Relevance, Slate, SlateDelays
+from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 from streameval.core.users import User
-from streameval.core.windows.aggregate import Aggregate, ChangeRows
-from streameval.core.windows.aggregates import CountRows, PositiveRows, ScoreRows
+from streameval.core.windows.aggregate import Aggregate
+from streameval.core.windows.aggregates import CountRows, PositiveRows
 from streameval.core.windows.cells import Cells
+from streameval.core.windows.delays import DelayRows
 from streameval.core.windows.lists import LatencyRows, ListRows
+from streameval.core.windows.scores import ScoreRows
 from streameval.core.windows.tables import Table, TimedTable
 from streameval.core.windows.values import ValueRows
 
@@ -68,8 +70,8 @@ class Rows(NamedTuple):
     lists: ListRows
     latencies: LatencyRows
     ranks: ListRows
-    delays: ChangeRows[SlateDelays]
-    score_delays: ChangeRows[SlateDelays]
+    delays: DelayRows
+    score_delays: ScoreRows
 
     @property
     def size(self) -> int:
@@ -89,7 +91,7 @@ class Ledger:
     def __init__(
         self, definition: Definition, segments: Segments, aggregates: Sequence[Aggregate]
     ) -> None:
-        self.gains = [definition.gain(kind) for kind in definition.kinds]
+        self.gains = tuple(definition.gain(kind) for kind in definition.kinds)
         self.rules = [positive.value for positive in definition.positives]
         self.edges = delay_edges(definition.attribution_window)
         self.cells = Cells()
@@ -138,10 +140,9 @@ class Ledger:
             judged = with_value(judged, kind, micro)
             self.rows.values.add(time, cell, kind, micro)
         slate.booked = judged
-        assert judged.relevant is not None, "a slate with a request is scored"
         self.rows.positives.add(time, cell, kind, 1)
-        self.rows.scores.add(time, cell, judged.relevant, 1)
-        self.rows.delays.add(time, cell, NO_DELAYS, judged.delays)
+        self.rows.scores.change(time, cell, NO_FEEDBACK, judged)
+        self.rows.delays.add(time, cell, (), judged.delays)
         known = slate.booked_list
         assert known is not None, "its impressions are booked"
         shape = self.shapes.of(known.size, known.ranks, fallback=known.fallback, hits=judged.hits)
@@ -250,11 +251,7 @@ class Ledger:
                 if change:
                     rows.positives.add(time, cell, kind, change)
                     delta[POSITIVES + kind] += change
-        if after.relevant != before.relevant:
-            if before.relevant is not None:
-                rows.scores.add(time, cell, before.relevant, -1)
-            if after.relevant is not None:
-                rows.scores.add(time, cell, after.relevant, 1)
+        rows.scores.change(time, cell, before, after)
         rows.delays.add(time, cell, before.delays, after.delays)
         if after.values != before.values:
             for kind, micro in before.values:
@@ -276,8 +273,8 @@ class Ledger:
 
     def _empty(self) -> Rows:
         rows = Rows(*(aggregate.rows() for aggregate in self.aggregates))
-        # Two views of the same lists, and two of the same delays.
-        return rows._replace(ranks=rows.lists, score_delays=rows.delays)
+        # Two views of the same lists, and two of the same scores.
+        return rows._replace(ranks=rows.lists, score_delays=rows.scores)
 
     def _changes(self, tables: Sequence[Table], booked: Sequence[Rows]) -> SegmentChanges:
         counts, positives, *_ = tables

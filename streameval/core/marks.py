@@ -16,7 +16,6 @@ from streameval.core.definition import ValueRule
 
 NEVER: Final = -1
 """A time (ms) before all others, and an unknown offset or index."""
-NO_MARK: Final = (0, NEVER, NEVER, NEVER, ())
 
 FeedbackKey = tuple[str, int]  # item, index of the kind
 ValueEntries = tuple[tuple[int, int], ...]
@@ -86,9 +85,9 @@ def marked(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fi
         moments = (NEVER, NEVER, ts) if retract else (ts, ts, NEVER)
         return (item, kind, 1, *moments, entries)
     marks = by_key(marks)
-    known = marks.get((item, kind), NO_MARK)
+    known = marks.get((item, kind))
     one = (1, NEVER, NEVER, ts, ()) if retract else (1, ts, ts, NEVER, entries)
-    marks[item, kind] = _joined(known, one)
+    marks[item, kind] = one if known is None else _joined(known, one)
     return marks
 
 
@@ -124,7 +123,7 @@ def merged(marks: Marks | None, more: Marks | None) -> Marks | None:
         return marks or more
     both = dict(by_key(marks))
     for key, mark in by_key(more).items():
-        both[key] = _joined(both.get(key, NO_MARK), mark)
+        both[key] = _joined(both[key], mark) if key in both else mark
     return both
 
 

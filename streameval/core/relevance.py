@@ -6,6 +6,7 @@ and kind the latest `ts` decides, and at equal `ts` the retraction (docs/rules.m
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -15,11 +16,11 @@ from streameval.core.delays import bucket_of
 from streameval.core.list_shapes import Hits
 from streameval.core.marks import LoneMark, by_key, lone, merged, value_of
 from streameval.core.metrics import RelevantItems
-from streameval.core.slate import NO_DELAYS, NO_FEEDBACK, Relevance, Slate, slate_delays
+from streameval.core.slate import NO_FEEDBACK, Arrivals, Relevance, Slate
 
 
 def relevance(
-    slate: Slate, gains: Sequence[float], rules: Sequence[ValueRule], edges: Sequence[int]
+    slate: Slate, gains: tuple[float, ...], rules: Sequence[ValueRule], edges: Sequence[int]
 ) -> Relevance:
     """Judge a slate; `gains` and `rules` by index of the kind, `edges` of the buckets of delays.
 
@@ -36,35 +37,33 @@ def relevance(
     counts = [0] * len(gains)
     values = [0] * len(gains)
     slots: list[int] = []
-    arrivals: list[tuple[int, str, float]] = []
+    arrived: list[tuple[int, str, float]] = []
     for (item, kind), mark in by_key(marks).items():
         count, first, positive, retraction, entries = mark
         records += count
         if positive > retraction:
             counts[kind] += 1
             bits[item] = bits.get(item, 0) | 1 << kind
-            bucket = bucket_of(edges, first - slate.time)
+            bucket = bisect_right(edges, first - slate.time) - 1
             slots.append(kind * DELAY_BUCKETS + bucket)
             if gains[kind] > 0:
-                arrivals.append((bucket, item, gains[kind]))
+                arrived.append((bucket, item, gains[kind]))
             if entries:
                 values[kind] += value_of(rules[kind], mark)
     duplicates = records - len(marks)
     if not bits:
-        return Relevance(None, None, duplicates, (), (), NO_DELAYS)
+        return Relevance(None, None, duplicates, (), (), (), ())
     valued = tuple((kind, micro) for kind, micro in enumerate(values) if micro)
     if slate.request is None:
-        delays = slate_delays(tuple(sorted(slots)), ())
-        return Relevance(tuple(counts), None, duplicates, (), valued, delays)
+        return Relevance(tuple(counts), None, duplicates, (), valued, tuple(slots), ())
     ranks = slate.ranks()
-    hits = tuple(sorted((ranks[item], kinds) for item, kinds in bits.items()))
-    followed = () if len(arrivals) > MAX_FOLLOWED else arrivals
-    if followed:
-        slots.append(len(gains) * DELAY_BUCKETS + min(followed)[0])
-    ranked = tuple(sorted((bucket, ranks[item], gain) for bucket, item, gain in followed))
-    delays = slate_delays(tuple(sorted(slots)), ranked)
+    hits = tuple(sorted([(ranks[item], kinds) for item, kinds in bits.items()]))
+    arrivals: Arrivals = ()
+    if 0 < len(arrived) <= MAX_FOLLOWED:
+        arrivals = tuple(sorted([(bucket, ranks[item], gain) for bucket, item, gain in arrived]))
+        slots.insert(0, len(gains) * DELAY_BUCKETS + arrivals[0][0])
     relevant = _relevant_items(hits, gains)
-    return Relevance(tuple(counts), relevant, duplicates, hits, valued, delays)
+    return Relevance(tuple(counts), relevant, duplicates, hits, valued, tuple(slots), arrivals)
 
 
 def _single(
@@ -77,7 +76,7 @@ def _single(
     """Judge the usual slate: feedback of one kind to one item."""
     item, kind, records, first, positive, retraction, entries = mark
     if positive <= retraction:
-        return Relevance(None, None, records - 1, (), (), NO_DELAYS)
+        return Relevance(None, None, records - 1, (), (), (), ())
     rank = 0 if slate.request is None else slate.rank(item)
     bucket = bucket_of(edges, first - slate.time)
     judged = of_one(kind, len(gains), gains[kind], rank, bucket)
@@ -94,16 +93,16 @@ def of_one(kind: int, kinds: int, gain: float, rank: int, bucket: int) -> Releva
     A slate without a request has `rank` 0. `bucket` is the one of the positive's delay.
     """
     relevant: RelevantItems | None = None
-    slots: tuple[int, ...] = (kind * DELAY_BUCKETS + bucket,)
-    arrivals: tuple[tuple[int, int, float], ...] = ()
+    delays: tuple[int, ...] = (kind * DELAY_BUCKETS + bucket,)
+    arrivals: Arrivals = ()
     if rank:
         relevant = ((rank,), (gain,)) if gain > 0 else ((), ())
         if gain > 0:
-            slots += (kinds * DELAY_BUCKETS + bucket,)
+            delays = (kinds * DELAY_BUCKETS + bucket, *delays)
             arrivals = ((bucket, rank, gain),)
-    delays = slate_delays(slots, arrivals)
     counts = (0,) * kind + (1,) + (0,) * (kinds - kind - 1)
-    return Relevance(counts, relevant, 0, ((rank, 1 << kind),) if rank else (), (), delays)
+    hits = ((rank, 1 << kind),) if rank else ()
+    return Relevance(counts, relevant, 0, hits, (), delays, arrivals)
 
 
 def with_value(judged: Relevance, kind: int, micro: int) -> Relevance:
@@ -123,7 +122,8 @@ def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
     return best
 
 
-def _relevant_items(hits: Hits, gains: Sequence[float]) -> RelevantItems:
+@lru_cache(maxsize=10_000)
+def _relevant_items(hits: Hits, gains: tuple[float, ...]) -> RelevantItems:
     ranked = [(rank, _largest_gain(kinds, gains)) for rank, kinds in hits]
     relevant = [(rank, gain) for rank, gain in ranked if gain > 0]
     return tuple(rank for rank, _ in relevant), tuple(gain for _, gain in relevant)

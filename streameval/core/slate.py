@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -35,34 +34,17 @@ ItemValues = tuple[tuple[int, int], ...]
 """The values of a slate that are not 0: the index of the kind, and the value in 10**-6."""
 
 
-class SlateDelays(msgspec.Struct, gc=False, eq=False, frozen=True):
-    """When the positives of a slate came: slots of `core.delays`, and the buckets of its score.
-
-    `arrivals` are (bucket, rank, gain) of the positives that make items relevant, rising. They are
-    empty where there are more than `MAX_FOLLOWED`. Slates repeat, so `slate_delays` makes one
-    object for many slates, and it is compared and hashed as an object.
-    """
-
-    slots: tuple[int, ...]
-    arrivals: tuple[tuple[int, int, float], ...]
-
-
-@lru_cache(maxsize=10_000)
-def slate_delays(
-    slots: tuple[int, ...], arrivals: tuple[tuple[int, int, float], ...]
-) -> SlateDelays:
-    """Return the delays with these fields."""
-    return SlateDelays(slots, arrivals)
-
-
-NO_DELAYS: Final = slate_delays((), ())
+Arrivals = tuple[tuple[int, int, float], ...]
+"""Bucket of delay, rank and gain of the positives that make items relevant, rising."""
 
 
 class Relevance(NamedTuple):
     """The worth of the feedback to a slate.
 
     `positives` by kind (None: no positive), the `relevant` items (None: not scored), `duplicates`
-    among the records, and `hits` where the slate has a request.
+    among the records, and `hits` where the slate has a request. `delays` of the positives are slots
+    of `core.delays`. The `arrivals` tell how the score came; they are empty where there are more
+    than `MAX_FOLLOWED`.
     """
 
     positives: tuple[int, ...] | None
@@ -70,10 +52,11 @@ class Relevance(NamedTuple):
     duplicates: int
     hits: Hits
     values: ItemValues
-    delays: SlateDelays
+    delays: tuple[int, ...]
+    arrivals: Arrivals
 
 
-NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), NO_DELAYS)
+NO_FEEDBACK: Final = Relevance(None, None, 0, (), (), (), ())
 
 
 _NO_SCORES: dict[str, tuple[float | None, float | None]] = {}

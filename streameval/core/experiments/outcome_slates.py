@@ -43,7 +43,7 @@ class OutcomeSlates:
     def __init__(self, definition: Definition) -> None:
         self.unknown: dict[str, int] = {}
         self._kinds = {kind: index for index, kind in enumerate(definition.kinds)}
-        self._gains = [definition.gain(kind) for kind in definition.kinds]
+        self._gains = tuple(definition.gain(kind) for kind in definition.kinds)
         self._rules = [positive.value for positive in definition.positives]
         self._edges = delay_edges(definition.attribution_window)
         self._shapes = ListShapes(definition)

@@ -33,6 +33,7 @@ from streameval.core.segments import Segments
 from streameval.core.slate import Slate
 from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, ClusteredAggregate
 from streameval.core.windows.cells import Cells, cluster_of
+from streameval.core.windows.scores import UNFOLLOWED
 from streameval.core.windows.tables import CellTotals, SparseTotals, Totals, starts
 from streameval.core.windows.values import HALF, LOW, Values
 
@@ -438,7 +439,7 @@ def _book(slate: Slate, cell: int, rows: Rows) -> None:
         if count:
             rows.positives.add(slate.time, cell, kind, count)
     if relevant is not None:
-        rows.scores.add(slate.time, cell, relevant, 1)
+        rows.scores.add(slate.time, cell, relevant, 1, UNFOLLOWED)
     if slate.booked_list is not None:
         rows.lists.add(slate.time, cell, None, slate.booked_list)
 

@@ -42,7 +42,7 @@ class Rows:
     @classmethod
     def empty(cls) -> Self:
         """Return no rows."""
-        return cls(*([] for _ in fields(cls)))
+        return cls(*([] for each in fields(cls) if each.init))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -273,10 +273,10 @@ class ClusterAggregate(ClusteredAggregate):
         return self.columns
 
 
-class SegmentAggregate(Aggregate, Generic[K]):
+class SegmentAggregate(Aggregate):
     """An aggregate of sums by segment alone, with `width` slots for each segment.
 
-    Its rows are changes of slates. Views hold the sums of those that have `figures`.
+    Views hold the sums of those that have `figures`.
     """
 
     columns = 1
@@ -286,31 +286,16 @@ class SegmentAggregate(Aggregate, Generic[K]):
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
         self._together = math.gcd(*(window.slide for window in definition.windows))
-        self._memory = RowMemory(1 + self.columns, self.slots)
 
-    @abstractmethod
-    def slots(self, slates: Sequence[K]) -> tuple[Sequence[int], Ints]:
-        """Return how many slots each has a part in, and all slots, int64 (slots, 1 + columns).
+    def summed(
+        self, cells: Cells, times: Ints, among: Ints, slots: Ints, values: Ints
+    ) -> TimedTable:
+        """Return sums by slot as a table with times: one row for all that no window tells apart.
 
-        The first column is the number of the slot, and the others are added to it.
+        `values` are int64 (columns, rows); times (ms), numbers of cells and slots are (rows,).
         """
-
-    def rows(self) -> ChangeRows[K]:
-        """Return an empty buffer of rows."""
-        return ChangeRows.empty()
-
-    def table(self, rows: ChangeRows[K], cells: Cells) -> TimedTable:
-        """Return the slots of changes as a table, with their times."""
-        owners, signs, found = rows.spread(self._memory)
         segments, _ = cells.arrays()
-        keys = segments[np.array(rows.cells, np.int64)[owners]] * self.width + found[:, 0]
-        return self._summed(np.array(rows.times, np.int64)[owners], keys, signs * found[:, 1:].T)
-
-    def _summed(self, times: Ints, keys: Ints, values: Ints) -> TimedTable:
-        """Return sums by key as a table with times: one row for all that no window tells apart.
-
-        `values` are int64 (columns, rows), times and keys (rows,).
-        """
+        keys = segments[among] * self.width + slots
         moments = times // self._together
         earliest = int(moments.min()) if len(moments) else 0
         span = int(keys.max(initial=0)) + 1

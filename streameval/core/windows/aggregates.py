@@ -18,13 +18,11 @@ from typing import Final
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import MICRO, NANO
+from streameval.base.limits import MICRO
 from streameval.core.definition import Definition
-from streameval.core.metrics import RANKING, RelevantItems, Scorer
 from streameval.core.windows.aggregate import (
     Aggregate,
     CellAggregate,
-    ClusterAggregate,
     FigureRow,
     FigureRows,
     Rows,
@@ -35,6 +33,7 @@ from streameval.core.windows.aggregate import (
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.delays import Delays, ScoreDelays
 from streameval.core.windows.lists import Latencies, Lists, Ranks
+from streameval.core.windows.scores import Scores
 from streameval.core.windows.tables import Table, TimedTable
 from streameval.core.windows.values import Values
 
@@ -168,82 +167,6 @@ class Positives(CellAggregate):
                 means((name,), positives[np.newaxis], impressions, per=per),
                 strict=True,
             )
-        ]
-
-
-@dataclass(slots=True)
-class ScoreRows(Rows):
-    """Slates to score (sign 1) or to retract (-1), with the cell of their user."""
-
-    cells: list[int]
-    items: list[RelevantItems]
-    signs: list[int]
-
-    def add(self, time: int, cell: int, items: RelevantItems, sign: int) -> None:
-        """Add a slate with its relevant items."""
-        self.times.append(time)
-        self.cells.append(cell)
-        self.items.append(items)
-        self.signs.append(sign)
-
-
-class Scores(ClusterAggregate):
-    """Scores of slates. Column 0 counts slates with a positive.
-
-    The other columns are sums of nano-units, one for each metric and cutoff.
-    """
-
-    name = "scores"
-    section = "ranking"
-    dtype = "<i8"
-
-    def __init__(self, definition: Definition) -> None:
-        super().__init__(definition)
-        self._scorer = Scorer(definition.ks, definition.ndcg_gain)
-        self.columns = 1 + len(self._scorer.columns)
-
-    def rows(self) -> ScoreRows:
-        """Return an empty buffer of rows."""
-        return ScoreRows.empty()
-
-    def table(self, rows: ScoreRows, cells: Cells) -> TimedTable:
-        """Return the rows as a table, with their times."""
-        signs = np.array(rows.signs, np.int64)[:, np.newaxis]
-        scores = np.concatenate((signs, signs * self._scorer.score(rows.items)), axis=1)
-        return rows.timed(Table(self.keys(rows.cells, cells), np.ascontiguousarray(scores.T)))
-
-    def figures(self, view: View) -> Iterable[FigureRows]:
-        """Yield a row for each cutoff."""
-        names = [metric.name for metric in RANKING]
-        for k, sums in self._by_cutoff(view):
-            yield self._rows(view, k, means(names, sums, view.slates, NANO))
-
-    def nowcast(self, view: View) -> Iterable[FigureRows]:
-        """Yield a row for each cutoff, where one of its metrics has a nowcast."""
-        row = 2 * len(self.definition.kinds)
-        for k, sums in self._by_cutoff(view):
-            found: list[FigureRow] = [{} for _ in view.names]
-            there = [False] * len(view.names)
-            for metric, scores in zip(RANKING, sums, strict=True):
-                slates, known = view.expected(row, view.slates)
-                row += 1
-                there = [one or other for one, other in zip(there, known, strict=True)]
-                mean = means((metric.name,), scores[np.newaxis], slates, NANO, per=MICRO)
-                found = [before | more for before, more in zip(found, mean, strict=True)]
-            rows = self._rows(view, k, found)
-            yield [one if is_there else None for one, is_there in zip(rows, there, strict=True)]
-
-    def _by_cutoff(self, view: View) -> Iterable[tuple[int, Ints]]:
-        """Yield each k with its sums of scores, int64 (metrics, segments, 256)."""
-        sums = np.split(view.by_cluster[self.name][1:], len(self.definition.ks))
-        return zip(self.definition.ks, sums, strict=True)
-
-    def _rows(self, view: View, k: int, found: Iterable[FigureRow]) -> list[FigureRow]:
-        with_positive = view.by_cluster[self.name][0]
-        columns = zip(totals(view.slates), totals(with_positive), found, strict=True)
-        return [
-            {"k": k, "slates": count, "slates_with_positive": positive, **means_of_k}
-            for count, positive, means_of_k in columns
         ]
 
 

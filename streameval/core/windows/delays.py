@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.base.arrays import Ints
 from streameval.base.limits import DELAY_BUCKETS, MICRO
 from streameval.core.definition import Definition
 from streameval.core.delays import slots_of
-from streameval.core.metrics import RelevantItems, Scorer
-from streameval.core.slate import SlateDelays
-from streameval.core.windows.aggregate import FigureRows, SegmentAggregate, View, totals
+from streameval.core.metrics import Scorer
+from streameval.core.windows.aggregate import FigureRows, Rows, SegmentAggregate, View, totals
+from streameval.core.windows.cells import Cells
+from streameval.core.windows.scores import UNFOLLOWED, ScoreRows
+from streameval.core.windows.tables import TimedTable
 
 
-class Delays(SegmentAggregate[SlateDelays]):
+@dataclass(slots=True)
+class DelayRows(Rows):
+    """Delays by cell: slots of `core.delays`, with a count of 1, or -1 where they are retracted."""
+
+    cells: list[int]
+    slots: list[int]
+    counts: list[int]
+
+    def add(self, time: int, cell: int, before: Sequence[int], after: Sequence[int]) -> None:
+        """Add a slate, if it changed: mostly it has the delays of before and one more."""
+        if before == after:
+            return
+        known = len(before)
+        if after[:known] == before:
+            before, after = (), after[known:]
+        for slots, count in ((before, -1), (after, 1)):
+            for slot in slots:
+                self.times.append(time)
+                self.cells.append(cell)
+                self.slots.append(slot)
+                self.counts.append(count)
+
+
+class Delays(SegmentAggregate):
     """Counts of delays by kind and bucket, and of slates by the delay of their first relevant item.
 
     The matured basis counts final slates, and nowcasts are made of it.
@@ -30,11 +54,15 @@ class Delays(SegmentAggregate[SlateDelays]):
         super().__init__(definition)
         self.width = slots_of(len(definition.kinds))
 
-    def slots(self, slates: Sequence[SlateDelays]) -> tuple[Sequence[int], Ints]:
-        """Return the slots of delays, each with a count of 1."""
-        slots = np.array(list(chain.from_iterable(delays.slots for delays in slates)), np.int64)
-        counts = [len(delays.slots) for delays in slates]
-        return counts, np.column_stack((slots, np.ones_like(slots)))
+    def rows(self) -> DelayRows:
+        """Return an empty buffer of rows."""
+        return DelayRows.empty()
+
+    def table(self, rows: DelayRows, cells: Cells) -> TimedTable:
+        """Return the rows as a table, with their times."""
+        columns = (rows.times, rows.cells, rows.slots, rows.counts)
+        times, among, slots, counts = np.array(columns, np.int64)
+        return self.summed(cells, times, among, slots, counts[np.newaxis])
 
     def figures(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield nothing: only a nowcast knows which share has come in so far."""
@@ -51,7 +79,7 @@ class Delays(SegmentAggregate[SlateDelays]):
             ]
 
 
-class ScoreDelays(SegmentAggregate[SlateDelays]):
+class ScoreDelays(SegmentAggregate):
     """Sums of the changes of slates' scores, by the bucket of delay in which they changed.
 
     The columns are those of the `Scorer` (nano-units). The buckets up to an age add up to the
@@ -69,28 +97,17 @@ class ScoreDelays(SegmentAggregate[SlateDelays]):
         self.columns = len(self._scorer.columns)
         super().__init__(definition)
 
-    def slots(self, slates: Sequence[SlateDelays]) -> tuple[Sequence[int], Ints]:
-        """Return the buckets in which scores changed, with the changes."""
-        steps = [_as_they_come(delays) for delays in slates]
-        counts = np.array(list(map(len, steps)), np.int64)
-        buckets = list(chain.from_iterable(steps))
-        scores = self._scorer.score([items for found in steps for items in found.values()])
-        changes = np.diff(scores, axis=0, prepend=0)
-        first = (counts.cumsum() - counts)[counts > 0]
-        changes[first] = scores[first]
-        return counts.tolist(), np.column_stack((np.array(buckets, np.int64), changes))
+    def rows(self) -> ScoreRows:
+        """Return an empty buffer of rows."""
+        return ScoreRows.empty()
+
+    def table(self, rows: ScoreRows, cells: Cells) -> TimedTable:
+        """Return the scores that are followed as a table, with their times."""
+        times, among, buckets = np.array((rows.times, rows.cells, rows.buckets), np.int64)
+        followed = np.flatnonzero(buckets != UNFOLLOWED)
+        times, among, buckets = times[followed], among[followed], buckets[followed]
+        return self.summed(cells, times, among, buckets, rows.changes(self._scorer)[followed].T)
 
     def figures(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield nothing: nowcasts of `Scores` are made of it."""
         return ()
-
-
-def _as_they_come(delays: SlateDelays) -> dict[int, RelevantItems]:
-    """Return by bucket, in their order, the items that are relevant by its end."""
-    gains: dict[int, float] = {}
-    found: dict[int, RelevantItems] = {}
-    for bucket, rank, gain in delays.arrivals:
-        gains[rank] = max(gain, gains.get(rank, 0.0))
-        ranks = tuple(sorted(gains))
-        found[bucket] = (ranks, tuple(map(gains.__getitem__, ranks)))
-    return found

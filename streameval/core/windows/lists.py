@@ -145,7 +145,7 @@ class Latencies(ClusterAggregate):
         return ()
 
 
-class Ranks(SegmentAggregate["ListShape | None"]):
+class Ranks(SegmentAggregate):
     """Impressions and positives by rank and segment, in the slots of `list_shapes`."""
 
     name = "ranks"
@@ -154,9 +154,20 @@ class Ranks(SegmentAggregate["ListShape | None"]):
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
         self.width = slots_of(len(definition.kinds))
+        self._memory = RowMemory(2, self._slots)
 
-    def slots(self, slates: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
-        """Return the slots of shapes, with their counts."""
+    def rows(self) -> ListRows:
+        """Return an empty buffer of rows."""
+        return ListRows.empty()
+
+    def table(self, rows: ListRows, cells: Cells) -> TimedTable:
+        """Return the rows as a table, with their times."""
+        owners, signs, found = rows.spread(self._memory)
+        slots, counts = found.T
+        times, among = np.array((rows.times, rows.cells), np.int64)[:, owners]
+        return self.summed(cells, times, among, slots, (signs * counts)[np.newaxis])
+
+    def _slots(self, slates: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
         slots = [() if shape is None else shape.slots for shape in slates]
         return list(map(len, slots)), _table(list(chain.from_iterable(slots)), 2)
 
