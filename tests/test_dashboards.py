@@ -227,6 +227,17 @@ def test_rates_by_rank_stand_in_the_order_of_ranks(tmp_path):
     asked(tmp_path, "Positives of $feedback per impression by rank", series, [expected])
 
 
+def test_a_heat_map_takes_each_series_as_a_row_with_rank_1_on_top():
+    (panel,) = (each for each in panels("quality") if each["type"] == "heatmap")
+    options = panel["options"]
+    assert options["calculate"] is False
+    assert options["yAxis"]["reverse"] is True
+    assert options["cellValues"]["unit"] == panel["fieldConfig"]["defaults"]["unit"]
+    assert options["filterValues"]["le"] < 0, "0 clicks have a color"
+    # In the format of histograms Grafana would subtract each row from the next.
+    assert [each.get("format") for each in panel["targets"]] == [None]
+
+
 def test_bars_are_sorted_and_parts_of_a_bar_have_colors():
     made = [each for name in BOARDS for each in panels(name) if each["type"] == "barchart"]
     assert len(made) == 2

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import zlib
+from collections import Counter
+from itertools import chain, product
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -157,9 +159,9 @@ class Prometheus:
         with urlopen(f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}") as answer:
             return json.load(answer)["data"]
 
-    def ask(self, query):
-        """The values that a query has now: [(labels, value)]."""
-        found = self.get("query", query=query)["result"]
+    def ask(self, query, **when):
+        """The values that a query has now, or at a `time`: [(labels, value)]."""
+        found = self.get("query", query=query, **when)["result"]
         return [(one["metric"], float(one["value"][1])) for one in found]
 
     def wait_for(self, condition, seconds, what):
@@ -315,6 +317,82 @@ def test_annotations_name_verdicts_and_alerts(judged):
 
     wanted = {"StreamevalVariantBetter", "StreamevalVariantWorse"}
     prometheus.wait_for(lambda: wanted <= alerts(), 60, "both alerts are marked")
+
+
+# --- figures by rank ------------------------------------------------------------------------------
+
+LENGTHS = {"A": 25, "B": 5}
+RANKS = [*map(str, range(1, 21)), "21+"]
+BY_RANK = "Positives of $feedback per impression by rank, over time"
+
+
+def planted():
+    """Impressions and clicks by worker, variant, surface and rank, with totals.
+
+    B's lists are shorter, and at the same ranks they have about 0.9 times the clicks of A's.
+    """
+    chance, counts = random.Random(5), Counter()
+    for worker, variant, surface in product("ab", LENGTHS, ("home", "search")):
+        for rank in range(1, LENGTHS[variant] + 1):
+            impressions = chance.randrange(500, 1000)
+            rate = 0.3 / rank * {"A": 1, "B": 0.9}[variant]
+            clicks = sum(chance.random() < rate for _ in range(impressions))
+            for total in product({variant, "__all__"}, {surface, "__all__"}):
+                key = (worker, *total, RANKS[min(rank, 21) - 1])
+                counts[*key, "impressions"] += impressions
+                counts[*key, "positives"] += clicks
+    return counts
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Prometheus with the planted counts at `BEGIN`, and the counts."""
+    counts, families = planted(), {}
+    for (worker, variant, surface, rank, of), count in counts.items():
+        where = f'job="streameval",instance="{worker}",window="24h",basis="matured"'
+        labels = f'{where},variant="{variant}",surface="{surface}",rank="{rank}"'
+        labels += ',feedback="click"' if of == "positives" else ""
+        name = f"streameval_window_rank_{of}"
+        sample = f"{name}{{{labels}}} {count} {BEGIN // 1000}"
+        families.setdefault(name, [f"# TYPE {name} gauge"]).append(sample)
+    path = tmp_path_factory.mktemp("ranks") / "ranks.om"
+    path.write_text("\n".join([*chain(*families.values()), "# EOF\n"]))
+    with servers.prometheus("{}", openmetrics=path) as running:
+        yield Prometheus(running.address), counts
+
+
+def of_variant(counts, variant):
+    """Impressions and clicks of a variant by rank, without totals."""
+    found = {}
+    for (_, of, surface, rank, name), count in counts.items():
+        if of == variant and surface != "__all__":
+            found.setdefault(rank, Counter())[name] += count
+    return found
+
+
+def panel_query(document, title):
+    (query,) = (
+        target["expr"]
+        for panel in document["panels"]
+        if panel["title"] == title
+        for target in panel["targets"]
+    )
+    return query.replace("$feedback", "click")
+
+
+def test_rows_of_the_heat_map_come_in_the_order_of_ranks(ranks):
+    """They hold all segments, and so does a cell; Grafana keeps the order of the series."""
+    prometheus, counts = ranks
+    arms = [of_variant(counts, variant) for variant in LENGTHS]
+    times = {"start": BEGIN // 1000, "end": BEGIN // 1000 + 60, "step": 60}
+    for document in documents("quality"):
+        query = filled(document, panel_query(document, BY_RANK))
+        found = prometheus.get("query_range", query=query, **times)["result"]
+        assert [one["metric"]["rank"] for one in found] == [rank.zfill(2) for rank in RANKS]
+        for rank, one in zip(RANKS, found, strict=True):
+            total = sum((arm[rank] for arm in arms if rank in arm), Counter())
+            share = total["positives"] / total["impressions"]
+            assert [float(value) for _, value in one["values"]] == pytest.approx([share] * 2)
 
 
 # --- gates ----------------------------------------------------------------------------------------

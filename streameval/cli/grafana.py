@@ -13,6 +13,7 @@ from grafana_foundation_sdk.builders import (
     barchart,
     common,
     dashboard,
+    heatmap,
     prometheus,
     stat,
     statetimeline,
@@ -25,6 +26,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 _SOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -38,7 +40,13 @@ Marks: TypeAlias = Mapping[str, Mapping[str, str]]
 """Annotations by name: color, query, title, and the labels that are tags."""
 
 _Panel: TypeAlias = (
-    barchart.Panel | stat.Panel | statetimeline.Panel | table.Panel | text.Panel | timeseries.Panel
+    barchart.Panel
+    | heatmap.Panel
+    | stat.Panel
+    | statetimeline.Panel
+    | table.Panel
+    | text.Panel
+    | timeseries.Panel
 )
 _Variable: TypeAlias = (
     dashboard.CustomVariable | dashboard.DatasourceVariable | dashboard.QueryVariable
@@ -52,7 +60,8 @@ class PanelText:
     `above` or `below` is where an alert fires. `states` gives values their words, for all lines
     ("") or for a column. `units` are those of columns. `repeat` is the variable of whose values
     each has such a panel. Bars stand by the values of the label `bar`, in their order; several
-    lines are parts of one bar, in their `colors`.
+    lines are parts of one bar, in their `colors`. A heat map has a row for each series of its line,
+    from the top in the order of their labels.
     """
 
     title: str
@@ -222,6 +231,21 @@ def _bars(wanted: PanelText) -> barchart.Panel:
     return panel
 
 
+def _heat(wanted: PanelText) -> heatmap.Panel:
+    """Build a map of rows over time: colored by the values, the first row on top."""
+    panel = heatmap.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
+    # Each series is a row as it is. To calculate is to count how often a value occurs.
+    panel.targets(_targets(wanted)).calculate(calculate=False).max_data_points(_COLUMNS)
+    middle = common_models.HeatmapCellLayout.UNKNOWN
+    panel.rows_frame(heatmap.RowsHeatmapOptions().layout(middle))
+    panel.y_axis(heatmap.YAxisConfig().reverse(reverse=True))
+    panel.cell_values(heatmap.CellValues().unit(wanted.unit))
+    # By default a value of 0 has no color, as if there were no data.
+    panel.filter_values(heatmap.FilterValueRange().le(-1))
+    colors = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("BuPu")
+    return panel.color(colors.steps(64).min(0))
+
+
 def _states(wanted: PanelText) -> statetimeline.Panel:
     panel = statetimeline.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
     return panel.targets(_targets(wanted)).mappings([_words(wanted.states[""])]).legend(_legend())
@@ -257,6 +281,7 @@ _KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
     "tile": _tile,
     "sentences": _sentences,
     "bars": _bars,
+    "heat": _heat,
     "states": _states,
     "table": _table,
     "text": _text,
@@ -266,11 +291,16 @@ _SIZES: Final = {
     "tile": (6, 4),
     "sentences": (24, 5),
     "bars": (24, 9),
+    "heat": (24, 9),
     "states": (24, 8),
     "table": (24, 9),
     "text": (24, 4),
 }
 """Columns and lines of Grafana's grid, which has 24 columns."""
+
+
+_COLUMNS: Final = 200
+"""Points of time in a heat map. On a wide screen a cell is then at least five pixels wide."""
 
 
 def _targets(wanted: PanelText, *, instant: bool = False) -> list[Builder[Dataquery]]:
