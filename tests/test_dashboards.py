@@ -100,12 +100,17 @@ def test_dashboards_follow_the_dimensions():
     mean = ndcg["targets"][0]
     assert mean["legendFormat"] == "{{basis}} {{surface}} {{country}}"
     assert 'surface=~"$surface", country=~"$country"' in mean["expr"]
+    assert chosen["control"]["query"].endswith(', surface!="__all__"}, surface)')
+    (over,) = (panel for panel in made["panels"] if panel["title"].endswith("expected, by surface"))
+    control = 'namespace=~"$namespace", country=~"$country", surface="$control"'
+    assert over["targets"][0]["expr"].count(control) == 3
 
 
 def test_a_service_without_dimensions_has_dashboards():
     made = json.loads(dashboards.written("quality", ()))
     names = {each["name"] for each in made["templating"]["list"]}
     assert names == WHERE | {"window", "basis", "feedback", "k"}
+    assert not [panel for panel in made["panels"] if "over expected" in panel["title"]]
 
 
 # --- what they show -------------------------------------------------------------------------------
@@ -154,7 +159,7 @@ def asked(tmp_path, title: str, series: dict[str, str], expected: list[list[dict
         each for each in panels("experiments") + panels("quality") if each["title"] == title
     )
     choices = {"job": ".+", "namespace": ".*", "variant": ".*", "metric": ".+"}
-    choices |= {"experiment": "e", "feedback": "click"}
+    choices |= {"experiment": "e", "feedback": "click", "control": "A"}
     tests = []
     for target, samples in zip(panel["targets"], expected, strict=True):
         query = re.sub(r"\$([a-z]+)", lambda gap: choices[gap[1]], target["expr"])

@@ -13,6 +13,7 @@ import sys
 import threading
 import zlib
 from collections import Counter
+from fractions import Fraction
 from itertools import chain, product
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -219,6 +220,7 @@ CHOSEN = {
     "feedback": "purchase",
     "k": "10",
     "experiment": "better",
+    "control": "A",
     "metric": r"positives_per_impression\\{feedback=click\\}",
     "__rate_interval": "5s",
 }
@@ -322,8 +324,10 @@ def test_annotations_name_verdicts_and_alerts(judged):
 # --- figures by rank ------------------------------------------------------------------------------
 
 LENGTHS = {"A": 25, "B": 5}
+METRICS = BOARDS["quality"].parent.parent.parent / "docs" / "metrics.md"
 RANKS = [*map(str, range(1, 21)), "21+"]
 BY_RANK = "Positives of $feedback per impression by rank, over time"
+OVER_EXPECTED = "Positives of $feedback over expected, by variant"
 
 
 def planted():
@@ -370,6 +374,16 @@ def of_variant(counts, variant):
     return found
 
 
+def over_expected(arm, control):
+    both = arm.keys() & control.keys()
+    expected = sum(
+        arm[rank]["impressions"]
+        * Fraction(control[rank]["positives"], control[rank]["impressions"])
+        for rank in both
+    )
+    return sum(arm[rank]["positives"] for rank in both) / expected
+
+
 def panel_query(document, title):
     (query,) = (
         target["expr"]
@@ -378,6 +392,35 @@ def panel_query(document, title):
         for target in panel["targets"]
     )
     return query.replace("$feedback", "click")
+
+
+@pytest.mark.parametrize("control", LENGTHS)
+def test_positives_over_expected_are_those_of_the_planted_counts(control, ranks):
+    """A shows ranks that B lacks, so with B as the control they are left out."""
+    prometheus, counts = ranks
+    arms = {variant: of_variant(counts, variant) for variant in LENGTHS}
+    expected = {name: float(over_expected(arm, arms[control])) for name, arm in arms.items()}
+    assert expected[control] == 1
+    for document in documents("quality"):
+        query = panel_query(document, OVER_EXPECTED).replace("$control", control)
+        found = prometheus.ask(filled(document, query), time=BEGIN // 1000)
+        assert {one["variant"]: value for one, value in found} == pytest.approx(expected, rel=1e-12)
+    (query,) = re.findall(r"```promql\n([^`]*rank_positives[^`]*)```", METRICS.read_text())
+    query = query.replace('variant="A"', f'variant="{control}"')
+    found = prometheus.ask(query, time=BEGIN // 1000)
+    in_docs = {one["variant"]: value for one, value in found if one["variant"] != "__all__"}
+    assert in_docs == pytest.approx(expected, rel=1e-12)
+
+
+def test_lists_that_are_only_shorter_are_not_better(ranks):
+    """B has more clicks per impression than A, and fewer than A at the same ranks."""
+    a, b = (of_variant(ranks[1], variant) for variant in LENGTHS)
+    rates = [
+        Fraction(*(sum(of[name] for of in arm.values()) for name in ("positives", "impressions")))
+        for arm in (a, b)
+    ]
+    assert rates[1] > 2 * rates[0]
+    assert 0.8 < over_expected(b, a) < 1
 
 
 def test_rows_of_the_heat_map_come_in_the_order_of_ranks(ranks):

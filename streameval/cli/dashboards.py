@@ -39,6 +39,7 @@ def written(name: str, dimensions: Sequence[str]) -> str:
     gaps = {
         "deployment": _DEPLOYMENT,
         "here": ", ".join((_DEPLOYMENT, *found.get("matchers", ()), *chosen)),
+        "beside": ", ".join((_DEPLOYMENT, *chosen[1:])),
         "segment": " ".join(f"{{{{{label}}}}}" for label in dimensions),
         "and_dimensions": "".join(f", {label}" for label in dimensions),
         "and_quoted": "".join(f', "{label}"' for label in dimensions),
@@ -49,13 +50,20 @@ def written(name: str, dimensions: Sequence[str]) -> str:
         variables |= {label: {"of": users, "all": ".*"} for label in dimensions[:1]}
         # Of the others the totals: lines for all combinations would be too many to see.
         variables |= {label: {"of": users, "all": ".*", "chosen": ALL} for label in dimensions[1:]}
+        for label in dimensions[:1]:
+            arms = f'job:streameval_window_users:sum{{@deployment, {label}!="{ALL}"}}'
+            variables["control"] = {"of": arms, "label": label}
     board = Board(
         name,
         found["about"],
         _filled(variables, gaps),
         _filled(_MARKS, gaps),
         {
-            title: [PanelText(**_filled(panel, gaps)) for item in row for panel in _panels(item)]
+            title: [
+                PanelText(**_filled(panel, gaps))
+                for item in row
+                for panel in _panels(item, dimensions)
+            ]
             for title, row in found["rows"].items()
         },
         found.get("start", "now-6h"),
@@ -72,7 +80,7 @@ def _filled(value: Any, gaps: Mapping[str, str]) -> Any:
     return [_filled(each, gaps) for each in value] if isinstance(value, list) else value
 
 
-def _panels(item: str | _Panel) -> Iterator[_Panel]:
+def _panels(item: str | _Panel, dimensions: Sequence[str]) -> Iterator[_Panel]:
     """Yield a panel, or all panels that the name of a list stands for."""
     if not isinstance(item, str):
         yield item
@@ -81,6 +89,8 @@ def _panels(item: str | _Panel) -> Iterator[_Panel]:
             yield _mean(metric.name, metric.formula, 'k="$k"')
     elif item == "forest":
         yield _forest()
+    elif item == "over_expected":
+        yield from map(_over_expected, dimensions[:1])
     elif item == "usual":
         for name, matcher in (*((rate.name, _KIND) for rate in RATES), ("ndcg", 'k="$k"')):
             yield _of_usual(name, matcher)
@@ -120,6 +130,31 @@ def _forest() -> _Panel:
         " together. Its color changes at the difference.",
         "lines": lines,
         "colors": colors,
+    }
+
+
+def _over_expected(arm: str) -> _Panel:
+    """Write the panel of `positives_over_expected` for the values of a dimension.
+
+    As offline, ranks without an impression in the control are left out, and so are slates without
+    a value of the dimension. An undefined figure has no line.
+    """
+    arms = f'@here, {arm}!="", {arm}!="{ALL}"'
+    control = f'@beside, {arm}="$control"'
+    series = "streameval_window_rank_"
+    known = f"(sum by (rank) ({series}impressions{{{control}}}) > 0)"
+    rates = f"(sum by (rank) ({series}positives{{{control}, {_KIND}}}) / {known})"
+    positives = f"sum by ({arm}, rank) ({series}positives{{{arms}, {_KIND}}}) and on (rank) {known}"
+    impressions = f"sum by ({arm}, rank) ({series}impressions{{{arms}}})"
+    expected = f"sum by ({arm}) ({impressions} * on (rank) group_left () {rates})"
+    return {
+        "title": f"Positives of $feedback over expected, by {arm}",
+        "kind": "graph",
+        "unit": "none",
+        "width": 24,
+        "about": "1 is as many as $control has at the same ranks; 1.1 is 10 % more. Lists that are"
+        " only shorter stay near 1. Of the longest window, matured, without bounds.",
+        "lines": {f"{{{{{arm}}}}}": f"sum by ({arm}) ({positives}) / ({expected} > 0)"},
     }
 
 

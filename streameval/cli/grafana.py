@@ -84,8 +84,9 @@ class Board:
     """A dashboard: rows of panels by their title. Its graphs begin at `start`.
 
     A variable is a list of values, the first of them chosen; or the series whose label of that name
-    has the values; or such a series with the regular expression of all its values, which are
-    chosen unless it names one. Each dashboard has data source, namespace and job besides.
+    has the values; or such a series with the name of another label (`label`), or with the regular
+    expression of all its values, which are chosen unless it names one. Each dashboard has data
+    source, namespace and job besides.
     """
 
     name: str
@@ -113,13 +114,19 @@ class Board:
         return json.dumps(made.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
     def _choices(self) -> Iterator[_Variable]:
-        yield _choice("namespace", "streameval_info", ".*")
-        yield _choice("job", 'streameval_info{namespace=~"$namespace"}', ".+")
+        yield _choice("namespace", "streameval_info", everything=".*")
+        yield _choice("job", 'streameval_info{namespace=~"$namespace"}', everything=".+")
         for name, values in self.variables.items():
             if isinstance(values, str):
                 yield _choice(name, values)
             elif isinstance(values, Mapping):
-                yield _choice(name, values["of"], values["all"], values.get("chosen", ""))
+                yield _choice(
+                    name,
+                    values["of"],
+                    label=values.get("label", ""),
+                    everything=values.get("all", ""),
+                    chosen=values.get("chosen", ""),
+                )
             else:
                 yield _options(name, values)
 
@@ -129,11 +136,11 @@ def _source() -> dashboard.DatasourceVariable:
 
 
 def _choice(
-    name: str, series: str, everything: str = "", chosen: str = ""
+    name: str, series: str, *, label: str = "", everything: str = "", chosen: str = ""
 ) -> dashboard.QueryVariable:
     """Return a choice among the values of a label; of several, where all have an expression."""
     variable = dashboard.QueryVariable(name).label(name.capitalize()).datasource(_SOURCE)
-    variable.query(f"label_values({series}, {name})").sort(models.VariableSort.NATURAL_ASC)
+    variable.query(f"label_values({series}, {label or name})").sort(models.VariableSort.NATURAL_ASC)
     variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
     if everything:
         variable.multi(multi=True).include_all(include_all=True)
