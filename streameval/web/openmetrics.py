@@ -9,7 +9,7 @@ from prometheus_client.utils import floatToGoString
 
 from streameval.core.definition import Definition
 from streameval.core.figures import Figures
-from streameval.web.exposition import figure_families
+from streameval.web.figure_families import figure_families
 from streameval.web.status import ProcessCounters, ServiceStatus
 
 

@@ -1,0 +1,200 @@
+"""Figures of windows on the `/metrics` page: every one is a gauge, with its weight beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+
+from streameval.core.figures import BASES, Figures, Row
+from streameval.core.merged_segments import Segment
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS, Rate
+from streameval.web.families import clean, gauge
+from streameval.web.status import ServiceStatus
+
+_NO_FIGURES: Final = Figures(
+    {name: [] for name in ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")}
+)
+
+Labels = tuple[Any, ...]
+"""Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Rows of figures by their labels, and all labels that have a sample.
+
+    Labels are (window, basis, segment, key), the key being a kind of feedback or a k.
+    """
+
+    label_names: tuple[str, ...]
+    label_sets: Sequence[Labels]
+    rows: Mapping[Labels, Row]
+
+    def family(
+        self, name: str, text: str, column: str, empty: int | None, scale: float = 1.0
+    ) -> Metric:
+        """Build the gauge of `scale` times `column`.
+
+        A place without a row gets `empty` (None: no sample).
+        """
+        family = gauge(name, text, self.label_names)
+        for labels in self.label_sets:
+            row = self.rows.get(labels)
+            value = empty if row is None else row[column]
+            if value is not None:
+                window, basis, segment, *key = labels
+                value = value if scale == 1 else scale * value
+                family.add_metric(clean([window, basis, *segment, *map(str, key)]), value)
+        return family
+
+    def weights(self) -> _Grid:
+        """Drop the key, for the counts that are the same for every key."""
+        return _Grid(
+            self.label_names[:-1],
+            list(dict.fromkeys(labels[:-1] for labels in self.label_sets)),
+            {labels[:-1]: row for labels, row in self.rows.items()},
+        )
+
+
+def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence[Any]) -> _Grid:
+    dimensions = status.definition.dimensions
+    windows = [window.name for window in status.definition.windows]
+    segments = sorted(_seen(status.figures or _NO_FIGURES, dimensions))
+    by_labels = {
+        (row["window"], row["basis"], _segment(row, dimensions), row.get(label, "")): row
+        for row in rows
+    }
+    # A nowcast may not be known, and is no count of nothing then.
+    nowcasts = [labels for labels in by_labels if labels[1] == "nowcast"]
+    return _Grid(
+        ("window", "basis", *dimensions, label),
+        [*product(windows, BASES, segments, keys), *nowcasts],
+        by_labels,
+    )
+
+
+def _seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
+    """Collect the segments that have an impression in any window: they show in all of them."""
+    return {_segment(row, dimensions) for row in (*figures.rates, *figures.ranking)}
+
+
+def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
+    return tuple(row[dimension] for dimension in dimensions)
+
+
+def figure_families(status: ServiceStatus) -> Iterator[Metric]:
+    """Build the families of figures, all of them gauges."""
+    figures = status.figures or _NO_FIGURES
+    rates = _grid(status, "feedback", figures.rates, status.definition.kinds)
+    users = rates.weights()
+    yield users.family("window_users", "Users with an impression in the window", "users", 0)
+    yield users.family("window_impressions", "Impressions in the window", "impressions", 0)
+    yield rates.family("window_positives", "Positives in the window", "positives", 0)
+    for rate in RATES:
+        yield from _mean_of(rates, rate)
+    ranking = _grid(status, "k", figures.ranking, status.definition.ks)
+    slates = ranking.weights()
+    yield slates.family("window_slates", "Slates with a request_id in the window", "slates", 0)
+    yield slates.family(
+        "window_slates_with_positive",
+        "Slates with a request_id in the window that have a positive",
+        "slates_with_positive",
+        0,
+    )
+    for metric in RANKING:
+        yield from _mean(ranking, metric.name, metric.formula)
+    yield from _values(status, figures)
+    yield from _lists(status, figures)
+    yield _maturity(figures.maturity, status.definition.dimensions)
+    yield from _nowcasts(status, figures)
+
+
+def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    """Build the gauges that tell how far to trust nowcasts."""
+    dimensions = status.definition.dimensions
+    for column, text, labels, rows in (
+        (
+            "observed",
+            "Share of the positives expected of the live impressions that has come",
+            ("feedback",),
+            figures.nowcast,
+        ),
+        (
+            "error",
+            "Nowcast less matured, divided by matured: the last of each metric",
+            ("metric", "feedback", "k"),
+            status.nowcast_errors,
+        ),
+    ):
+        names = ["window", *dimensions, *labels]
+        family = gauge(f"nowcast_{column}_ratio", text, names)
+        for row in rows:
+            family.add_metric(clean([str(row[name]) for name in names]), row[f"{column}_ratio"])
+        yield family
+
+
+def _values(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    kinds = [one.kind for one in status.definition.positives if one.value != "none"]
+    values = _grid(status, "feedback", figures.values, kinds)
+    yield values.family("window_value", "Sum of the values of the window, no cap", "value", 0)
+    for mean in VALUE_MEANS:
+        yield from _mean_of(values, mean)
+
+
+def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    lists = _grid(status, "", figures.lists, [""]).weights()
+    for count, text in (
+        ("empty_slates", "Slates that showed nothing in the window"),
+        ("short_slates", "Slates with fewer items than the smallest k in the window"),
+        ("fallback_slates", "Slates of the window that an event called a fallback"),
+        ("abandoned_slates", "Slates without a positive in the window"),
+        ("slates_with_latency", "Slates of the window with a latency"),
+        ("positive_items", "Items with a positive in the slates of the window"),
+    ):
+        yield lists.family(f"window_{count}", text, count, 0)
+    for mean in LIST_MEANS:
+        yield from _mean_of(lists, mean)
+    # Each segment has 21 ranks: one window and basis are enough to see the shape.
+    window = max(status.definition.windows, key=lambda one: one.size).name
+    dimensions = status.definition.dimensions
+    labels = ["window", "basis", *dimensions, "rank"]
+    impressions = gauge("window_rank_impressions", "Impressions by rank of the slates", labels)
+    positives = gauge(
+        "window_rank_positives", "Positives by rank of the slates", [*labels, "feedback"]
+    )
+    first = status.definition.kinds[0]
+    for row in figures.ranks:
+        if (row["window"], row["basis"]) != (window, "matured"):
+            continue
+        values = clean([window, "matured", *_segment(row, dimensions), str(row["rank"])])
+        positives.add_metric([*values, *clean([row["feedback"]])], row["positives"])
+        if row["feedback"] == first:
+            impressions.add_metric(values, row["impressions"])
+    yield impressions
+    yield positives
+
+
+def _mean_of(grid: _Grid, mean: Rate) -> Iterator[Metric]:
+    name = mean.series or mean.name
+    yield grid.family(name, mean.formula, mean.name, None, mean.scale)
+    text = f"Standard error of {name}, clustered by user"
+    yield grid.family(f"{name}_stderr", text, f"{mean.name}_stderr", None, mean.scale)
+
+
+def _mean(grid: _Grid, name: str, formula: str) -> Iterator[Metric]:
+    yield grid.family(name, formula, name, None)
+    stderr = f"{name}_stderr"
+    yield grid.family(stderr, f"Standard error of {name}, clustered by user", stderr, None)
+
+
+def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
+    text = "Share of the live impressions whose figures can no longer change"
+    family = gauge("maturity_ratio", text, ["window", *dimensions])
+    for row in rows:
+        if row["maturity"] is not None:
+            family.add_metric(clean([row["window"], *_segment(row, dimensions)]), row["maturity"])
+    return family

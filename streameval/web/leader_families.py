@@ -1,0 +1,201 @@
+"""What only the leader shows on the `/metrics` page: daily rates, checks, experiments."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from streameval.core.figures import Row
+from streameval.core.metrics import daily_positive_rate
+from streameval.experiments.words import Scorecard, gate
+from streameval.web.families import clean, gauge, seconds
+from streameval.web.status import CheckStatus, DailyStatus, ServiceStatus
+
+
+def daily_families(daily: DailyStatus | None) -> Iterator[Metric]:
+    """Build the families of the last whole day."""
+    rates = [] if daily is None else daily.rates
+    for metric in daily_positive_rate.METRICS:
+        family = gauge(
+            f"daily_{metric.name}", f"Of the last whole day: {metric.formula}", ("feedback",)
+        )
+        for row in rates:
+            if row[metric.name] is not None:
+                family.add_metric([row["feedback"]], row[metric.name])
+        yield family
+    users = gauge("daily_users", "Users with an impression on the last whole day")
+    begin = gauge(
+        "daily_start_timestamp_seconds", "Beginning of the whole day that the daily figures cover"
+    )
+    if daily is not None:
+        users.add_metric([], daily.users)
+        begin.add_metric([], daily.begin)
+    yield users
+    yield begin
+
+
+_CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (
+    ("value", "Measured value of the check, in its own unit", lambda c: c.value),
+    ("last_run_timestamp_seconds", "End of the last run of the check", lambda c: c.time),
+    ("duration_seconds", "Duration of the last run of the check", lambda c: c.seconds),
+    (
+        "unanswered_seconds",
+        "Time for which a result of the check has been due and missing",
+        lambda c: c.unanswered_seconds,
+    ),
+)
+
+
+def check_families(status: ServiceStatus) -> Iterator[Metric]:
+    """Build the families of the offline checks."""
+    passed = gauge(
+        "check_passed", "1 when the check passed, 0 when it failed", ["check", "severity"]
+    )
+    for check in status.checks:
+        if check.passed is not None:
+            passed.add_metric([check.name, check.severity], check.passed)
+    yield passed
+    for name, text, value in _CHECK:
+        family = gauge(f"check_{name}", text, ["check"])
+        for check in status.checks:
+            present = value(check)
+            if present is not None:
+                family.add_metric([check.name], present)
+        yield family
+    interval = gauge("check_interval_seconds", "Time between two runs of the checks")
+    if status.check_interval is not None:
+        interval.add_metric([], status.check_interval)
+    yield interval
+    running = gauge("check_running_seconds", "Time that the checks under way have run so far")
+    if status.check_running is not None:
+        running.add_metric([], status.check_running)
+    yield running
+
+
+# Numbers of the words that Prometheus cannot hold; "not yet" has no sample.
+_VERDICTS: Final = {"worse": -1, "no difference shown": 0, "better": 1}
+_COMPARED: Final = ("experiment", "arm", "metric")
+_COMPARISON: Final = (
+    ("difference", "The arm's value of the metric less the control's"),
+    ("relative_difference", "The difference as a share of the control's value"),
+    ("low", "Lower bound of the difference, which holds at all looks together"),
+    ("high", "Upper bound of the difference, which holds at all looks together"),
+    (
+        "users_needed",
+        "Users of both arms still needed until the metric is decided, if it stays as it is",
+    ),
+)
+
+
+_ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
+    (
+        "difference",
+        "The difference adjusted by the users' past (CUPED), as of a snapshot",
+        lambda row: row["difference"],
+    ),
+    ("low", "Lower bound of the adjusted difference, at all looks", lambda row: row["low"]),
+    ("high", "Upper bound of the adjusted difference, at all looks", lambda row: row["high"]),
+    (
+        "users_saved",
+        "Share of the users that the adjustment saves",
+        lambda row: row["users_saved"],
+    ),
+    (
+        "timestamp_seconds",
+        "Time of the snapshot that the adjusted difference is of",
+        lambda row: seconds(row["time"]),
+    ),
+)
+
+
+def experiment_families(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    """Build the families of experiments; the leader judges those of the whole topic."""
+    compared = [(card.name, row) for card in cards for row in card.rows]
+    value = gauge("experiment_value", "The metric in this arm, over final slates", _COMPARED)
+    values = {
+        (name, arm, row["metric"]): row[column]
+        for name, row in compared
+        for arm, column in ((row["control"], "control_value"), (row["arm"], "value"))
+    }
+    for key, number in values.items():
+        if number is not None:
+            value.add_metric(clean(key), number)
+    yield value
+    for column, text in _COMPARISON:
+        family = gauge(f"experiment_{column}", text, _COMPARED)
+        for name, row in compared:
+            if row[column] is not None:
+                family.add_metric(clean([name, row["arm"], row["metric"]]), row[column])
+        yield family
+    judged = gauge(
+        "experiment_verdict",
+        "1 better than the control, 0 no difference shown, -1 worse; no sample: too early to say",
+        (*_COMPARED, "role"),
+    )
+    for name, row in compared:
+        if row["verdict"] in _VERDICTS:
+            labels = [name, row["arm"], row["metric"], row["role"]]
+            judged.add_metric(clean(labels), _VERDICTS[row["verdict"]])
+    yield judged
+    yield from _adjusted(cards)
+    yield from _splits(cards)
+
+
+def _adjusted(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    adjusted = [(card.name, row) for card in cards for row in card.rows if "adjusted" in row]
+    for column, text, number in _ADJUSTED:
+        family = gauge(f"experiment_adjusted_{column}", text, _COMPARED)
+        for name, row in adjusted:
+            present = number(row["adjusted"])
+            if present is not None:
+                family.add_metric(clean([name, row["arm"], row["metric"]]), present)
+        yield family
+
+
+def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:
+    users = gauge("experiment_users", "Users who have been in this arm only", ("experiment", "arm"))
+    for card in cards:
+        for arm, count in card.split["users"].items():
+            users.add_metric(clean([card.name, arm]), count)
+    yield users
+    for name, text, number in _SPLIT:
+        family = gauge(f"experiment_{name}", text, ("experiment",))
+        for card in cards:
+            present = number(card)
+            if present is not None:
+                family.add_metric(clean([card.name]), present)
+        yield family
+
+
+_GATE: Final = {"passed": 1, "open": 0, "failed": -1}
+_SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] = (
+    (
+        "crossed_users",
+        "Users who have been in several arms",
+        lambda card: card.split["crossed_users"],
+    ),
+    (
+        "crossed_evidence",
+        "Natural logarithm of the evidence that more than 1 % of the users crossed",
+        lambda card: math.log(1 / max(card.crossed.p_value, sys.float_info.min)),
+    ),
+    (
+        "split_evidence",
+        "Natural logarithm of the evidence against the configured split",
+        lambda card: card.split["log_evidence"],
+    ),
+    (
+        "start_timestamp_seconds",
+        "Time from which slates count for the experiment",
+        lambda card: seconds(card.since),
+    ),
+    (
+        "gate",
+        "What the gate of a release says: 1 passed, 0 open, -1 failed",
+        lambda card: _GATE[gate(card)],
+    ),
+)
