@@ -278,6 +278,20 @@ def test_the_snapshot_with_the_past_is_the_last_before_and_stays(tmp_path):
     assert not snapshots(topic.root / PAST)
 
 
+@pytest.mark.parametrize("wrong", [b"\0", b"\xff"])
+def test_a_damaged_end_of_a_file_stops_no_snapshot(wrong, tmp_path):
+    """Such bytes make pyarrow raise an OSError, as a disk that is away would."""
+    topic = Topic(tmp_path / "service", experiment())
+    topic.take(halves(stream(4, slates=100), MIDDLE)[0])
+    kept, _ = topic.snapshot()
+    damaged, _ = topic.snapshot()
+    whole = (damaged / "users.parquet").read_bytes()
+    # The last 8 bytes are the length of the metadata before them, and a mark.
+    (damaged / "users.parquet").write_bytes(whole[:-1_000] + 992 * wrong + whole[-8:])
+    assert last_before(topic.root, MIDDLE) == kept
+    topic.snapshot()
+
+
 def test_a_damaged_past_is_passed_over_or_said(tmp_path, caplog):
     topic = Topic(tmp_path / "service", experiment())
     before, after = halves(stream(4, slates=1_000), MIDDLE)

@@ -42,14 +42,19 @@ Membership = Callable[[str], tuple[int, Collection[str]]]
 def last_event(folder: Path) -> int | None:
     """Return the time (ms) of the last event that a snapshot counts; None without users.
 
-    The file's own statistics tell, so no row is read. Raises `InputError` for a file that is none.
+    The file's own statistics tell, so no row is read. Raises `InputError` for a file that is none
+    or that is damaged, and OSError where it cannot be read.
     """
     try:
         with pyarrow.parquet.ParquetFile(folder / USERS_FILE) as file:
             column = file.schema.names.index("last_ts")
             groups = (file.metadata.row_group(at) for at in range(file.num_row_groups))
-            return max((group.column(column).statistics.max for group in groups), default=None)
-    except pa.ArrowInvalid as error:
+            times = [int(group.column(column).statistics.max) for group in groups]
+            return max(times, default=None)
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
+        # Wrong bytes make pyarrow raise any of these; an OSError of them has no number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise InputError(f"{folder / USERS_FILE} is damaged ({error})") from error
 
 
