@@ -278,6 +278,25 @@ def test_the_snapshot_with_the_past_is_the_last_before_and_stays(tmp_path):
     assert not snapshots(topic.root / PAST)
 
 
+def test_a_log_that_is_read_again_leaves_the_past_as_it_was(tmp_path):
+    """Redis lost its keys: a snapshot of the first events of the log knows few users."""
+    topic, again = (Topic(tmp_path / name, experiment()) for name in ("service", "again"))
+    again.root = topic.root
+    before, after = halves(stream(4, slates=1_000), MIDDLE)
+    topic.take(before)
+    past, _ = topic.snapshot()
+    topic.take(after)
+    _, rows = topic.snapshot()
+    retire(topic.root, 1, topic.definition.experiments)
+    again.token = topic.token
+    for events in (before[:50], [*before[50:], *after]):
+        again.take(events)
+        found = again.snapshot()[1]
+        retire(topic.root, 1, topic.definition.experiments)
+        assert last_before(topic.root, MIDDLE) == topic.root / PAST / past.name
+    assert found == rows
+
+
 @pytest.mark.parametrize("wrong", [b"\0", b"\xff"])
 def test_a_damaged_end_of_a_file_stops_no_snapshot(wrong, tmp_path):
     """Such bytes make pyarrow raise an OSError, as a disk that is away would."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from streameval.base.errors import InputError
-from streameval.base.limits import CLUSTERS
+from streameval.base.limits import CLUSTERS, MIN_TS
 from streameval.core.checkpoint import arm_sums_of
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
@@ -59,11 +59,13 @@ def last_event(folder: Path) -> int | None:
 
 
 def last_before(root: Path, time: int) -> Path | None:
-    """Return the last snapshot in a folder that counts events before `time` (ms), and none later.
+    """Return the snapshot with the last event before `time` (ms), of those with none later.
 
-    Those in its `PAST` are the oldest. None where there is none. Raises `UnreachableError`.
+    It is the last of these snapshots. But those of a log that is read again, after Redis lost its
+    keys, have only a part of the users. Those in the `PAST` of a folder are its oldest. None where
+    there is none. Raises `UnreachableError`.
     """
-    found = None
+    found, newest = None, MIN_TS
     with reaching(str(root), "snapshots: "):
         for folder in [*snapshots(root / PAST), *snapshots(root)]:
             try:
@@ -73,7 +75,8 @@ def last_before(root: Path, time: int) -> Path | None:
                 continue
             if last is not None and last >= time:
                 break
-            found = found if last is None else folder
+            if last is not None and last >= newest:
+                found, newest = folder, last
     return found
 
 
