@@ -16,7 +16,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -125,24 +125,30 @@ class DeadLetters:
         while left or groups:
             try:
                 producer = await self._open()
-                if left:
-                    groups, left = await self._by_partition(producer, left), []
+                partitions = await producer.partitions_for(self._topic)
+                # The topic may have been made anew, with fewer partitions.
+                gone = [group for group in groups if group.partition not in partitions]
+                left += [letter for group in gone for letter in group.dead_letters]
+                groups = [group for group in groups if group.partition in partitions]
+                groups += self._by_partition(partitions, left)
+                left = []
                 groups, lost = await self._send_all(producer, groups)
                 abandoned += lost
+            except TopicAuthorizationFailedError as error:
+                raise self._forbidden() from error
             except (KafkaError, OSError) as error:
                 self._complaints.say("waiting for it to take dead letters", error)
                 await asyncio.sleep(RETRY_SECONDS)
         return abandoned
 
-    async def _by_partition(
-        self, producer: AIOKafkaProducer, dead_letters: Sequence[DeadLetter]
+    def _by_partition(
+        self, partitions: Iterable[int], dead_letters: Iterable[DeadLetter]
     ) -> list[_Group]:
         """Group them by the partition of their key, as any producer would send them."""
-        partitions = sorted(await producer.partitions_for(self._topic))
-        choose = DefaultPartitioner()
+        numbers, choose = sorted(partitions), DefaultPartitioner()
         found: dict[int, list[DeadLetter]] = {}
         for letter in dead_letters:
-            found.setdefault(choose(letter.key, partitions, partitions), []).append(letter)
+            found.setdefault(choose(letter.key, numbers, numbers), []).append(letter)
         return [_Group(partition, those) for partition, those in found.items()]
 
     async def _send_all(
@@ -151,8 +157,12 @@ class DeadLetters:
         """Send `groups` in batches; return those to send again, and how many are given up."""
         batches: list[tuple[_Group, Awaitable[Any]]] = []
         waiting = list(reversed(groups))
+        again: list[_Group] = []
         while waiting:
             group = waiting.pop()
+            if group.partition not in await producer.partitions_for(self._topic):
+                again.append(group)
+                continue
             batch, count = self._filled(producer, group)
             if count < len(group.dead_letters):
                 waiting.append(replace(group, dead_letters=group.dead_letters[count:]))
@@ -160,7 +170,6 @@ class DeadLetters:
             sent = await producer.send_batch(batch, self._topic, partition=group.partition)
             batches.append((group, sent))
         responses = await asyncio.gather(*(sent for _, sent in batches), return_exceptions=True)
-        again: list[_Group] = []
         abandoned = 0
         passing: BaseException | None = None
         for (group, _), answer in zip(batches, responses, strict=True):
@@ -184,14 +193,17 @@ class DeadLetters:
     def _refuses(self, answer: BaseException, group: _Group) -> bool:
         """Whether Kafka refused a batch for good."""
         if isinstance(answer, TopicAuthorizationFailedError):
-            raise RefusedError(
-                f"Kafka forbids to write dead letters to the topic {self._topic}: grant WRITE on it"
-                " to this user"
-            ) from answer
+            raise self._forbidden() from answer
         if isinstance(answer, _FOR_GOOD):
             return True
         answered = isinstance(answer, BrokerResponseError) and not answer.retriable
         return answered and group.tries >= TRIES
+
+    def _forbidden(self) -> RefusedError:
+        return RefusedError(
+            f"Kafka forbids to write dead letters to the topic {self._topic}: grant WRITE on it"
+            " to this user"
+        )
 
     def _say_once(self, smaller: Sequence[_Group], answer: BaseException) -> None:
         """Log the outcome for a single dead letter that is refused, once for each outcome."""
