@@ -273,7 +273,7 @@ class DeadLetters:
             # few for good, if the first dead letter comes while one is down.
             count = topics.get(self._source, 0)
             if not count:
-                raise UnknownTopicOrPartitionError(self._source)
+                raise UnknownTopicOrPartitionError(f"the topic {self._source} does not exist")
             answer = await admin.create_topics(
                 [NewTopic(self._topic, num_partitions=1, replication_factor=count)]
             )
@@ -282,9 +282,10 @@ class DeadLetters:
                     raise InvalidReplicationFactorError(message)
                 if code not in {0, TopicAlreadyExistsError.errno}:
                     raise RefusedError(
-                        f"the dead-letter topic {self._topic} does not exist and Kafka does not"
-                        f" let us create it ({message or for_code(code).__name__}): create it, or"
-                        " grant this user CREATE"
+                        f"the dead-letter topic {self._topic} does not exist, or this user may not"
+                        " see it, and Kafka does not let us create it"
+                        f" ({message or for_code(code).__name__}): create it, and grant this user"
+                        " WRITE on it"
                     )
         finally:
             await within(admin.close(), CLOSE_SECONDS)
