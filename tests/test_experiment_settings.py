@@ -112,6 +112,8 @@ def test_the_state_does_not_depend_on_experiments(write):
             "split: {A: 1, B: 1}, arms: [B]",
             "experiments.0: arms: split names the arms already; leave one of them out",
         ),
+        ("arms: [__all__]", "experiments.0: arms, split, control: no event may have the arm"),
+        ("split: {A: 1, __all__: 1}", "experiments.0: arms, split, control: no event may have"),
         ("arms: [B, A]", "experiments.0: arms: name each arm once, and the control only"),
         ("arms: [B, B]", "experiments.0: arms: name each arm once, and the control only"),
         ("split: {A: 1, B: 0}", "experiments.0.split.B: input should be greater than 0"),

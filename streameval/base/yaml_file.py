@@ -26,6 +26,8 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: line {line}: {error.problem}{cure}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deep; write keys, like `{example}`") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -39,13 +41,11 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001  # as PyYAML
         try:
             return super().construct_object(node, deep=deep)
-        except ValueError as error:
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"{node.value!r} is neither a date nor a number: {error}",
-                node.start_mark,
-            ) from error
+        except (ValueError, LookupError, AttributeError) as error:
+            problem = f"{node.value!r} does not fit its tag"
+            if isinstance(error, ValueError):
+                problem = f"{node.value!r} is neither a date nor a number: {error}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(  # as PyYAML has it
         self,

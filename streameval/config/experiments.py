@@ -11,7 +11,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from streameval.base.errors import ConfigError
-from streameval.base.limits import MAX_LABEL_LENGTH, MAX_TS, MIN_TS
+from streameval.base.limits import ALL, MAX_LABEL_LENGTH, MAX_TS, MIN_TS
 from streameval.config.figure_settings import Amount, Integer, Label
 from streameval.core.definition import RESERVED_NAMES, Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
@@ -93,6 +93,8 @@ class ExperimentSettings(BaseModel):
             raise ValueError("arms: split names the arms already; leave one of them out")
         if len({self.control, *self.arms}) <= len(self.arms):
             raise ValueError("arms: name each arm once, and the control only under control")
+        if ALL in {self.control, *self.arms, *(self.split or ())}:
+            raise ValueError(f"arms, split, control: no event may have the arm {ALL}; name others")
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise ValueError("until: write a time after since")
         metrics = [named.metric for named in (self.primary, *self.guardrails)]

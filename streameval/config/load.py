@@ -117,11 +117,12 @@ def _secret(location: tuple[int | str, ...]) -> bool:
 
 
 def _meant(key: str) -> str:
+    """Say which key is close. A key that is right elsewhere is not its own cure."""
     models: tuple[type[BaseModel], ...] = (
         *(Settings, WindowSettings, PositiveSettings),
         *(ExperimentSettings, NamedMetricSettings),
     )
-    keys = [key for model in models for key in model.model_fields]
+    keys = [known for model in models for known in model.model_fields if known != key]
     close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, keys, n=1)
     return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
 
