@@ -191,7 +191,8 @@ def test_rules_follow_the_dimensions_of_the_configuration(tmp_path):
     assert b"sum by (job, namespace, window, basis, surface) (" in rules.stdout
     board = streameval("rules", "--dashboard", "quality", "--config", config)
     assert {variable["name"] for variable in json.loads(board.stdout)["templating"]["list"]} == {
-        *("datasource", "namespace", "job", "window", "basis", "feedback", "k", "surface")
+        *("datasource", "namespace", "job", "window", "basis", "feedback", "k", "surface"),
+        "control",
     }
 
 

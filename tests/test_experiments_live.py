@@ -31,6 +31,7 @@ PARTITIONS = 3
 EVENTS = 20_000
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
+BASE, HOUR = 1_700_000_000_000, 3_600_000
 CLICKS = "positives_per_impression{feedback=click}"
 EXPERIMENTS = [
     {
@@ -196,10 +197,58 @@ def test_the_leader_adjusts_by_the_past_as_compare_does(tmp_path):
             assert "adjusted" not in worker.logged()
 
 
-def send(kafka, redis, topic, records):
+def shown_to(users, begin):
+    """A slate for each of `users`, in both arms by turns, and a later one that makes them final."""
+    for number, user in enumerate(users):
+        value = {"type": "slate", "ts": begin + number, "user_id": user, "items": ["x", "y"]}
+        value |= {"request_id": f"{begin}-{number}", "variant": "AB"[number % 2]}
+        yield user.encode(), json.dumps(value).encode()
+    later = {"type": "slate", "ts": begin + HOUR, "user_id": "z", "request_id": f"{begin}"}
+    yield b"z", json.dumps(later | {"items": ["x"]}).encode()
+
+
+@pytest.mark.parametrize("how", ["reset", "left out for a while"])
+def test_an_experiment_that_begins_anew_has_users_of_its_own(how):
+    """Its sums begin anew, and a figure per user would be too small with the users of before."""
+    settings = SETTINGS | {"allowed_lateness": "1s", "checkpoint_interval": "1s"}
+    topic = f"anew-{how[:4]}"
+    with servers.kafka() as kafka, servers.redis() as redis:
+        service.create_topic(kafka.port, topic, 1)
+        worker = service.Worker(
+            kafka.port, redis.url, topic, **settings, experiments=[EXPERIMENTS[0]]
+        )
+        without = service.Worker(kafka.port, redis.url, topic, **settings)
+
+        def users():
+            (split,) = scorecard(worker, "ranker")["splits"]
+            return split["users"]
+
+        def serve(one, records, expected, *arguments):
+            with one.start(*arguments):
+                send(kafka, redis, topic, records, 1)
+                if one is worker:
+                    service.wait_for(lambda: users() == expected, 30, f"{users()} is {expected}")
+                assert one.stop() == 0, one.logged()[-3000:]
+
+        serve(worker, shown_to([f"old{n}" for n in range(40)], BASE), {"A": 20, "B": 20})
+        new = shown_to(["old1", *(f"new{n}" for n in range(9))], BASE + 5 * HOUR)
+        if how == "reset":
+            settings["allowed_lateness"] = "2s"
+            worker.config.write_text(json.dumps(json.loads(worker.config.read_text()) | settings))
+            serve(worker, new, {"A": 5, "B": 5}, "--reset-windows")
+        else:
+            serve(without, shown_to(["old2"], BASE + 2 * HOUR), {})
+            serve(worker, new, {"A": 5, "B": 5})
+        more = shown_to(["new1", "new20"], BASE + 7 * HOUR)
+        serve(worker, more, {"A": 5, "B": 6})
+        found = json.loads(command(worker, "user", "old1", "--json").stdout)
+        assert found["arms"] == {"ranker": ["A"]}, "it was in B before"
+
+
+def send(kafka, redis, topic, records, partitions=PARTITIONS):
     """Send records, and wait until all are counted."""
     service.produce(kafka.port, topic, records)
-    _, ends = service.read_log(kafka.port, topic, PARTITIONS)
+    _, ends = service.read_log(kafka.port, topic, partitions)
     service.wait_until_read(redis.url, topic, ends)
 
 

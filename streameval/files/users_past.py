@@ -130,12 +130,14 @@ class ArmsOfTopic:
 
     def add(self, header: bytes | None, rows: Iterable[UserRow]) -> None:
         """Take in a partition: the header of its checkpoint, and its users."""
-        for part in [] if header is None else arm_sums_of(header, self._definition):
-            if part.experiment.key in self._sums:
-                self._sums[part.experiment.key].merge(part)
+        found = [] if header is None else arm_sums_of(header, self._definition)
+        parts = [part for part in found if part.experiment.key in self._sums]
+        for part in parts:
+            self._sums[part.experiment.key].merge(part)
+        keys = {part.users_key: part.experiment.key for part in parts}
         for row in rows:
-            known = [key for key in row.arms if key in self._sums]
-            self._users.add(Visit(row.user, key, arm) for key in known for arm in row.arms[key])
+            known = [(keys[key], arms) for key, arms in row.arms.items() if key in keys]
+            self._users.add(Visit(row.user, key, arm) for key, arms in known for arm in arms)
             if known and self._name is not None:
                 self._named[self._name(row.user)] = row.user
 

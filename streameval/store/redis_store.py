@@ -253,7 +253,7 @@ class RedisStateStore(RedisCalls):
         return header
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
-        """Read the users of an experiment (`Experiment.key`) by arm."""
+        """Read the users of an experiment (`ArmSums.users_key`) by arm."""
         key = self._key(partition, f"experiment:{experiment}")
         return parse_arm_users(await self._once(lambda: self._raw("HGETALL", key)))
 

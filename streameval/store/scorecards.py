@@ -30,7 +30,7 @@ class ExperimentStore(Protocol):
         """Read the header of the stored checkpoint alone."""
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
-        """Read the users of an experiment by arm."""
+        """Read the users of an experiment (`ArmSums.users_key`) by arm."""
 
     async def reported(self, name: str) -> str | None:
         """Return the last report of the leader."""
@@ -55,8 +55,8 @@ class ScorecardReader:
         for number in range(partitions):
             for part in await self._sums_of(number):
                 found[part.experiment.key].merge(part)
-            for key, counts in users.items():
-                counts.add(await self._store.arm_users(number, key))
+                counts = await self._store.arm_users(number, part.users_key)
+                users[part.experiment.key].add(counts)
         for key, arms in found.items():
             # An arm has users a moment before a checkpoint has its sums.
             if len(users[key].by_arm) > MAX_ARMS:

@@ -84,6 +84,17 @@ class PackedSums(NamedTuple):
     packed: bytes
 
 
+def _last_times(arms: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return arms by `Experiment.key`, from arms by `ArmSums.users_key`."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for name, those in arms.items():
+        key, _, begun = name.partition("@")
+        time = int(begun or -1)
+        if key not in found or time > found[key][0]:
+            found[key] = time, those
+    return {key: those for key, (_, those) in found.items()}
+
+
 class UserCounters(NamedTuple):
     """Lifetime counters of one user, summed over the partitions that know the user.
 
@@ -101,9 +112,10 @@ class UserCounters(NamedTuple):
     def document(self, user_id: str, names: Mapping[str, str]) -> dict[str, Any]:
         """Return plain values for JSON; `names` of experiments by key.
 
-        An experiment that ended, or began anew since, has its arms under its key.
+        An experiment that ended, or was given another time, has its arms under its key. Of one
+        that began anew, the arms of the last time are shown.
         """
-        arms = {names.get(key, key): found for key, found in self.arms.items()}
+        arms = {names.get(key, key): found for key, found in _last_times(self.arms).items()}
         return {"user_id": user_id, **self._asdict(), "arms": arms}
 
 

@@ -88,7 +88,7 @@ class StateStore(Protocol):
         """Read the offset of the stored checkpoint alone."""
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
-        """Read the users of an experiment (`Experiment.key`) by arm."""
+        """Read the users of an experiment (`ArmSums.users_key`) by arm."""
 
     async def reported(self, name: str) -> str | None:
         """Return the last report of the leader."""

@@ -163,6 +163,7 @@ class PartitionRestorer:
             at = first if self._start_from == "earliest" or end is None else end
         else:
             at = committed if stored.checkpoint_offset is None else stored.checkpoint_offset
+            state.experiments.begin_at(at)
             if committed < first:
                 lost = first - committed
                 log.error(

@@ -52,7 +52,8 @@ class ArmSums:
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
     there is no such time. `without_arm` counts the slates of its time that have no arm, without
-    those of a fill. Sums of disjoint users add up (`merge`).
+    those of a fill. `begun` is the offset at which the sums of a partition began in a log that had
+    been read before, else None. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
@@ -60,7 +61,14 @@ class ArmSums:
         self.counts_from = counts_from
         self.earliest: int | None = None
         self.without_arm = 0
+        self.begun: int | None = None
         self.sums: dict[str, Ints] = {}
+
+    @property
+    def users_key(self) -> str:
+        """The name that stores give to its users: sums that begin anew have users of their own."""
+        key = self.experiment.key
+        return key if self.begun is None else f"{key}@{self.begun}"
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -107,6 +115,7 @@ class ArmSums:
             "counts_from": self.counts_from,
             "earliest": self.earliest,
             "without_arm": self.without_arm,
+            "begun": self.begun,
             "sums": {arm: sums.astype("<i8").tobytes() for arm, sums in self.sums.items()},
         }
 
@@ -118,6 +127,7 @@ class ArmSums:
         arms.earliest = stored["earliest"]
         # States of the same format that are older do not have it.
         arms.without_arm = stored.get("without_arm", 0)
+        arms.begun = stored.get("begun")
         for arm, sums in stored["sums"].items():
             arms.sums[arm] = np.frombuffer(sums, "<i8").astype(np.int64).reshape(-1, CLUSTERS)
         return arms
@@ -160,6 +170,7 @@ class ExperimentSums:
     ) -> None:
         self.definition = definition
         self.arm_sums = [ArmSums(experiment) for experiment in definition.experiments]
+        self._new = self.arm_sums
         self.visits: dict[Visit, None] = {}
         self._lent = 0
         self._arms_of = [
@@ -227,7 +238,7 @@ class ExperimentSums:
             sums += found.sums[arm]
             self._worths.carry(sums)
         for visit in visits:
-            self.visits[visit._replace(arm=names[visit.arm])] = None
+            self.visits[Visit(visit.user, arms.users_key, names[visit.arm])] = None
         arms.counts_from = begin
         both = [time for time in (arms.earliest, found.earliest) if time is not None]
         arms.earliest = min(both, default=None)
@@ -272,17 +283,20 @@ class ExperimentSums:
         if watermark is not None:
             for name in self._known_from:
                 self._known_from[name] = stored["known_from"].get(name, watermark + 1)
+        known = stored_sums(self.definition.experiments, stored)
         self.arm_sums = [
             arms or ArmSums(experiment, self._counts_from(experiment, watermark))
-            for experiment, arms in zip(
-                self.definition.experiments,
-                stored_sums(self.definition.experiments, stored),
-                strict=True,
-            )
+            for experiment, arms in zip(self.definition.experiments, known, strict=True)
         ]
-        keys = {experiment.key for experiment in self.definition.experiments}
+        self._new = [arms for arms in self.arm_sums if arms not in known]
+        keys = {arms.users_key for arms in self.arm_sums}
         visits = (Visit(*visit) for visit in stored["visits"])
         self.visits = {visit: None for visit in visits if visit.experiment in keys}
+
+    def begin_at(self, offset: int) -> None:
+        """Tell the users of sums that begin at `offset` from those who were counted before."""
+        for arms in self._new:
+            arms.begun = offset
 
     def _counts_from(self, experiment: Experiment, watermark: int | None) -> int | None:
         """Return the time (ms) from which on an experiment counts that is new to the state."""
@@ -295,7 +309,7 @@ class ExperimentSums:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
         self._worths.add(slates, arms.of(arm, self._worths.rows))
-        self._visit(arms.experiment.key, arm, slates)
+        self._visit(arms.users_key, arm, slates)
 
     def _visit(self, key: str, arm: str, slates: Iterable[Slate]) -> None:
         """Note the users of slates, unless they are known to have been noted."""

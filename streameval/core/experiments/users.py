@@ -19,7 +19,7 @@ from streameval.core.windows.cells import cluster_of
 
 
 class Visit(NamedTuple):
-    """A user has a final slate or impression in an arm of an experiment (`Experiment.key`)."""
+    """A user has a final slate or impression in an arm of an experiment (`ArmSums.users_key`)."""
 
     user: str
     experiment: str
