@@ -324,3 +324,13 @@ def test_a_damaged_past_is_passed_over_or_said(tmp_path, caplog):
     assert topic.snapshot()[1] is None
     assert "experiment e is not adjusted:" in caplog.text
     assert "changed since the snapshot was taken" in caplog.text
+
+
+def test_a_past_under_other_names_is_said(tmp_path, caplog):
+    topic = Topic(tmp_path / "service", experiment())
+    before, after = halves(stream(4, slates=1_000), MIDDLE)
+    topic.take(before)
+    topic.snapshot(pseudonymize=SecretStr("k" * 32))
+    topic.take(after)
+    assert topic.snapshot()[1] is None
+    assert "`pseudonymize` or its key has changed since" in caplog.text

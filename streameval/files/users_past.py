@@ -142,9 +142,9 @@ class ArmsOfTopic:
                 self._named[self._name(row.user)] = row.user
 
     def adjusted(self, key: str) -> list[Row]:
-        """Compare the arms of an experiment by the past of their users.
+        """Compare the arms of an experiment by the past of their users; no rows without users.
 
-        Where the snapshot knows none of them, nothing can be adjusted, and there are no rows.
+        Raises `InputError` where the snapshot knows none of them.
         """
         folder = self.pasts[key]
         arms, users = self._sums[key], self._users.counts.get(key, ArmUsers())
@@ -158,5 +158,10 @@ class ArmsOfTopic:
         of = self._users.count(key)
         with reaching(str(folder), "snapshots: "):
             past = past_of(folder, self._definition.kinds, arms.sums, membership, of)
+        if of and not past.users:
+            raise InputError(
+                f"{folder} knows none of the {of:,} users of the arms: all are new, or"
+                " `pseudonymize` or its key has changed since"
+            )
         found = adjusted_rows(self._definition, arms, users, past)
         return [{"users_with_past": past.users, "users_of": of, **row} for row in found]
