@@ -301,7 +301,7 @@ class History:
         truth = _users(known.accepted, known.slates, world.definition.kinds)
         wanted = experiment_arms(world.definition, events)
         for experiment, arms in zip(world.definition.experiments, wanted, strict=True):
-            beyond = world.visits(number, experiment) - _visits(arms)
+            beyond = world.visits(number, experiment.key) - _visits(arms)
             assert not beyond, f"partition {number} at {offset}: not final {beyond}"
         found = world.users(number)
         above = {
@@ -720,27 +720,32 @@ class World:
         events, _ = self.read_with_offsets(number, int(stored[b"checkpoint_offset"]))
         wanted = experiment_arms(self.definition, events)
         found = arm_sums_of(stored[b"header"], self.definition)
-        for sums, experiment, arms in zip(found, self.definition.experiments, wanted, strict=True):
+        for sums, arms in zip(found, wanted, strict=True):
             assert sums.sums.keys() == arms.sums.keys()
             for arm, by_name in arms.sums.items():
                 assert exact(self.definition, sums.sums[arm]) == plain(by_name)
-            missing = _visits(arms) - self.visits(number, experiment)
+            assert not sums.begun, "all slates from the first record on are counted"
+            visits = self.visits(number, sums.users_key)
+            missing = _visits(arms) - visits
             assert not missing, f"partition {number}: missing {missing}"
-            hash_of = self.server.keys.get(_key(number, f"experiment:{experiment.key}"), {})
+            hash_of = self.server.keys.get(_key(number, f"experiment:{sums.users_key}"), {})
             users = parse_arm_users(hash_of)
             counted = {(arm, int(counts.sum())) for arm, counts in users.by_arm.items()}
-            assert counted == set(
-                Counter(arm for _, arm in self.visits(number, experiment)).items()
-            )
+            assert counted == set(Counter(arm for _, arm in visits).items())
 
     def visits(self, number, experiment):
-        """The (user, arm) that the store holds."""
-        prefix, field = _key(number, "user:"), f"arms:{experiment.key}".encode()
+        """The (user, arm) that the store holds of an experiment.
+
+        `experiment` is its key, where users of any time count, or that of the users of its sums.
+        """
+        prefix, named = _key(number, "user:"), f"arms:{experiment}".encode()
         return {
             (key.removeprefix(prefix), arm)
             for key, fields in self.server.keys.items()
             if key.startswith(prefix)
-            for arm in json.loads(fields.get(field, b"[]"))
+            for field, arms in fields.items()
+            if field == named or field.startswith(named + b"@")
+            for arm in json.loads(arms)
         }
 
     async def set_back(self):

@@ -32,8 +32,10 @@ moved on), commit (the random name of the last commit), cluster_id, topic_id, fi
 (JSON). With a checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by
 spaces).
 
-Fields of an experiment's hash: users:<cluster>:<arm> (users of this cluster who have been in the arm),
-only:<arm> (users who have been in this arm and in no other) and crossed (users who have been in several).
+The <key> of an experiment is a digest of what its sums depend on, and @offset behind it where they began in
+a log that had been read before. Fields of its hash: users:<cluster>:<arm> (users of this cluster who have
+been in the arm), only:<arm> (users who have been in this arm and in no other) and crossed (users who have
+been in several).
 They count what the fields arms:<key> of the users say: a user who is in an arm again changes
 nothing, and neither does the order. So they are exact however often, and in whatever batches, the log
 is read.
