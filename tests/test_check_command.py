@@ -230,7 +230,7 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypat
         ("- drift", "write keys and values"),
         ("sample_ratio: {since: 2026-02-30T00:00:00Z}", "checks.yaml: line 1: '2026-02-30T00:"),
         ("drift: {}\nperiod: 1h\ndrift: {}", "checks.yaml: line 3: the key 'drift' stands there"),
-        (None, "cannot be read: No such file or directory"),
+        (None, "no such file: correct the path, or write one with `streameval init`"),
     ],
 )
 def test_a_wrong_specification_is_an_error_that_names_the_key(variants, tmp_path, text, message):

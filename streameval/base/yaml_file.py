@@ -15,6 +15,9 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
     """Read the keys and values of a file; `example` shows people the form. Raises ConfigError."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # safe
+    except FileNotFoundError:
+        cure = "correct the path, or write one with `streameval init`"
+        raise ConfigError(f"{path}: no such file: {cure}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -32,6 +32,9 @@ ENOUGH: Final = 100
 # Kafka's value for a timestamp that may lie any time ahead.
 FOREVER: Final = 2**63 - 1
 
+# Kafka's list of topics leaves out those that a user may not describe.
+_ABSENT: Final = "does not exist, or this user may not see it"
+
 Level = Literal["ok", "warn", "fail"]
 
 
@@ -60,14 +63,12 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
         findings.append(Finding("topic", "ok", f"{topic} exists"))
     else:
         cure = f"{_create(settings, topic, 4)} --config message.timestamp.type=LogAppendTime"
-        message = f"{topic} does not exist: there is nothing to read"
+        message = f"{topic} {_ABSENT}: there is nothing to read"
         findings.append(failed("topic", message, cure, InputError.exit_code))
     if dead_letters in cluster.topics:
         findings.append(_judge_replicas(topic, dead_letters, cluster.topics))
     else:
-        message = (
-            f"{dead_letters} does not exist: the first rejected event waits until a worker makes it"
-        )
+        message = f"{dead_letters} {_ABSENT}: a rejected event waits until a worker makes it"
         findings.append(
             Finding("dead letters", "warn", message, _create(settings, dead_letters, 1))
         )
