@@ -117,9 +117,9 @@ BUGS = (
     ),
     Bug(
         "fence: a worker whose commit was refused goes on with its state",
-        "streameval/worker/worker_loop.py",
-        "                self._drop(partition, answer.offset)\n",
-        "                partition.stored = answer.offset\n",
+        "streameval/worker/commits.py",
+        "            self._fenced(partition, answer.offset)\n",
+        "            partition.stored = answer.offset\n",
     ),
     Bug(
         "attribution: feedback exactly at the end of its window does not count",
@@ -189,9 +189,10 @@ BUGS = (
     ),
     Bug(
         "dead letters: written after the commit",
-        "streameval/worker/worker_loop.py",
-        "refused = await self.event_log.write_dead_letters(pending.dead_letters)",
-        "refused = self._spawn(self.event_log.write_dead_letters(pending.dead_letters)) or 0",
+        "streameval/worker/commits.py",
+        "refused = await self._event_log.write_dead_letters(pending.dead_letters)",
+        "refused = 0 if asyncio.create_task("
+        "self._event_log.write_dead_letters(pending.dead_letters)) else 1",
     ),
     Bug(
         "dead letters: late events are not written",
@@ -243,12 +244,12 @@ BUGS = (
     ),
     Bug(
         "outcome files: a refused commit's span goes although the checkpoint names it",
-        "streameval/worker/worker_loop.py",
-        "await self.outcome_writer.publish(pending)\n                return",
+        "streameval/worker/commits.py",
+        "await self._outcome_writer.publish(pending)\n            return",
         "await asyncio.to_thread(\n"
-        "                    self.outcome_writer._files.discard, pending.span.name\n"
-        "                ) if pending.span and self.outcome_writer.on else None\n"
-        "                return",
+        "                self._outcome_writer._files.discard, pending.span.name\n"
+        "            ) if pending.span and self._outcome_writer.on else None\n"
+        "            return",
         test="tests/test_ingest.py::"
         "test_a_commit_that_went_through_unheard_keeps_its_span_when_it_is_refused",
     ),

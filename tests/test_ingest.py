@@ -26,6 +26,7 @@ from streameval.kafka.records import Records
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Fenced
 from streameval.web.status import BUCKETS
+from streameval.worker import commits as commits_module
 from streameval.worker import live_figures as live_figures_module
 from streameval.worker import worker_loop as ingest_module
 from streameval.worker.assigned_partition import AssignedPartition, Limits
@@ -421,9 +422,10 @@ def test_events_that_the_log_lost_are_counted_once(world):
 @pytest.mark.parametrize("assigned_anew", [False, True])
 def test_the_loop_has_its_turn_between_the_steps_of_a_flush(world, monkeypatch, assigned_anew):
     """However slow the machine is; a partition may go before its commit is made."""
-    monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(commits_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(commits_module, "STRETCH_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
-    advance, stretches, turns, began = ingest_module._advance, [], [], asyncio.Event()
+    advance, stretches, turns, began = commits_module._advance, [], [], asyncio.Event()
 
     def noted(steps, seconds):
         stretches.append(len(turns))
@@ -432,7 +434,7 @@ def test_the_loop_has_its_turn_between_the_steps_of_a_flush(world, monkeypatch, 
             began.set()
         return advance(steps, seconds)
 
-    monkeypatch.setattr(ingest_module, "_advance", noted)
+    monkeypatch.setattr(commits_module, "_advance", noted)
     count = 5_000
 
     async def scenario():
@@ -698,7 +700,7 @@ def test_a_tick_begins_no_commit_of_a_partition_that_went_meanwhile(world):
         gone = world.ingest.partitions[0]
         assert gone.uncommitted
         world.ingest._begin_restore(0, 0.0)
-        assert not world.ingest._begin_commit(gone)
+        assert not world.ingest.commits.begin(gone)
         await asyncio.sleep(5)
         await world.ingest.tick()
         await asyncio.sleep(5)

@@ -19,7 +19,6 @@ from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import CheckpointWrite, Commit
-from streameval.worker.assigned_partition import Limits
 from streameval.worker.outcome_writer import OutcomeWriter
 from streameval.worker.restore import PartitionRestorer
 
@@ -69,10 +68,16 @@ async def stored(topic, definition, log=Log):
 
 
 def restorer(store, log, definition, *, reset=False):
-    settings = SimpleNamespace(definition=lambda: definition, start_from="earliest")
-    limits = Limits(1, 1, 1.0, 1.0)
+    settings = SimpleNamespace(
+        definition=lambda: definition,
+        start_from="earliest",
+        batch_events=1,
+        batch_users=1,
+        batch_interval=1_000,
+        checkpoint_interval=1_000,
+    )
     return PartitionRestorer(
-        settings, limits, log(), store, OutcomeWriter(None, store), reset_windows=reset
+        settings, log(), store, OutcomeWriter(None, store), reset_windows=reset
     )
 
 

@@ -52,6 +52,7 @@ from streameval.core.partition import Partition
 from streameval.files import outcome_files
 from streameval.kafka import record_source, unpacking
 from streameval.store.stored_values import parse_arm_users
+from streameval.worker import commits as commits_module
 from streameval.worker import worker_loop as ingest_module
 
 PARTITIONS = 3
@@ -672,7 +673,7 @@ class World:
                 worker.running.result()
                 raise AssertionError("a worker ended")
         assigned = sorted(number for worker in self.workers for number in worker.ingest.partitions)
-        busy = any(worker.ingest._commits for worker in self.workers)
+        busy = any(worker.ingest.commits.under_way for worker in self.workers)
         all_read = self.offsets() == self.ends()
         # Whoever took over may still read again what lies between the checkpoint and the offset.
         # Or the end was stored by a commit from before the takeover, of this worker or another:
@@ -918,7 +919,8 @@ def _key(number, rest):
 
 def cut_in_steps(monkeypatch):
     """Let the loop breathe while a commit is made, as many events do: no time passes here."""
-    monkeypatch.setattr(ingest_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(commits_module, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(commits_module, "STRETCH_SECONDS", 0.0)
     monkeypatch.setattr(ingest_module, "STRETCH_SECONDS", 0.0)
     for module in (attribution, ledger, open_slates):
         monkeypatch.setattr(module, "FLUSH_STEP", 3)

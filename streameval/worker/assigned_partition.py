@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streameval.base.limits import (
     APPLY_SLICE,
@@ -39,6 +39,9 @@ from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
 from streameval.kafka.records import DeadLetter, Records
 from streameval.web.status import PartitionStatus, ProcessCounters
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
 
 
 @dataclass(slots=True)
@@ -86,6 +89,16 @@ class Limits:
     users: int
     seconds: float
     checkpoint_seconds: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """Return the limits of the configuration."""
+        return cls(
+            events=settings.batch_events,
+            users=settings.batch_users,
+            seconds=settings.batch_interval / 1000,
+            checkpoint_seconds=settings.checkpoint_interval / 1000,
+        )
 
 
 Appended = tuple[int, int]

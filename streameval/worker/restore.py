@@ -46,7 +46,6 @@ class PartitionRestorer:
     def __init__(
         self,
         settings: Settings,
-        limits: Limits,
         event_log: EventLog,
         store: StateStore,
         outcome_writer: OutcomeWriter,
@@ -59,12 +58,8 @@ class PartitionRestorer:
         self.cluster_id = self.topic_id = ""
         self._decoder = EventDecoder.of(self.definition)
         self._start_from = settings.start_from
-        self._limits, self._event_log, self._store, self._outcome_writer = (
-            limits,
-            event_log,
-            store,
-            outcome_writer,
-        )
+        self._limits = Limits.of(settings)
+        self._event_log, self._store, self._outcome_writer = event_log, store, outcome_writer
         self._reset = reset_windows
         # One partition at a time: packed data, unpacked data and state are in memory together.
         self._restoring = asyncio.Lock()

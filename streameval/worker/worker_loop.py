@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
@@ -38,14 +38,9 @@ from streameval.base.retry import answer_within
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.scorecards import ScorecardReader
-from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
-from streameval.worker.assigned_partition import (
-    AssignedPartition,
-    Limits,
-    PendingCommit,
-    settle,
-)
+from streameval.worker.assigned_partition import AssignedPartition
+from streameval.worker.commits import STRETCH_SECONDS, Commits
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.live_figures import LiveFigures
 from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
@@ -69,10 +64,6 @@ POLL_SECONDS: Final = 0.1
 TURN_SLICES: Final = 32
 # Slices applied before commits and pages get their turn: about 10 ms.
 STRIDE_SLICES: Final = 4
-# Making a commit may hold the loop for so long before heartbeats and pages get their turn. A full
-# batch of ordinary events takes as long; a longer flush goes on in stretches.
-AT_ONCE_SECONDS: Final = 0.05
-STRETCH_SECONDS: Final = 0.01
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0
 GROUP_COMMIT_SECONDS: Final = 5.0
@@ -105,25 +96,23 @@ class Ingest:
         self.outcome_writer = OutcomeWriter(outcomes, store)
         self.counters = ProcessCounters(self.definition)
         self.partitions: dict[int, AssignedPartition] = {}
-        self._limits = Limits(
-            events=settings.batch_events,
-            users=settings.batch_users,
-            seconds=settings.batch_interval / 1000,
-            checkpoint_seconds=settings.checkpoint_interval / 1000,
-        )
         self._most_bytes = settings.read_memory // WAITING_SHARE
         self._restorer = PartitionRestorer(
-            settings,
-            self._limits,
-            event_log,
-            store,
-            self.outcome_writer,
-            reset_windows=reset_windows,
+            settings, event_log, store, self.outcome_writer, reset_windows=reset_windows
         )
         self._assigned: set[int] = set()
         self._parked: dict[int, AssignedPartition] = {}
         self._paused: set[int] = set()
-        self._commits: dict[int, asyncio.Task[None]] = {}
+        self.commits = Commits(
+            event_log,
+            store,
+            self.outcome_writer,
+            self._restorer,
+            counters=self.counters,
+            held=self.partitions,
+            fenced=self._drop,
+            failed=self._fail,
+        )
         self._large = LargeBatches(store)
         self._restores: dict[int, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -240,7 +229,7 @@ class Ingest:
         for number in range(1, TURN_SLICES + 1):
             if not partition.backlog or self.partitions.get(partition.number) is not partition:
                 break
-            waits = partition.due(time.monotonic()) and not self._begin_commit(partition)
+            waits = partition.due(time.monotonic()) and not self.commits.begin(partition)
             if waits or partition.held:
                 blocked = True
                 break
@@ -256,7 +245,7 @@ class Ingest:
         if self.partitions.get(partition.number) is not partition:
             return
         if partition.due(time.monotonic()):
-            self._begin_commit(partition)
+            self.commits.begin(partition)
         self._regulate(partition, blocked=blocked)
 
     def _regulate(self, partition: AssignedPartition, *, blocked: bool) -> None:
@@ -269,91 +258,11 @@ class Ingest:
                 # Partitions that do not wait go on; this one reads its records again.
                 partition.drop_backlog()
                 self.event_log.seek(number, partition.next_offset)
-        elif number in self._paused and number not in self._commits:
+        elif number in self._paused and number not in self.commits.under_way:
             self._paused.discard(number)
             self.event_log.resume(number)
 
     # ------------------------------------------------------------------ commits
-
-    def _begin_commit(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
-        """Make the commit and send it in the background.
-
-        False while another is under way, and for a partition that is no longer this worker's.
-        """
-        ours = self.partitions.get(partition.number) is partition
-        if partition.number in self._commits or not ours:
-            return False
-        steps = partition.make_commit(
-            time.monotonic(), with_checkpoint=with_checkpoint
-        )  # 3. make the commit
-        # Nearly always it is made at once, and the next batch is applied while it is committed.
-        pending = _advance(steps, AT_ONCE_SECONDS)
-        task = asyncio.create_task(self._commit(partition, steps, pending))
-        self._commits[partition.number] = task
-        return True
-
-    async def _commit(
-        self,
-        partition: AssignedPartition,
-        steps: Generator[None, None, PendingCommit],
-        pending: PendingCommit | None,
-    ) -> None:
-        try:
-            while pending is None:
-                await asyncio.sleep(0)
-                if self.partitions.get(partition.number) is not partition:
-                    return  # it went before its commit was made: the next owner reads it again
-                pending = _advance(steps, STRETCH_SECONDS)
-            began = time.monotonic()
-            for _ in partition.save(pending):
-                await asyncio.sleep(0)
-            if pending.checkpoint is not None:
-                self.counters.checkpoint_seconds.observe(time.monotonic() - began)
-            if pending.dead_letters:
-                refused = await self.event_log.write_dead_letters(pending.dead_letters)  # 4. write
-                pending.tally.dead_letters -= refused
-                pending.tally.dead_letters_refused = refused
-            await self.outcome_writer.write(pending)
-            began = time.monotonic()
-            answer = await self.store.commit(self._written(pending))  # 5. commit
-            self.counters.commit_seconds.observe(time.monotonic() - began)
-            if isinstance(answer, Fenced):
-                self._drop(partition, answer.offset)
-                await self.outcome_writer.publish(pending)
-                return
-            partition.stored = pending.end
-            await self.outcome_writer.publish(pending)  # 6. publish, count
-            partition.published(pending)
-            settle(pending, self.counters, self.definition.kinds)
-            if pending.checkpoint is not None:
-                partition.checkpointed_at = time.monotonic()
-                partition.checkpoint_bytes = pending.checkpoint.size
-        except StreamevalError as error:
-            self._fail(error)
-        except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task
-            self._fail(error)
-        finally:
-            partition.committing_bytes = 0
-            self._commits.pop(partition.number, None)
-
-    def _written(self, pending: PendingCommit) -> Commit:
-        saved = pending.checkpoint
-        return Commit(
-            partition=pending.partition,
-            start=pending.start,
-            end=pending.end,
-            users=pending.users,
-            cluster_id=self._restorer.cluster_id,
-            topic_id=self._restorer.topic_id,
-            fingerprint=self._restorer.fingerprint,
-            definition=self._restorer.described,
-            now=int(time.time() * 1000),
-            checkpoint=None
-            if saved is None
-            else CheckpointWrite(saved.header, saved.chunks, saved.keep, pending.since),
-            last_record=pending.last_record,
-            visits=pending.visits,
-        )
 
     def _drop(self, partition: AssignedPartition, stored: int | None) -> None:
         """Start again from the store: another owner moved on, or the store lost data."""
@@ -439,11 +348,11 @@ class Ingest:
         while time.monotonic() < end:
             for partition in going:
                 if self.partitions.get(partition.number) is partition and partition.unsaved:
-                    self._begin_commit(partition, with_checkpoint=True)
+                    self.commits.begin(partition, with_checkpoint=True)
             running = {
-                self._commits[partition.number]
+                self.commits.under_way[partition.number]
                 for partition in going
-                if partition.number in self._commits
+                if partition.number in self.commits.under_way
             }
             if not running or self._failure is not None:
                 return
@@ -510,7 +419,7 @@ class Ingest:
     async def _check_offset(self, partition: AssignedPartition) -> None:
         """Notice a store that lost or rolled back its data, also while no events come."""
         before = partition.stored
-        if before is None or partition.number in self._commits:
+        if before is None or partition.number in self.commits.under_way:
             return
 
         async def look() -> tuple[int | None]:
@@ -520,7 +429,7 @@ class Ingest:
         if answer is None or answer[0] == before or partition.stored != before:
             return
         if (
-            partition.number not in self._commits
+            partition.number not in self.commits.under_way
             and self.partitions.get(partition.number) is partition
         ):
             self._drop(partition, answer[0])
@@ -559,7 +468,7 @@ class Ingest:
     def _flush(self, partition: AssignedPartition) -> None:
         """Flush for the figures; a worker that stops commits with a checkpoint, by itself."""
         if not self._stopping.is_set():
-            self._begin_commit(partition)
+            self.commits.begin(partition)
 
     def _all_here(self) -> bool:
         restoring = any(partition.restoring for partition in self.partitions.values())
@@ -610,7 +519,7 @@ class Ingest:
         await self._finish(going, max(0.5, deadline - time.monotonic() - 3))
         left_over = any(each.uncommitted or each.under_way for each in going)
         flushed = self._failure is None and not left_over
-        for task in list(self._commits.values()):
+        for task in list(self.commits.under_way.values()):
             task.cancel()
         if self._failure is None:
             notes = [self.store.forget_batch(number) for number in self._large.noted]
@@ -646,16 +555,3 @@ def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
 def _counted_to(partition: AssignedPartition) -> int:
     """Return the offset up to which events are in the store's counters."""
     return partition.next_offset if partition.stored is None else partition.stored
-
-
-def _advance(steps: Generator[None, None, PendingCommit], seconds: float) -> PendingCommit | None:
-    """Take steps of making a commit for so long, at least one; return the commit once made."""
-    end = time.monotonic() + seconds
-    try:
-        next(steps)
-        while time.monotonic() < end:
-            next(steps)
-    except StopIteration as made:
-        pending: PendingCommit = made.value
-        return pending
-    return None

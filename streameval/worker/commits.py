@@ -1,0 +1,151 @@
+"""Commits under way: made in steps and sent in the background, one at a time for each partition.
+
+The numbers are those of the steps in `worker_loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
+from streameval.worker.assigned_partition import AssignedPartition, PendingCommit, settle
+
+if TYPE_CHECKING:
+    from streameval.web.status import ProcessCounters
+    from streameval.worker.outcome_writer import OutcomeWriter
+    from streameval.worker.ports import EventLog, StateStore
+    from streameval.worker.restore import PartitionRestorer
+
+# Making a commit may hold the loop for so long before heartbeats and pages get their turn. A full
+# batch of ordinary events takes as long; a longer flush goes on in stretches.
+AT_ONCE_SECONDS: Final = 0.05
+STRETCH_SECONDS: Final = 0.01
+
+
+class Commits:
+    """The commits of one worker; `under_way`: their tasks, by partition.
+
+    `held` are the partitions that the worker has at the time. `fenced` is told the partition whose
+    commit was refused, and the stored offset. `failed` is told the error that ends the worker.
+    """
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        store: StateStore,
+        outcome_writer: OutcomeWriter,
+        restorer: PartitionRestorer,
+        *,
+        counters: ProcessCounters,
+        held: Mapping[int, AssignedPartition],
+        fenced: Callable[[AssignedPartition, int | None], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._event_log = event_log
+        self._store = store
+        self._outcome_writer = outcome_writer
+        self._restorer = restorer
+        self._counters = counters
+        self._held = held
+        self._fenced = fenced
+        self._failed = failed
+        self.under_way: dict[int, asyncio.Task[None]] = {}
+
+    def begin(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
+        """Make the commit and send it in the background.
+
+        False while another is under way, and for a partition that is no longer this worker's.
+        """
+        if partition.number in self.under_way or not self._is_held(partition):
+            return False
+        # 3. make the commit
+        steps = partition.make_commit(time.monotonic(), with_checkpoint=with_checkpoint)
+        # Nearly always it is made at once, and the next batch is applied while it is committed.
+        pending = _advance(steps, AT_ONCE_SECONDS)
+        task = asyncio.create_task(self._commit(partition, steps, pending))
+        self.under_way[partition.number] = task
+        return True
+
+    def _is_held(self, partition: AssignedPartition) -> bool:
+        return self._held.get(partition.number) is partition
+
+    async def _commit(
+        self,
+        partition: AssignedPartition,
+        steps: Generator[None, None, PendingCommit],
+        pending: PendingCommit | None,
+    ) -> None:
+        try:
+            while pending is None:
+                await asyncio.sleep(0)
+                if not self._is_held(partition):
+                    return  # it went before its commit was made: the next owner reads it again
+                pending = _advance(steps, STRETCH_SECONDS)
+            await self._send(partition, pending)
+        except Exception as error:  # noqa: BLE001  a bug of ours must end the worker, not a task
+            self._failed(error)
+        finally:
+            partition.committing_bytes = 0
+            self.under_way.pop(partition.number, None)
+
+    async def _send(self, partition: AssignedPartition, pending: PendingCommit) -> None:
+        counters = self._counters
+        began = time.monotonic()
+        for _ in partition.save(pending):
+            await asyncio.sleep(0)
+        if pending.checkpoint is not None:
+            counters.checkpoint_seconds.observe(time.monotonic() - began)
+        if pending.dead_letters:
+            refused = await self._event_log.write_dead_letters(pending.dead_letters)  # 4. write
+            pending.tally.dead_letters -= refused
+            pending.tally.dead_letters_refused = refused
+        await self._outcome_writer.write(pending)
+        began = time.monotonic()
+        answer = await self._store.commit(self._written(pending))  # 5. commit
+        counters.commit_seconds.observe(time.monotonic() - began)
+        if isinstance(answer, Fenced):
+            self._fenced(partition, answer.offset)
+            await self._outcome_writer.publish(pending)
+            return
+        partition.stored = pending.end
+        await self._outcome_writer.publish(pending)  # 6. publish, count
+        partition.published(pending)
+        settle(pending, counters, counters.definition.kinds)
+        if pending.checkpoint is not None:
+            partition.checkpointed_at = time.monotonic()
+            partition.checkpoint_bytes = pending.checkpoint.size
+
+    def _written(self, pending: PendingCommit) -> Commit:
+        saved = pending.checkpoint
+        return Commit(
+            partition=pending.partition,
+            start=pending.start,
+            end=pending.end,
+            users=pending.users,
+            cluster_id=self._restorer.cluster_id,
+            topic_id=self._restorer.topic_id,
+            fingerprint=self._restorer.fingerprint,
+            definition=self._restorer.described,
+            now=int(time.time() * 1000),
+            checkpoint=None
+            if saved is None
+            else CheckpointWrite(saved.header, saved.chunks, saved.keep, pending.since),
+            last_record=pending.last_record,
+            visits=pending.visits,
+        )
+
+
+def _advance(steps: Generator[None, None, PendingCommit], seconds: float) -> PendingCommit | None:
+    """Take steps of making a commit for so long, at least one; return the commit once made."""
+    end = time.monotonic() + seconds
+    try:
+        next(steps)
+        while time.monotonic() < end:
+            next(steps)
+    except StopIteration as made:
+        pending: PendingCommit = made.value
+        return pending
+    return None
