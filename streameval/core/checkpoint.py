@@ -31,6 +31,7 @@ import cramjam
 import msgspec
 import numpy as np
 
+from streameval.base.arrays import distinct
 from streameval.base.errors import UnusableStateError
 from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.base.steps import drained
@@ -253,7 +254,7 @@ def _pane_record(number: int, pane: Pane, windows: Windows) -> PaneRecord:
     cells = windows.cells
     named = list(zip(windows.aggregates, pane.tables, strict=True))
     counted = [aggregate.cells_of(table) for aggregate, tables in named for table in tables]
-    used = np.unique(np.concatenate(counted)) if counted else np.empty(0, np.int32)
+    used = distinct(np.concatenate(counted)) if counted else np.empty(0, np.int32)
     numbers = np.zeros(len(cells), np.int64)
     numbers[used] = np.arange(len(used))
     return (

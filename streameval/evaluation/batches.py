@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Floats, Ints
+from streameval.base.arrays import Floats, Ints, distinct
 from streameval.core.metrics import Lists, Metric, Scores
 
 Advance: TypeAlias = Callable[[int], None]
@@ -106,7 +106,7 @@ class Batch:
         starts = np.cumsum(self.relevant) - self.relevant
         # Without relevant items a list is as wide as with one: padding.
         bits = np.ceil(np.log2(np.maximum(self.relevant, 1))).astype(np.int64)
-        for bit in np.unique(bits):
+        for bit in distinct(bits):
             rows = np.flatnonzero(bits == bit)
             relevant = self.relevant[rows]
             columns = np.arange(max(int(relevant.max()), 1))

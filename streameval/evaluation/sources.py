@@ -57,7 +57,7 @@ def source(
             raise InputError("give files, or --run and --qrels, not both")
         ties = ties or "trec"
         tables = Tables([run], [qrels], "trec", by, ties, complete, level, with_judged, seen)
-        return _of_tables(tables)
+        return _of_tables(replace(tables, with_ids=with_ids))
     if not paths:
         raise InputError(
             "no files: give outcome files, slates with --labels, or --run and --qrels"
@@ -66,7 +66,7 @@ def source(
     if labels:
         ties = ties or "input"
         tables = Tables(paths, labels, "tables", by, ties, complete, level, with_judged, seen)
-        return _of_tables(tables)
+        return _of_tables(replace(tables, with_ids=with_ids))
     refuse_seen(seen)
     files = files_of(paths)
     # To open a small file from afar costs as much as to read it: one of them is looked at.

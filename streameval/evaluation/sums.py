@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Floats, Ints
+from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
@@ -241,7 +241,7 @@ class Evaluation:
         sums = exact_sums.sums_of(scores[order], starts)
         numbers_of = np.add.reduceat(counts[order], starts, axis=0)
         numbers, clusters = np.divmod(found[starts], CLUSTERS)
-        for number in np.unique(numbers):
+        for number in distinct(numbers):
             rows = numbers == number
             self.add_sums(batch.names[number], clusters[rows], sums[:, rows], numbers_of[rows])
 

@@ -41,12 +41,16 @@ _HEADER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file: the SQL that scans it, and its columns' types by name; `json`: its cells are JSON."""
+    """A file: the SQL that scans it, and its columns' types by name; `json`: its cells are JSON.
+
+    `parsed`: reading it means parsing text, which is dear.
+    """
 
     file: str
     scan: str
     types: Mapping[str, str]
     json: bool = False
+    parsed: bool = False
 
     @property
     def line(self) -> str:
@@ -164,14 +168,14 @@ def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> Ta
         guess = f"read_json({start}, sample_size = -1, maximum_depth = 1)"
         names = list(_described(connection, guess))
         scan = f"read_json({start}, columns = {_struct(names, 'JSON')})"
-        return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True)
+        return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True, parsed=True)
     delimiter, names = _header(file, packed, "\t" if kind == ".tsv" else None)
     scan = (
         f"read_csv({start}, auto_detect = false, header = true,"
         f""" delim = '{delimiter}', quote = '"', escape = '"',"""
         f" columns = {_struct(names, 'VARCHAR')})"
     )
-    return TableFile(file, scan, dict.fromkeys(names, "VARCHAR"))
+    return TableFile(file, scan, dict.fromkeys(names, "VARCHAR"), parsed=True)
 
 
 def parquet_scan(files: Sequence[str], *, by_name: bool = False) -> str:

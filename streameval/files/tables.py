@@ -48,10 +48,14 @@ _NEEDED: Final[dict[CellType, str]] = {
 
 
 class Column(NamedTuple):
-    """A column to read: its name in the files (None: 1 in every row), and the type of its cells."""
+    """A column to read: its name in the files, and the type of its cells.
+
+    Without a name, `value` is the SQL of every row's cell.
+    """
 
     source: str | None
     type: CellType
+    value: str = "1.0"
 
 
 @contextmanager
@@ -90,16 +94,42 @@ def load(
     types = ", ".join(f"{quoted(name)} {_TYPES[column.type]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
     for table in tables:
-        for column in columns.values():
-            if column.source is not None:
-                table.require(column.source, is_id=column.type == "id")
-        lists = columns["list"].source if "list" in columns else None
-        chosen = ", ".join(_sql(table, column, lists) for column in columns.values())
+        rows = _rows(table, columns, f"(SELECT count(*) FROM {name})")  # noqa: S608  # our own words
         with reading(table.file):
-            connection.execute(
-                f"INSERT INTO {name} SELECT {chosen}, {table.line} + (SELECT count(*) FROM {name})"  # noqa: S608  # names are quoted
-                f" FROM (SELECT *, row_number() OVER () AS {table.line} FROM {table.scan})"
-            )
+            connection.execute(f"INSERT INTO {name} {rows}")
+
+
+def view(
+    connection: Any, name: str, tables: Sequence[TableFile], columns: Mapping[str, Column]
+) -> None:
+    """Let `name` stand for what `load` would read, which is then read whenever it is asked for.
+
+    A wrong cell is an error of DuckDB at that time: see `table_scans.reading`.
+    """
+    parts, before = [], 0
+    for table in tables:
+        parts.append(_rows(table, columns, str(before)))
+        with reading(table.file):
+            ((count,),) = connection.execute(f"SELECT count(*) FROM {table.scan}").fetchall()  # noqa: S608  # quoted
+        before += count
+    # A view of a table in memory can only be a temporary one.
+    connection.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(parts)}")
+
+
+def _rows(table: TableFile, columns: Mapping[str, Column], before: str) -> str:
+    """Return the SQL of the rows of one file, of which `before` precede it in other files."""
+    for column in columns.values():
+        if column.source is not None:
+            table.require(column.source, is_id=column.type == "id")
+    lists = columns["list"].source if "list" in columns else None
+    chosen = ", ".join(
+        f"({_sql(table, column, lists)})::{_TYPES[column.type]} AS {quoted(name)}"
+        for name, column in columns.items()
+    )
+    return (
+        f"SELECT {chosen}, {table.line} + {before} AS line"  # noqa: S608  # names are quoted
+        f" FROM (SELECT *, row_number() OVER () AS {table.line} FROM {table.scan})"
+    )
 
 
 def opened(connection: Any, files: Sequence[str]) -> list[TableFile]:
@@ -126,7 +156,7 @@ def require_disk(files: Sequence[str]) -> None:
 def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     """Return the SQL of a column's value. A cell of another type ends the query with an error."""
     if column.source is None:
-        return "1.0"
+        return column.value
     value = table.value(column.source)
     written = f"({value})::VARCHAR"
     number = f"TRY_CAST({value} AS DOUBLE)"
@@ -174,9 +204,9 @@ def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
     return next((written[name.lower()] for name in names if name.lower() in written), None)
 
 
-def text(column: str) -> Column:
-    """A column of ids: text as it is written, and no cell empty."""
-    return Column(column, "id")
+def text(column: str | None) -> Column:
+    """A column of ids: text as it is written, and no cell empty unless no table has the column."""
+    return Column(column, "id", "NULL")
 
 
 def label(column: str) -> Column:
@@ -184,14 +214,14 @@ def label(column: str) -> Column:
     return Column(column, "label")
 
 
-def number(column: str | None) -> Column:
-    """A column of finite numbers, or of 1 where a table has none; a cell may be empty."""
-    return Column(column, "number")
+def number(column: str | None, value: str = "1.0") -> Column:
+    """A column of finite numbers, or of `value` where a table has none; a cell may be empty."""
+    return Column(column, "number", value)
 
 
-def rank(column: str) -> Column:
+def rank(column: str | None) -> Column:
     """A column of whole numbers from 1 to `MAX_EVALUATED_RANK`; a cell may be empty."""
-    return Column(column, "rank")
+    return Column(column, "rank", "NULL")
 
 
 def time(column: str) -> Column:

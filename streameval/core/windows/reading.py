@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Floats, Ints
+from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.limits import CLUSTERS
 from streameval.core.merged_segments import Grouping, Users, WithTotals
 from streameval.core.windows.aggregate import Active, CellAggregate, SegmentAggregate
@@ -57,8 +57,8 @@ def read(windows: Windows, basis: Basis, numbered: WithTotals) -> Reading:
     of_each = of_cell[cells] * CLUSTERS + cluster_of_cell[cells]
     segment_keys = np.flatnonzero(np.bincount(of_each))
     keys, grouping = numbered.keys(segment_keys)
-    segments = np.unique(segment_keys // CLUSTERS)
-    present = np.unique(numbered.numbers(segments))
+    segments = distinct(segment_keys // CLUSTERS)
+    present = distinct(numbered.numbers(segments))
     by_cell = Active.of(of_each, segment_keys, impressions > 0)
     by_cluster: list[list[Ints]] = []
     by_user = []

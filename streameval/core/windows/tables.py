@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Ints, distinct
 
 SmallInts = npt.NDArray[np.int32]
 
@@ -223,11 +223,11 @@ class SparseTotals:
             rows = np.full(2 * beyond, -1, np.int32)
             rows[:known] = self._rows
             self._rows = rows
-        fresh = np.unique(keys[self._rows[keys] < 0])
+        fresh = distinct(keys[self._rows[keys] < 0])
         if len(fresh):
             if len(self._keys) + len(fresh) > len(self.sums):
                 # Rows without a sum go, and with them perhaps the rows of some of these keys.
-                wanted = np.unique(keys)
+                wanted = distinct(keys)
                 self._make_room(len(wanted))
                 fresh = wanted[self._rows[wanted] < 0]
             self._rows[fresh] = np.arange(len(self._keys), len(self._keys) + len(fresh))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,10 +17,9 @@ import pyarrow.compute as pc
 
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.core.windows.cells import checksum_of
 from streameval.evaluation.answer import Segment
 from streameval.evaluation.batches import ROWS, Batch, Judged, irrelevant_by, judged_of
-from streameval.evaluation.readers.outcomes import segments_of
+from streameval.evaluation.readers.outcomes import checksums_of, segments_of
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -33,13 +31,14 @@ _STEP: Final = MAX_EVALUATED_RANK + 2
 class RankedLists:
     """n lists and their relevant items, as `batches.Batch` has them.
 
+    `ids` and `users` are arrays of Arrow; `values` has the values of `--by`, if there are any.
     `equal` (n,): the list has equal scores whose order a rule decided; `by_score` (n,): scores put
     it in order. `labelled`: a list that is shown has a label; `met`: an item that is shown has one.
     """
 
-    ids: Sequence[str]
-    users: Sequence[str]
-    values: Sequence[Segment]
+    ids: Any
+    users: Any
+    values: Sequence[Segment] | None
     relevant: Ints
     ranks: Ints
     gains: Floats
@@ -52,24 +51,30 @@ class RankedLists:
     level: float | None = None
     judged: Judged | None = None
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, *, with_ids: bool) -> Iterator[Batch]:
         """Cut the lists into batches of `ROWS`."""
         ends = np.concatenate(([0], np.cumsum(self.relevant)))
         for start in range(0, len(self.ids), ROWS):
             rows = slice(start, min(start + ROWS, len(self.ids)))
             flat = slice(ends[rows.start], ends[rows.stop])
-            segments, names = segments_of(self.values[rows])
+            count = rows.stop - start
+            ids, users = self.ids.slice(start, count), self.users.slice(start, count)
+            segments, names = (
+                (np.zeros(count, np.int64), [()])
+                if self.values is None
+                else segments_of(self.values[rows])
+            )
             yield Batch(
                 relevant=self.relevant[rows],
                 ranks=self.ranks[flat],
                 gains=self.gains[flat],
                 score_ranks=self.score_ranks[flat],
                 length=self.length[rows],
-                checksums=np.array([checksum_of(user) for user in self.users[rows]], np.int64),
+                checksums=checksums_of(users),
                 segments=segments,
                 names=names,
-                ids=self.ids[rows],
-                users=self.users[rows],
+                ids=ids.to_pylist() if with_ids else None,
+                users=users.to_pylist() if with_ids else None,
                 tied=(int(self.equal[rows].sum()), int(self.by_score[rows].sum())),
                 level=self.level,
                 judged=self.judged
@@ -99,8 +104,8 @@ def ranked_lists(
     without items; else they are left out. `level` and `with_judged` are those of `batches.Batch`.
     """
     rows = slates.num_rows
-    lists, names = _numbered(slates["list"], labels["list"])
-    items, item_names = _numbered(slates["item"], labels["item"])
+    lists, names = _numbered_runs(slates["list"], labels["list"])
+    items, item_names = _numbered([*slates["item"].chunks, *labels["item"].chunks])
     # Lists are numbered as they come: those that are shown before all others.
     count = int(lists[:rows].max(initial=-1)) + 1
     whole = len(names) if complete else count
@@ -123,12 +128,12 @@ def ranked_lists(
     positive = _positive(of_list, np.where(found, rank, np.iinfo(np.int64).max), gains)
     listed = np.where(found, row, -1)
     judged_above = partial(_judged_above, of_list, gains, listed, positive, length, level)
-    ids = names.slice(0, whole).to_pylist()
-    users = slates["user"].take(pa.array(first)).to_pylist()
+    ids = names.slice(0, whole)
+    users = slates["user"].combine_chunks().take(pa.array(first))
     return RankedLists(
         ids=ids,
-        users=[user or own for user, own in zip_longest(users, ids)],
-        values=_values(slates, by, first) + [("",) * len(by)] * (whole - count),
+        users=pa.concat_arrays([pc.coalesce(users, ids.slice(0, count)), ids.slice(count)]),
+        values=_values(slates, by, first) + [("",) * len(by)] * (whole - count) if by else None,
         relevant=np.bincount(of_list[positive], minlength=whole),
         ranks=rank[positive],
         gains=gains[positive],
@@ -174,9 +179,16 @@ def _first_rows(lists: Ints, count: int) -> Ints:
     return first
 
 
-def _numbered(first: Any, second: Any) -> tuple[Ints, Any]:
-    """Two columns of text, one after the other, as numbers of the distinct texts; and those."""
-    chunks = [*first.chunks, *second.chunks]
+def _numbered_runs(first: Any, second: Any) -> tuple[Ints, Any]:
+    """Number two columns of text, one after the other, looking once at equal texts in a row."""
+    runs = [pc.run_end_encode(chunk) for chunk in (*first.chunks, *second.chunks)]
+    numbers, names = _numbered([run.values for run in runs])
+    lengths = [np.diff(run.run_ends.to_numpy(), prepend=0) for run in runs]
+    return np.repeat(numbers, np.concatenate([np.empty(0, np.int64), *lengths])), names
+
+
+def _numbered(chunks: Sequence[Any]) -> tuple[Ints, Any]:
+    """Return texts as numbers of the distinct ones, in the order in which they come; and those."""
     encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = pa.concat_arrays(encoded.chunks)
@@ -293,8 +305,6 @@ def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> tuple[Ints, Flags]:
 
 
 def _values(slates: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
-    if not by:
-        return [()] * len(rows)
     columns = [slates["by " + name].take(pa.array(rows)).to_pylist() for name in by]
     return [tuple(value or "" for value in row) for row in zip(*columns, strict=True)]
 

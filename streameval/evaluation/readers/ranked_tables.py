@@ -27,7 +27,8 @@ from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.ranked_lists import ranked_lists
-from streameval.files.table_scans import quoted
+from streameval.files import locations
+from streameval.files.table_scans import quoted, reading
 from streameval.files.tables import (
     GAIN_NAMES,
     ITEM_NAMES,
@@ -46,6 +47,7 @@ from streameval.files.tables import (
     rank,
     size,
     text,
+    view,
 )
 
 Ties: TypeAlias = Literal["trec", "input"]
@@ -53,6 +55,7 @@ Ties: TypeAlias = Literal["trec", "input"]
 LINES: Final = 100_000
 # Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
 PORTION_ROWS: Final = 500_000
+_READ_ROWS: Final = 1 << 18
 
 _ORDER: Final[dict[Ties, str]] = {
     "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
@@ -81,6 +84,7 @@ class Tables:
     level: float | None = None
     with_judged: bool = False
     seen: Sequence[str] = ()
+    with_ids: bool = True
 
 
 _UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in both files?"
@@ -108,8 +112,9 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     """
     labelled = met = False
     with connected(*tables.slates, *tables.labels) as connection:
-        load_ranked(connection, tables, advance, notes)
-        for slates, labels in _portions(connection, tables):
+        unread = load_ranked(connection, tables, advance, notes, stored=False)
+        for share, slates, labels in _portions(connection, tables):
+            advance(int(unread * share))
             lists = ranked_lists(
                 slates,
                 labels,
@@ -122,83 +127,109 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
             # Frees the rows before the next portion comes.
             del slates, labels
             labelled, met = labelled or lists.labelled, met or lists.met
-            yield from lists.batches()
+            yield from lists.batches(with_ids=tables.with_ids)
     if not labelled:
         notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
     elif not met:
         notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
 
 
-def load_ranked(connection: Any, tables: Tables, advance: Advance, notes: list[Note]) -> None:
-    """Make the tables `slates`, without seen items, and `labels` if there are any."""
+def load_ranked(
+    connection: Any, tables: Tables, advance: Advance, notes: list[Note], *, stored: bool = True
+) -> int:
+    """Make the tables `slates`, without seen items, and `labels` if there are any.
+
+    Not `stored`: `slates` may be a view, for a reader that goes through it once or twice. Return
+    the bytes of files that are read only then.
+    """
+    unread = 0
     if tables.kind == "trec":
         _load_trec(connection, tables, advance)
     else:
-        load_slates(connection, tables.slates, tables.by, advance)
+        stored = stored or bool(tables.seen)
+        unread = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
         if tables.labels:
             load_labels(connection, tables.labels, advance)
     notes += seen_notes(exclude_seen(connection, tables.seen))
+    return unread
 
 
-def _portions(connection: Any, tables: Tables) -> Iterator[tuple[Any, Any]]:
-    """Slates and labels a portion of the lists at a time, each all of a list or nothing."""
-    judged = "AND list IN (SELECT list FROM labels)" if tables.kind == "trec" else ""
-    values = "".join(f", {quoted('by ' + name)}" for name in tables.by)
-    for of_slates, of_labels in _portion_conditions(connection):
-        # `sql` hands rows over as they are found; `execute` would copy them once more.
-        yield (
-            connection.sql(
-                f"SELECT list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared,"  # noqa: S608  # names are quoted
-                f" line{values} FROM slates WHERE {of_slates} {judged}"
-            ).to_arrow_table(),
-            connection.sql(
-                f"SELECT list, item, gain FROM labels WHERE {of_labels}"  # noqa: S608  # ours
-            ).to_arrow_table(),
-        )
+def _portions(connection: Any, tables: Tables) -> Iterator[tuple[float, Any, Any]]:
+    """Slates and labels a portion of the lists at a time, each all of a list or nothing.
 
-
-def _portion_conditions(connection: Any) -> list[tuple[str, str]]:
-    """Conditions on the rows of `slates` and of `labels`, a pair for each portion.
-
-    The rows of a list mostly lie together. Then portions are ranges of rows, and each row is read
-    once. Else portions go by the hash of the list, and DuckDB reads its file once for each.
+    Before them stands the portion's share of the slates. Where the rows of each list lie together,
+    slates are read in the order of the files. Else DuckDB sorts them, on disk if need be.
     """
-    hashes, starts, rows = _runs(connection)
+    if tables.kind == "trec":
+        connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
+    columns = f"list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared, line"
+    columns += "".join(f", {quoted('by ' + name)}" for name in tables.by)
+    with reading(", ".join(map(locations.redacted, tables.slates))):
+        hashes, lengths, together = _lists(connection)
+        slate_sizes, label_sizes = _sizes(connection, hashes, lengths)
+        order = "" if together else "ORDER BY hash(list), list"
+        # `sql` hands rows over as they are found; `execute` would copy them once more.
+        slates = connection.sql(f"SELECT {columns} FROM slates {order}")  # noqa: S608  # names are quoted
+        # A connection has one open result at a time.
+        labels = connection.cursor().sql(
+            "SELECT list, item, gain FROM labels POSITIONAL JOIN portions ORDER BY portion, line"
+        )
+        rows = max(sum(slate_sizes), 1)
+        shares = (count / rows for count in slate_sizes)
+        parts = _parts(slates, slate_sizes), _parts(labels, label_sizes)
+        yield from zip(shares, *parts, strict=True)
+
+
+def _parts(rows: Any, sizes: Sequence[int]) -> Iterator[Any]:
+    """Cut rows into tables of these sizes."""
+    reader = rows.to_arrow_reader(_READ_ROWS)
+    held, count = [], 0
+    for wanted in sizes:
+        while count < wanted:
+            held.append(reader.read_next_batch())
+            count += len(held[-1])
+        table = pa.Table.from_batches(held, reader.schema)
+        held, count = table.slice(wanted).to_batches(), count - wanted
+        yield table.slice(0, wanted)
+
+
+def _sizes(connection: Any, hashes: Any, lengths: Any) -> tuple[list[int], list[int]]:
+    """Return how many rows of slates and of labels each portion has, and make `portions`.
+
+    `hashes` and `lengths` are those of the lists, in the order in which slates are read. `portions`
+    has the portion of each row of labels.
+    """
     ((labels,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
-    portions = (rows + labels) // PORTION_ROWS + 1
-    if portions == 1:
-        return [("true", "true")]
+    rows = int(lengths.sum())
+    count = (rows + labels) // PORTION_ROWS + 1
+    starts = np.cumsum(lengths) - lengths
+    wanted = np.arange(1, count) * rows // count
+    bounds = starts[np.searchsorted(starts, wanted, "right") - 1]
+    portion_of = np.searchsorted(bounds, starts, "right")
     order = np.argsort(hashes)
-    hashes = hashes[order]
-    if not rows or (hashes[1:] == hashes[:-1]).any():
-        where = [f"hash(list) % {portions} = {number}" for number in range(portions)]
-        return list(zip(where, where, strict=True))
-    bounds = starts[np.searchsorted(starts, np.arange(1, portions) * rows // portions, "right") - 1]
-    portion_of = np.searchsorted(bounds, starts, "right")[order]
+    by_hash, by_hash_portion = hashes[order], portion_of[order]
 
     def portion(batch: Any) -> Any:
         """Return the portion of each list. The hash spreads lists that have no slate."""
-        wanted = batch.column(0).to_numpy()
-        row = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-        found = np.where(hashes[row] == wanted, portion_of[row], wanted % np.uint64(portions))
-        return pa.array(found.astype(np.int32))
+        lists = batch.column(0).to_numpy()
+        position = np.minimum(np.searchsorted(by_hash, lists), len(by_hash) - 1)
+        found = by_hash[position] == lists
+        return np.where(found, by_hash_portion[position], lists % np.uint64(count)).astype(np.int32)
 
-    numbers = pa.chunked_array(map(portion, _hashes(connection, "labels")), pa.int32())
+    numbers = np.concatenate([np.empty(0, np.int32), *map(portion, _hashes(connection, "labels"))])
     connection.register("numbers", pa.table({"portion": numbers}))
     connection.execute("CREATE TABLE portions AS SELECT portion FROM numbers")
-    ends = [0, *bounds.tolist(), rows]
-    return [
-        (
-            f"rowid >= {ends[number]} AND rowid < {ends[number + 1]}",
-            f"rowid IN (SELECT rowid FROM portions WHERE portion = {number})",  # noqa: S608  # ours
-        )
-        for number in range(portions)
-    ]
+    slates = np.bincount(portion_of, lengths, count)
+    return slates.astype(np.int64).tolist(), np.bincount(numbers, minlength=count).tolist()
 
 
-def _runs(connection: Any) -> tuple[Any, Any, int]:
-    """Return the hash and first row of each run of rows of one list, and the count of rows."""
-    hashes, starts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+def _lists(connection: Any) -> tuple[Any, Any, bool]:
+    """Return the hashes of the lists, their numbers of rows, and whether their rows lie together.
+
+    The order is that of the rows, or by hash if the rows of a list lie apart.
+    """
+    # One list without rows, so that there is one.
+    hashes, starts = [np.zeros(1, np.uint64)], [np.zeros(1, np.int64)]
     rows, last = 0, None
     for batch in _hashes(connection, "slates"):
         values = batch.column(0).to_numpy()
@@ -206,18 +237,31 @@ def _runs(connection: Any) -> tuple[Any, Any, int]:
         hashes.append(values[new])
         starts.append(new + rows)
         rows, last = rows + len(values), values[-1]
-    return np.concatenate(hashes), np.concatenate(starts), rows
+    runs, lengths = np.concatenate(hashes), np.diff(np.concatenate(starts), append=rows)
+    ordered_hashes = np.sort(runs)
+    if (ordered_hashes[1:] != ordered_hashes[:-1]).all():
+        return runs, lengths, True
+    distinct, which = np.unique(runs, return_inverse=True)
+    return distinct, np.bincount(which, lengths).astype(np.int64), False
 
 
 def _hashes(connection: Any, table: str) -> Any:
     """Batches of the hashes of a table's lists, in the order of its rows."""
-    return connection.sql(f"SELECT hash(list) FROM {table}").to_arrow_reader(1 << 20)  # noqa: S608  # ours
+    return connection.sql(f"SELECT hash(list) FROM {table}").to_arrow_reader(_READ_ROWS)  # noqa: S608  # ours
 
 
-def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
+def load_slates(
+    connection: Any,
+    files: Sequence[str],
+    by: Sequence[str],
+    advance: Advance,
+    *,
+    stored: bool = True,
+) -> int:
     """Read slates into the table `slates`: list, item, rank, score, user, `by …`, line.
 
-    `user` is null where the files name none: each list is a user of its own.
+    `user` is null where the files name none: each list is a user of its own. Not `stored`: make a
+    view of files that need no parsing. Return the bytes of files that only the view reads.
     """
     tables = opened(connection, files)
     known = columns_of(tables)
@@ -232,18 +276,16 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
         "list": text(lists),
         "item": text(named(files, known, ITEM_NAMES)),
         **{f"by {name}": label(named(files, known, (name,))) for name in by},
+        "user": text(optional(known, USER_NAMES)),
+        "rank": rank(rank_column),
+        "score": number(score, "NULL"),
     }
-    if (user := optional(known, USER_NAMES)) is not None:
-        columns["user"] = text(user)
-    if rank_column is not None:
-        columns["rank"] = rank(rank_column)
-    if score is not None:
-        columns["score"] = number(score)
-    load(connection, "slates", tables, columns)
-    for name, kind in (("user", "VARCHAR"), ("rank", "BIGINT"), ("score", "DOUBLE")):
-        connection.execute(f"ALTER TABLE slates ADD COLUMN IF NOT EXISTS {name} {kind}")
+    is_view = not (stored or any(table.parsed for table in tables))
+    (view if is_view else load)(connection, "slates", tables, columns)
     check_one_segment(connection, "slates", files, by)
-    advance(size(files))
+    unread = size(files) if is_view else 0
+    advance(size(files) - unread)
+    return unread
 
 
 def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Sequence[str]) -> None:
