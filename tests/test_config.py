@@ -283,7 +283,7 @@ def test_a_value_out_of_bounds_is_refused_by_its_key(refused, text):
 
 
 def test_a_file_that_is_not_there_or_is_no_text_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no such file: .*streameval init"):
+    with pytest.raises(ConfigError, match=r"no such file: .*streameval init"):
         load(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):

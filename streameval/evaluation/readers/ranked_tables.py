@@ -165,8 +165,7 @@ def _portions(connection: Any, tables: Tables) -> Iterator[tuple[float, Any, Any
     columns = f"list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared, line"
     columns += "".join(f", {quoted('by ' + name)}" for name in tables.by)
     with reading(", ".join(map(locations.redacted, tables.slates))):
-        hashes, lengths, together = _lists(connection)
-        slate_sizes, label_sizes = _sizes(connection, hashes, lengths)
+        slate_sizes, label_sizes, together = _sizes(connection)
         order = "" if together else "ORDER BY hash(list), list"
         # `sql` hands rows over as they are found; `execute` would copy them once more.
         slates = connection.sql(f"SELECT {columns} FROM slates {order}")  # noqa: S608  # names are quoted
@@ -193,19 +192,21 @@ def _parts(rows: Any, sizes: Sequence[int]) -> Iterator[Any]:
         yield table.slice(0, wanted)
 
 
-def _sizes(connection: Any, hashes: Any, lengths: Any) -> tuple[list[int], list[int]]:
+def _sizes(connection: Any) -> tuple[list[int], list[int], bool]:
     """Return how many rows of slates and of labels each portion has, and make `portions`.
 
-    `hashes` and `lengths` are those of the lists, in the order in which slates are read. `portions`
-    has the portion of each row of labels.
+    That table has the portion of each row of labels. Also tell whether the rows of each list of
+    slates lie together; else portions go by the hash of the list.
     """
+    hashes, lengths, together = _lists(connection)
     ((labels,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
     rows = int(lengths.sum())
     count = (rows + labels) // PORTION_ROWS + 1
     starts = np.cumsum(lengths) - lengths
     wanted = np.arange(1, count) * rows // count
     bounds = starts[np.searchsorted(starts, wanted, "right") - 1]
-    portion_of = np.searchsorted(bounds, starts, "right")
+    portion_of = np.searchsorted(bounds, starts, "right").astype(np.int32)
+    del starts
     order = np.argsort(hashes)
     by_hash, by_hash_portion = hashes[order], portion_of[order]
 
@@ -220,7 +221,8 @@ def _sizes(connection: Any, hashes: Any, lengths: Any) -> tuple[list[int], list[
     connection.register("numbers", pa.table({"portion": numbers}))
     connection.execute("CREATE TABLE portions AS SELECT portion FROM numbers")
     slates = np.bincount(portion_of, lengths, count)
-    return slates.astype(np.int64).tolist(), np.bincount(numbers, minlength=count).tolist()
+    of_labels = np.bincount(numbers, minlength=count)
+    return slates.astype(np.int64).tolist(), of_labels.tolist(), together
 
 
 def _lists(connection: Any) -> tuple[Any, Any, bool]:
