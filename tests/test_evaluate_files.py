@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,34 @@ def test_what_is_wrong_with_a_table_is_said_with_its_place(said: str) -> None:
     told = refused("x.csv", "--labels", "l.csv")
     assert told.startswith("x.csv: ")
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        ("list", None, "column list: is empty"),
+        ("item", "", "list u2000: column item: is empty"),
+        ("rank", 0, "list u2000: column rank: 0 is not a whole number from 1 to 1,000,000"),
+        ("score", math.nan, "list u2000: column score: nan is not a finite number"),
+    ],
+)
+def test_a_wrong_cell_late_in_parquet_is_said_with_its_place(
+    column: str, cell: object, said: str
+) -> None:
+    """Rows of Parquet are checked while lists are already scored."""
+    columns: dict[str, list[object]] = {
+        "list": [f"u{number // 5}" for number in range(10_005)],
+        "item": [f"i{number % 5}" for number in range(10_005)],
+        "rank": [number % 5 + 1 for number in range(10_005)],
+        "score": [1.0] * 10_005,
+    }
+    columns[column][10_002] = cell
+    whole = pa.table(columns)
+    pq.write_table(whole.slice(0, 9_000), "one.parquet")
+    pq.write_table(whole.slice(9_000), "two.parquet")
+    told = refused("one.parquet", "two.parquet", "--labels", "l.csv")
+    assert told.startswith("two.parquet: row 1003")
+    assert told.endswith(said)
 
 
 def test_a_broken_file_is_named() -> None:

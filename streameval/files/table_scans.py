@@ -140,7 +140,7 @@ def reading(file: str) -> Iterator[None]:
                 f"{file}: no sound CSV: lines end in several ways, or a quote is out of place"
             ) from error
         raise InputError(
-            ours.partition("\n")[0] or f"{file}: {text.partition(': ')[2].splitlines()[0]}"
+            ours.partition("\n")[0] or f"{file}: {text.splitlines()[0].partition(': ')[2] or text}"
         ) from error
 
 

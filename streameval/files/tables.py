@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from streameval.base.errors import InputError
 from streameval.base.extras import require
 from streameval.base.in_memory import InMemory
@@ -20,6 +22,7 @@ from streameval.files import locations
 from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 
 MEMORY: Final = "512MB"
+_BATCH_ROWS: Final = 1 << 18
 
 LIST_NAMES: Final = ("list", "list_id", "request", "request_id", "query", "qid", "user", "user_id")
 USER_NAMES: Final = ("user", "user_id")
@@ -68,15 +71,27 @@ def connected(*files: str) -> Iterator[Any]:
     # collector would find the folder before the connection that uses it.
     folder = tempfile.mkdtemp(prefix="streameval-")
     try:
-        with duckdb.connect(
-            config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
-        ) as connection:
+        with (
+            reading(", ".join(map(locations.redacted, files))),
+            duckdb.connect(
+                config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
+            ) as connection,
+        ):
             yield connection
-    except duckdb.Error as error:
-        names = ", ".join(map(locations.redacted, files))
-        raise InputError(f"{names}: {str(error).splitlines()[0]}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def batches(rows: Any) -> Iterator[Any]:
+    """The rows of a query as batches of Arrow, while they are found; its errors are DuckDB's."""
+    import duckdb
+
+    reader = rows.to_arrow_reader(_BATCH_ROWS)
+    try:
+        yield from reader
+    except (pa.ArrowException, OSError) as error:
+        # After the first batch Arrow asks for the next one, and wraps what DuckDB says.
+        raise duckdb.Error(str(error)) from error
 
 
 def size(files: Sequence[str]) -> int:

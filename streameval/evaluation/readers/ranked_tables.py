@@ -27,8 +27,7 @@ from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.ranked_lists import ranked_lists
-from streameval.files import locations
-from streameval.files.table_scans import quoted, reading
+from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     GAIN_NAMES,
     ITEM_NAMES,
@@ -36,6 +35,7 @@ from streameval.files.tables import (
     RANK_NAMES,
     SCORE_NAMES,
     USER_NAMES,
+    batches,
     columns_of,
     connected,
     label,
@@ -55,7 +55,6 @@ Ties: TypeAlias = Literal["trec", "input"]
 LINES: Final = 100_000
 # Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
 PORTION_ROWS: Final = 500_000
-_READ_ROWS: Final = 1 << 18
 
 _ORDER: Final[dict[Ties, str]] = {
     "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
@@ -164,32 +163,31 @@ def _portions(connection: Any, tables: Tables) -> Iterator[tuple[float, Any, Any
         connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
     columns = f"list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared, line"
     columns += "".join(f", {quoted('by ' + name)}" for name in tables.by)
-    with reading(", ".join(map(locations.redacted, tables.slates))):
-        slate_sizes, label_sizes, together = _sizes(connection)
-        order = "" if together else "ORDER BY hash(list), list"
-        # `sql` hands rows over as they are found; `execute` would copy them once more.
-        slates = connection.sql(f"SELECT {columns} FROM slates {order}")  # noqa: S608  # names are quoted
-        # A connection has one open result at a time.
-        labels = connection.cursor().sql(
-            "SELECT list, item, gain FROM labels POSITIONAL JOIN portions ORDER BY portion, line"
-        )
-        rows = max(sum(slate_sizes), 1)
-        shares = (count / rows for count in slate_sizes)
-        parts = _parts(slates, slate_sizes), _parts(labels, label_sizes)
-        yield from zip(shares, *parts, strict=True)
+    slate_sizes, label_sizes, together = _sizes(connection)
+    order = "" if together else "ORDER BY hash(list), list"
+    slates = connection.sql(f"SELECT {columns} FROM slates {order}")  # noqa: S608  # names are quoted
+    # A connection has one open result at a time.
+    labels = connection.cursor().sql(
+        "SELECT list, item, gain FROM labels POSITIONAL JOIN portions ORDER BY portion, line"
+    )
+    rows = max(sum(slate_sizes), 1)
+    shares = (count / rows for count in slate_sizes)
+    parts = _parts(slates, slate_sizes), _parts(labels, label_sizes)
+    yield from zip(shares, *parts, strict=True)
 
 
 def _parts(rows: Any, sizes: Sequence[int]) -> Iterator[Any]:
     """Cut rows into tables of these sizes."""
-    reader = rows.to_arrow_reader(_READ_ROWS)
-    held, count = [], 0
+    table = rows.limit(0).to_arrow_table()
+    found = batches(rows)
     for wanted in sizes:
+        held, count = table.to_batches(), len(table)
         while count < wanted:
-            held.append(reader.read_next_batch())
+            held.append(next(found))
             count += len(held[-1])
-        table = pa.Table.from_batches(held, reader.schema)
-        held, count = table.slice(wanted).to_batches(), count - wanted
+        table = pa.Table.from_batches(held, table.schema)
         yield table.slice(0, wanted)
+        table = table.slice(wanted)
 
 
 def _sizes(connection: Any) -> tuple[list[int], list[int], bool]:
@@ -249,7 +247,7 @@ def _lists(connection: Any) -> tuple[Any, Any, bool]:
 
 def _hashes(connection: Any, table: str) -> Any:
     """Batches of the hashes of a table's lists, in the order of its rows."""
-    return connection.sql(f"SELECT hash(list) FROM {table}").to_arrow_reader(_READ_ROWS)  # noqa: S608  # ours
+    return batches(connection.sql(f"SELECT hash(list) FROM {table}"))  # noqa: S608  # ours
 
 
 def load_slates(
