@@ -1,6 +1,7 @@
 """What people at the live page cost a worker: its CPU time with viewers and without, in turns.
 
     make viewers                              ten viewers of a demo of its own
+    VIEWERS=50 make viewers                   more of them: what one costs stands out of the noise
     make viewers ARGS="http://host:8080/ PID"   of a worker that runs
     make viewers ARGS=--full                  of a worker that reads as fast as it can: its rate
 
@@ -30,7 +31,7 @@ import aiohttp
 
 from streameval.store.shared_store import ASKED_TTL_MS
 
-VIEWERS = 10
+VIEWERS = int(os.environ.get("VIEWERS", "10"))
 TURNS = 3
 TURN_SECONDS = 12.0
 WARM_UP_SECONDS = 25.0
