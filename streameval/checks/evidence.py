@@ -29,7 +29,7 @@ from streameval.core.events import Event
 from streameval.files.locations import is_uri, on_disk, reaching, redacted
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
-from streameval.files.table_scans import quoted
+from streameval.files.table_scans import parquet_scan, quoted
 from streameval.files.tables import connected
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class Snapshot:
         path = str(self.path / "users.parquet")
         with connected(path) as connection:
             rows = connection.execute(
-                f"SELECT {columns} FROM read_parquet(?) WHERE partition = ?",  # noqa: S608  # constants
-                [path, partition],
+                f"SELECT {columns} FROM {parquet_scan([path])} WHERE partition = ?",  # noqa: S608  # quoted
+                [partition],
             )
             while portion := rows.fetchmany(_ROWS):
                 for user, offset, impressions, slates, positives, first, last in portion:
@@ -115,7 +115,7 @@ class Snapshot:
         path = str(self.path / "users.parquet")
         with connected(path) as connection:
             rows = connection.execute(
-                "SELECT partition, min(first_ts) FROM read_parquet(?) GROUP BY ALL", [path]
+                f"SELECT partition, min(first_ts) FROM {parquet_scan([path])} GROUP BY ALL"  # noqa: S608  # quoted
             ).fetchall()
         return dict(rows)
 

@@ -229,9 +229,11 @@ def read_arms(
         # Beyond the bound of arms, those that files name first have room.
         consumer.settle()
         users.add(consumer.take_visits())
+        (sums,) = consumer.arm_sums
         for kept in [one for one in (rates, ranks) if one is not None]:
             for slate in slates:
-                kept.add(_arm(slate), slate)
+                if (arm := _arm(slate)) in sums.sums:
+                    kept.add(arm, slate)
     (sums,) = consumer.arm_sums
     return Arms(definition, sums, users, rates, ranks, list(_notes(made)))
 

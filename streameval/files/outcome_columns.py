@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.errors import InputError
+from streameval.base.limits import MAX_LATENCY
 from streameval.files.outcome_files import COLUMNS
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
@@ -41,6 +42,8 @@ def require_rows(path: str, record: Any) -> None:
         if name in NEVER_NULL and column.null_count:
             raise InputError(f"{path}: column {name} has rows without a value")
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+        if name in _CHECKED:
+            _CHECKED[name](path, column)
         if not is_list or name == "feedback":
             continue
         values = column.flatten()
@@ -53,6 +56,25 @@ def require_rows(path: str, record: Any) -> None:
             first, lengths = name, found
         elif not found.equals(lengths):
             raise InputError(f"{path}: columns {first} and {name} have lists of unequal lengths")
+
+
+def _require_feedback(path: str, column: Any) -> None:
+    entries = column.flatten()
+    for field, values in zip(entries.type, entries.flatten(), strict=True):
+        if values.null_count:
+            raise InputError(f"{path}: column feedback has a {field.name} without a value")
+        if pa.types.is_floating(field.type) and pc.all(pc.is_finite(values)).as_py() is False:
+            raise InputError(f"{path}: column feedback has a {field.name} that is not finite")
+
+
+def _require_latencies(path: str, column: Any) -> None:
+    known = pc.drop_null(column)
+    sound = pc.and_(pc.greater_equal(known, 0), pc.less_equal(known, MAX_LATENCY))
+    if pc.all(sound).as_py() is False:
+        raise InputError(f"{path}: column latency_ms has values that are no latency")
+
+
+_CHECKED: Final = {"feedback": _require_feedback, "latency_ms": _require_latencies}
 
 
 class OutcomeTable:

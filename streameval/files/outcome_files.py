@@ -290,10 +290,10 @@ class OutcomeFolder:
             known = self._read(marker)
             if known is None:
                 self._put(marker, json.dumps(self._owner).encode())
-        if known is not None and json.loads(known) != self._owner:
+        if known is not None and _owner(known) != self._owner:
             raise RefusedError(
                 f"outcomes: {redacted(self.root)} holds the files of another deployment"
-                f" ({known.decode()}): choose another folder"
+                f" ({known.decode(errors='replace')}): choose another folder"
             )
 
     def write(self, span: Span, rows: Sequence[Outcome]) -> None:
@@ -417,11 +417,13 @@ class OutcomeFolder:
                     yield info.path, span
 
     def _hours(self, first: str) -> Iterator[str]:
-        """The folders of hours from `first` (dt=…/hour=…) on."""
+        """The folders of hours from `first` (dt=…/hour=…) on; what else lies there is not ours."""
         for day in listed(self._files, self._base):
-            if day.base_name.startswith("dt=") and day.base_name >= first.partition("/")[0]:
+            is_day = day.type == fs.FileType.Directory and day.base_name.startswith("dt=")
+            if is_day and day.base_name >= first.partition("/")[0]:
                 for hour in listed(self._files, day.path):
-                    if f"{day.base_name}/{hour.base_name}" >= first:
+                    name = f"{day.base_name}/{hour.base_name}"
+                    if name >= first and hour.type == fs.FileType.Directory and _is_hour(name):
                         yield hour.path
 
     def _is_old(self, folder: str) -> bool:
@@ -488,8 +490,23 @@ class OutcomeFolder:
                     os.close(descriptor)
 
 
+def _owner(marker: bytes) -> Any:
+    """Return whom a folder belongs to; None for a marker that somebody damaged."""
+    try:
+        return json.loads(marker)
+    except ValueError:
+        return None
+
+
 def _hour(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("dt=%Y-%m-%d/hour=%H")
+
+
+def _is_hour(folder: str) -> bool:
+    try:
+        return _hour(_begin_of(folder)) == folder
+    except ValueError:
+        return False
 
 
 def _begin_of(folder: str) -> int:

@@ -228,7 +228,10 @@ def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, 
     if not first.strip():
         raise InputError(f"{file}: line 1: the first line of a table names its columns")
     delimiter = delimiter or max(_DELIMITERS, key=first.count)
-    fields = next(csv.reader([first], delimiter=delimiter))
+    try:
+        fields = next(csv.reader([first], delimiter=delimiter))
+    except csv.Error as error:
+        raise InputError(f"{file}: line 1: {error}") from error
     names = [name or f"column{number}" for number, name in enumerate(fields)]
     seen: set[str] = set()
     for name in names:

@@ -161,7 +161,7 @@ def columns_of(tables: Sequence[TableFile]) -> list[str]:
 def require_disk(files: Sequence[str]) -> None:
     """Raise `InputError` for a URI."""
     for file in files:
-        if locations.is_uri(file):
+        if locations.is_uri(locations.on_disk(file)):
             raise InputError(
                 f"{locations.redacted(file)}: only outcome files are read from there: "
                 "copy it to a disk"

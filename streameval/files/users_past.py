@@ -49,7 +49,7 @@ def last_event(folder: Path) -> int | None:
         with pyarrow.parquet.ParquetFile(folder / USERS_FILE) as file:
             column = file.schema.names.index("last_ts")
             groups = (file.metadata.row_group(at) for at in range(file.num_row_groups))
-            times = [int(group.column(column).statistics.max) for group in groups]
+            times = [int(group.column(column).statistics.max) for group in groups if group.num_rows]
             return max(times, default=None)
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
         # Wrong bytes make pyarrow raise any of these; an OSError of them has no number.

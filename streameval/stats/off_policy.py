@@ -10,7 +10,9 @@ rounds are left.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,10 @@ FAR = 4.0
 FEW_REWARDED = 100
 
 
+# A tiny propensity gives a weight whose square is infinite: such sums are refused, not warned of.
+_BOUNDLESS: Final = np.errstate(over="ignore", invalid="ignore")
+
+
 @dataclass(frozen=True, slots=True)
 class WeightSums:
     """Sums over rounds that add over files and partitions: memory does not grow with the log.
@@ -46,6 +52,7 @@ class WeightSums:
     rewarded: int
 
     @classmethod
+    @_BOUNDLESS
     def of(
         cls,
         rewards: npt.ArrayLike,
@@ -114,6 +121,7 @@ class OffPolicy:
     refused: str | None
 
 
+@_BOUNDLESS
 def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
     """Estimate IPS and SNIPS with intervals clustered by user (delta method), or refuse.
 
@@ -127,6 +135,8 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
         raise InputError("no round has a propensity: log `propensity` with impressions or slates")
     total = float(sums.weights.sum())
     effective = total * total / sums.squares if sums.squares else 0.0
+    if not math.isfinite(effective):
+        effective = 0.0
     ips = ratio_arm(sums.rewards, sums.rounds)
     snips = ratio_arm(sums.rewards, sums.weights)
     refused = None

@@ -166,7 +166,9 @@ class Api:
         if self._user_token is None:
             raise StatusError(403, "users are not shown: set user_token in the configuration")
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), self._user_token.encode())
+        same = hmac.compare_digest(
+            given.strip().encode(errors="surrogateescape"), self._user_token.encode()
+        )
         if scheme.lower() != "bearer" or not same:
             raise StatusError(401, "send the header Authorization: Bearer TOKEN, see user_token")
         user_id = request.match_info["id"]

@@ -277,7 +277,7 @@ class Frame:
         if not self.stopping:
             servers = self.status.broker_up and self.status.store_up
             await self.leadership.renew(None if servers else self.status.unready())
-            if self._snapshots is not None:
+            if self._snapshots is not None and not self.stopping:
                 self._snapshots.turn(self.leadership.token)
 
     async def share(self) -> None:

@@ -35,6 +35,7 @@ class Leadership:
         self._clock = clock
         self._token: int | None = None
         self._until = 0.0
+        self._resigned = 0
 
     @property
     def token(self) -> int | None:
@@ -46,7 +47,7 @@ class Leadership:
         if unfit is not None:
             await self.step_down(unfit)
             return
-        asked = self._clock()
+        asked, resigned = self._clock(), self._resigned
         try:
             token = await self._lease.acquire()
         except StreamevalError as error:
@@ -55,15 +56,21 @@ class Leadership:
         if token is None:
             self._lose("another worker holds the lease")
             return
+        if self._resigned != resigned:  # it stepped down while Redis was asked
+            await self._release()
+            return
         if token != self._token:
             log.info("this worker leads the group now (fencing token %d)", token)
         self._token, self._until = token, asked + LEASE_SECONDS
 
     async def step_down(self, why: str) -> None:
         """Give up the lease, if we have it; Redis forgets it by itself if it does not answer."""
-        if self._token is None:
-            return
-        self._lose(why)
+        self._resigned += 1
+        if self._token is not None:
+            self._lose(why)
+            await self._release()
+
+    async def _release(self) -> None:
         try:
             await self._lease.release()
         except StreamevalError as error:
