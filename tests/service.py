@@ -149,7 +149,7 @@ def produce_in_transactions(kafka_port, topic, records, size=100):
     asyncio.run(send())
 
 
-def read_log(kafka_port, topic, partitions):
+def read_log(kafka_port, topic, partitions, seconds=120):
     """Every record of the topic, by partition: lists of (offset, timestamp, key, value)."""
 
     async def read():
@@ -166,14 +166,17 @@ def read_log(kafka_port, topic, partitions):
             ends = await consumer.end_offsets(places)
             log = {number: [] for number in range(partitions)}
             positions = dict.fromkeys(places, 0)
-            while positions != ends:
-                found = await consumer.getmany(timeout_ms=500)
-                for place, messages in found.items():
-                    log[place.partition] += [
-                        (m.offset, m.timestamp, m.key, m.value) for m in messages
-                    ]
-                positions = {place: await consumer.position(place) for place in places}
-            return log, {place.partition: end for place, end in ends.items()}
+            try:
+                async with asyncio.timeout(seconds):
+                    while any(positions[place] < ends[place] for place in places):
+                        for place, messages in (await consumer.getmany(timeout_ms=500)).items():
+                            log[place.partition] += [
+                                (m.offset, m.timestamp, m.key, m.value) for m in messages
+                            ]
+                        positions = {place: await consumer.position(place) for place in places}
+            except TimeoutError:
+                raise AssertionError(f"read to {positions} of {ends}") from None
+            return log, {place.partition: at for place, at in positions.items()}
         finally:
             await consumer.stop()
 

@@ -209,4 +209,4 @@ def test_too_little_memory_for_it_is_said_too(tmp_path, caplog, monkeypatch):
     service = served(tmp_path, toy(MIDNIGHT), toy(MIDNIGHT + DAY), tick(MIDNIGHT + 3 * DAY - 1))
     (folder,) = (tmp_path / "snapshots").iterdir()
     snapshot_job._daily(settings_of(service), folder)
-    assert "no daily positive rate: outcomes: Out of Memory Error" in caplog.text
+    assert "no daily positive rate: outcomes: out of memory: " in caplog.text

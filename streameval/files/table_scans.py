@@ -123,6 +123,9 @@ def reading(file: str) -> Iterator[None]:
 
     try:
         yield
+    except duckdb.OutOfMemoryException as error:
+        size = str(error).partition("\n")[0].removeprefix("Out of Memory Error: ")
+        raise InputError(f"{file}: out of memory: {size}") from error
     except duckdb.Error as error:
         text = str(error)
         _, _, ours = text.partition(MARK)
