@@ -6,10 +6,12 @@ import subprocess
 import pytest
 import servers
 import service
+from aiokafka.admin import AIOKafkaAdminClient
 from test_security import OTHERS, PLAIN
 
 from streameval.base.errors import RefusedError
 from streameval.core.events import Rejection
+from streameval.kafka import dead_letters as dead_letters_module
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.records import DeadLetter
 
@@ -44,6 +46,31 @@ def test_a_topic_that_is_made_anew_with_fewer_partitions_gets_them_all():
     asyncio.run(scenario())
     found = {headers["offset"] for headers, _, _ in service.dead_letters(port, source)}
     assert found == {str(number) for number in range(20)}
+
+
+def test_a_controller_that_is_gone_is_not_waited_for(monkeypatch):
+    """Metadata names a killed broker for a while, and aiokafka tries to reach it for 40 s."""
+    port, source = servers.shared_kafka().port, servers.unique("controller")
+    service.create_topic(port, source, 1)
+    monkeypatch.setattr(dead_letters_module, "CREATE_SECONDS", 0.5)
+    to_controller, asked = AIOKafkaAdminClient._send_to_controller, []
+
+    async def send(client, request):
+        asked.append(request)
+        return await (asyncio.Future() if len(asked) == 1 else to_controller(client, request))
+
+    monkeypatch.setattr(AIOKafkaAdminClient, "_send_to_controller", send)
+
+    async def scenario():
+        dead_letters = DeadLetters(
+            {"bootstrap_servers": f"127.0.0.1:{port}"}, source, f"{source}.dead-letter"
+        )
+        assert await asyncio.wait_for(dead_letters.write(letters(3)), 60) == 0
+        await dead_letters.close(5)
+
+    asyncio.run(scenario())
+    assert len(asked) == 2
+    assert len(service.dead_letters(port, source)) == 3
 
 
 def test_a_topic_that_the_user_may_not_even_see_is_named_with_the_right_it_needs():

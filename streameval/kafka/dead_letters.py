@@ -27,6 +27,7 @@ from aiokafka.errors import (
     InvalidReplicationFactorError,
     InvalidTimestampError,
     KafkaError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     PolicyViolationError,
     RecordListTooLargeError,
@@ -48,6 +49,9 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
+# A broker that was killed is named as the controller until Kafka misses it. aiokafka would try to
+# reach that one for 40 s; we ask again who it is.
+CREATE_SECONDS: Final = 5.0
 # An election of leaders takes less; a longer wait is reported.
 WAITING_SECONDS: Final = 15.0
 # Bytes of key and value that each next form of a dead letter keeps; the last has headers only.
@@ -274,19 +278,24 @@ class DeadLetters:
             count = topics.get(self._source, 0)
             if not count:
                 raise UnknownTopicOrPartitionError(f"the topic {self._source} does not exist")
-            answer = await admin.create_topics(
-                [NewTopic(self._topic, num_partitions=1, replication_factor=count)]
-            )
-            for _, code, message in answer.topic_errors:
-                if code == InvalidReplicationFactorError.errno:
-                    raise InvalidReplicationFactorError(message)
-                if code not in {0, TopicAlreadyExistsError.errno}:
-                    raise RefusedError(
-                        f"the dead-letter topic {self._topic} does not exist, or this user may not"
-                        " see it, and Kafka does not let us create it"
-                        f" ({message or for_code(code).__name__}): create it, and grant this user"
-                        " WRITE on it"
+            try:
+                async with asyncio.timeout(CREATE_SECONDS):
+                    answer = await admin.create_topics(
+                        [NewTopic(self._topic, num_partitions=1, replication_factor=count)]
                     )
+            except TimeoutError:
+                raise KafkaTimeoutError(f"the topic {self._topic} is not made yet") from None
+            for _, code, message in answer.topic_errors:
+                kind = for_code(code)
+                if code in {0, TopicAlreadyExistsError.errno}:
+                    continue
+                if kind.retriable or kind is InvalidReplicationFactorError:
+                    raise kind(message)
+                raise RefusedError(
+                    f"the dead-letter topic {self._topic} does not exist, or this user may not"
+                    " see it, and Kafka does not let us create it"
+                    f" ({message or kind.__name__}): create it, and grant this user WRITE on it"
+                )
         finally:
             await within(admin.close(), CLOSE_SECONDS)
 
