@@ -142,8 +142,8 @@ BUGS = (
     Bug(
         "checkpoint: feedback that waits is not saved",
         "streameval/core/checkpoint.py",
-        "    pending = partition.attribution.state()\n",
-        "    pending = partition.attribution.state()[:0]\n",
+        """("pending", partition.attribution.state()),""",
+        """("pending", partition.attribution.state()[:0]),""",
     ),
     Bug(
         "checkpoint: panes that matured are not saved",
@@ -167,9 +167,9 @@ BUGS = (
     ),
     Bug(
         "visits: a checkpoint does not hold those that no commit has taken",
-        "streameval/core/experiments/sums.py",
-        """"visits": [list(visit) for visit in self.visits],""",
-        """"visits": [],""",
+        "streameval/core/checkpoint.py",
+        """VISITS: ("visits", list(partition.experiments.visits)),""",
+        """VISITS: ("visits", []),""",
         test="tests/test_visits.py::"
         "test_a_checkpoint_holds_the_visits_that_no_moved_offset_confirms",
     ),

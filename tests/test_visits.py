@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import cramjam
 import pytest
 from default_events import ImpressionEvent
 from streams import to_json
 
 from streameval.base.steps import drained
-from streameval.core.checkpoint import restore
+from streameval.core.checkpoint import CHECKSUM_BYTES, restore
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment
@@ -103,6 +104,18 @@ def test_a_checkpoint_holds_the_visits_that_no_moved_offset_confirms(few):
     assert moved.start < moved.end
     assert users_of(moved.visits) == users_of(empty.visits), "stored once more, and confirmed"
     assert users_of(partition.state.experiments.visits) == held - users_of(moved.visits)
+
+
+def test_visits_make_no_header_longer(few):
+    """Every scorecard reads the headers; on an idle partition nothing confirms its visits."""
+    partition = filled()
+    found = committed(partition, with_checkpoint=True).checkpoint
+    header = bytes(cramjam.zstd.decompress(found.header[CHECKSUM_BYTES:]))
+    (chunk,) = (chunk for name, chunk in found.chunks.items() if ".visits." in name)
+    waiting = [visit.user.encode() for visit in partition.state.experiments.visits]
+    assert len(waiting) == USERS - 10
+    assert all(user in bytes(cramjam.zstd.decompress(chunk)) for user in waiting)
+    assert not any(user in header for user in waiting)
 
 
 def test_what_a_restored_partition_reads_again_waits_for_its_end(few):

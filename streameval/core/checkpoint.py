@@ -6,7 +6,8 @@ and *chunks*, written once and never changed:
 * slate chunks hold the slates that changed, also those finalized since; the newest version wins;
 * pane chunks hold, for one window, the panes that can no longer change, written once, large ones in
   several parts. The other panes are rebuilt from their slates;
-* pending chunks hold all feedback that is pending, for one checkpoint only.
+* pending chunks hold all feedback that is pending, for one checkpoint only;
+* visit chunks hold all visits of arms that may not be stored yet, for one checkpoint only.
 
 A slate chunk is needed until every pane that its slates belong to, of every window, has matured;
 slate chunks go oldest first only, so no older version of a slate can come back. A pane chunk is
@@ -37,6 +38,7 @@ from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
 from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums, ExperimentSums, stored_sums
+from streameval.core.experiments.users import Visit
 from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.marks import NEVER
 from streameval.core.partition import Partition
@@ -45,12 +47,14 @@ from streameval.core.slate import Slate, SlateIdentity, SlateRecord, record_iden
 from streameval.core.windows.panes import Pane, Windows
 from streameval.core.windows.tables import Table
 
-FORMAT = 8
+FORMAT = 9
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
 # Stand in a chunk's description where a pane chunk has the number of its window.
 SLATES: Final = -1
 PENDING: Final = -2
+VISITS: Final = -3
+_WAITING: Final[dict[int, Any]] = {PENDING: list[PendingRecord], VISITS: list[Visit]}
 
 PaneRecord = tuple[
     int,  # number of the pane
@@ -61,7 +65,7 @@ PaneRecord = tuple[
 
 
 class ChunkInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk: its name, the window of its panes (or `SLATES`, `PENDING`), its newest time or pane.
+    """A chunk: its name, the window of its panes (or what else it holds), its newest time or pane.
 
     `size` and `checksum` describe the bytes stored.
     """
@@ -176,7 +180,7 @@ def _needed(partition: Partition) -> list[ChunkInfo]:
     kept: list[ChunkInfo] = []
     oldest_slates_go = True
     for info in partition.chunks:
-        if info.window == PENDING:
+        if info.window in _WAITING:
             needed = False
         elif info.window == SLATES:
             oldest_slates_go = oldest_slates_go and all(
@@ -201,10 +205,14 @@ def _new_chunks(partition: Partition, stem: str) -> Iterator[tuple[ChunkInfo, by
         panes = ((number, state.panes[number]) for number in unsaved if number in state.panes)
         for number, (newest, parts) in enumerate(_pane_portions(panes, windows)):
             yield _chunk(f"{stem}.panes.{index}.{number}", index, newest, parts)
-    pending = partition.attribution.state()
-    for number, start in enumerate(range(0, len(pending), CHUNK_RECORDS)):
-        waiting = pending[start : start + CHUNK_RECORDS]
-        yield _chunk(f"{stem}.pending.{number}", PENDING, NEVER, waiting)
+    waiting: dict[int, tuple[str, Sequence[object]]] = {
+        PENDING: ("pending", partition.attribution.state()),
+        VISITS: ("visits", list(partition.experiments.visits)),
+    }
+    for kind, (name, records) in waiting.items():
+        for number, start in enumerate(range(0, len(records), CHUNK_RECORDS)):
+            some = records[start : start + CHUNK_RECORDS]
+            yield _chunk(f"{stem}.{name}.{number}", kind, NEVER, some)
 
 
 def _chunk(name: str, window: int, newest: int, records: object) -> tuple[ChunkInfo, bytes]:
@@ -364,13 +372,13 @@ def restore(
     for state, settled in zip(partition.windows.states, stored.settled, strict=True):
         state.last_settled = settled
     versions: dict[SlateIdentity, SlateRecord] = {}
-    pending: list[PendingRecord] = []
+    waiting: dict[int, list[Any]] = {PENDING: [], VISITS: []}
     for info in stored.chunks:
         if info.window == SLATES:
             for record in _read(info, chunks, list[SlateRecord]):
                 versions[record_identity(record)] = record
-        elif info.window == PENDING:
-            pending += _read(info, chunks, list[PendingRecord])
+        elif info.window in waiting:
+            waiting[info.window] += _read(info, chunks, _WAITING[info.window])
         else:
             for pane_record in _read(info, chunks, list[PaneRecord]):
                 _restore_pane(partition.windows, info.window, pane_record)
@@ -379,7 +387,7 @@ def restore(
     records.reverse()
     while records:  # a record is freed once its slate is open: both need not fit in memory
         partition.slates.enter(_slate(records.pop(), partition, stored))
-    partition.attribution.restore(pending)
+    partition.attribution.restore(waiting[PENDING])
     # Book all that is open. Slates that are final now were taken before the checkpoint.
     consumers, partition.finals = partition.finals, []
     partition.flush()
@@ -388,6 +396,7 @@ def restore(
     partition.finals = consumers
     for consumer in consumers:
         consumer.restore(stored.finals.get(consumer.name), stored.watermark)
+    partition.experiments.restore_visits(waiting[VISITS])
     _restore_counters(partition, stored)
     if stored.reading_time is not None and not at_watermark:
         partition.windows.read_at(stored.reading_time)

@@ -266,10 +266,9 @@ class ExperimentSums:
         return visits
 
     def state(self) -> dict[str, Any]:
-        """Return the sums as plain values for a checkpoint."""
+        """Return the sums as plain values for a checkpoint; the visits go beside them."""
         return {
             "experiments": [arms.state() for arms in self.arm_sums],
-            "visits": [list(visit) for visit in self.visits],
             "known_from": self._known_from,
         }
 
@@ -279,7 +278,7 @@ class ExperimentSums:
         An experiment that the checkpoint does not have counts all slates that are still open. Where
         its field was not read before, it counts those that are newer than every event before.
         """
-        stored = stored or {"experiments": (), "visits": (), "known_from": {}}
+        stored = stored or {"experiments": (), "known_from": {}}
         if watermark is not None:
             for name in self._known_from:
                 self._known_from[name] = stored["known_from"].get(name, watermark + 1)
@@ -289,8 +288,10 @@ class ExperimentSums:
             for experiment, arms in zip(self.definition.experiments, known, strict=True)
         ]
         self._new = [arms for arms in self.arm_sums if arms not in known]
+
+    def restore_visits(self, visits: Iterable[Visit]) -> None:
+        """Take the visits from a checkpoint, after `restore`: those of the sums that go on."""
         keys = {arms.users_key for arms in self.arm_sums}
-        visits = (Visit(*visit) for visit in stored["visits"])
         self.visits = {visit: None for visit in visits if visit.experiment in keys}
 
     def begin_at(self, offset: int) -> None:
