@@ -78,7 +78,7 @@ def test_each_of_three_brokers_is_killed_in_turn_and_nobody_notices():
             while not sending.done():
                 said += unready(workers)
             sending.result()
-            it.wait_for_all()
+            it.read_all()
             node.start()
             # With the next one two would be down, which nobody promises to stand.
             service.wait_for(lambda of=node: in_sync(of), 90, "all replicas are in sync")

@@ -84,7 +84,7 @@ def test_sigterm_while_kafka_is_away_ends_in_time_and_loses_nothing(how):
     with servers.kafka() as kafka, scene(kafka) as it:
         worker = it.worker()
         it.produce(2_000)
-        it.wait_for_all()
+        it.read_all()
         assert " ERROR " not in worker.logged(), "the first start of a group is no error"
         kafka.kill() if how == "killed" else kafka.pause()
         time.sleep(1)
@@ -199,7 +199,7 @@ def test_kafka_that_stands_still_for_20_seconds():
     with servers.kafka() as kafka, scene(kafka) as it:
         worker = it.worker()
         it.produce(3_000)
-        it.wait_for_all()
+        it.read_all()
         kafka.pause()
         time.sleep(12)
         assert worker.metrics()["streameval_broker_up", frozenset()] == 0
@@ -232,7 +232,7 @@ def test_a_topic_made_anew_under_its_old_name_is_refused_with_a_cure():
     with scene(partitions=1) as it:
         worker = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         assert ends_in_time(worker) == 0
         service.delete_topic(it.kafka.port, it.topic)
         service.create_topic(it.kafka.port, it.topic, 1)
@@ -248,7 +248,7 @@ def test_a_topic_made_anew_while_the_worker_runs_is_refused_however_long_it_is()
     with scene(partitions=1) as it:
         worker = it.worker()
         it.produce(300)
-        it.wait_for_all()
+        it.read_all()
         service.delete_topic(it.kafka.port, it.topic)
         service.create_topic(it.kafka.port, it.topic, 1)
         it.produce(3_000)
@@ -261,7 +261,7 @@ def test_another_cluster_is_refused_with_a_cure():
     with scene(partitions=1) as it, servers.kafka() as other:
         worker = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         assert ends_in_time(worker) == 0
         service.create_topic(other.port, it.topic, 1)
         stranger = service.Worker(other.port, it.redis.url, it.topic, **it.settings).start()
@@ -296,7 +296,7 @@ def test_partitions_added_while_running_are_read_and_each_partition_stays_exact(
     with scene() as it:
         worker = it.worker()
         it.produce(3_000)
-        it.wait_for_all()
+        it.read_all()
         service.add_partitions(it.kafka.port, it.topic, 8)
         service.wait_for(lambda: "has 8 partitions now" in worker.logged(), 20, "noticed")
         it.partitions = 8
@@ -347,7 +347,7 @@ def test_flushall_is_noticed_and_healed_also_while_no_events_come(busy):
         it.wait_for_progress(at_least=2_000)
         if not busy:
             sending.result()
-            it.wait_for_all()
+            it.read_all()
         with redis_client.Redis.from_url(it.redis.url) as client:
             client.flushall()
         sending.result()
@@ -371,7 +371,7 @@ def test_a_silent_redis_pauses_reading_and_bounds_memory():
     with broken_line() as (proxy, it):
         worker = it.worker()
         it.produce(2_000)
-        it.wait_for_all()
+        it.read_all()
         proxy.silent = True
         sending = it.producing(150_000, seconds=8)
         time.sleep(5)
@@ -391,7 +391,7 @@ def test_a_slow_redis_slows_commits_down_and_nothing_else():
     with broken_line() as (proxy, it):
         worker = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         proxy.delay = 2.0
         sending = it.producing(4_000, seconds=4)
         it.wait_for_progress(at_least=100)
@@ -428,7 +428,7 @@ def test_another_definition_is_refused_and_says_what_changed_and_disturbs_nobody
     with scene() as it:
         worker = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         for _ in range(2):
             other = it.worker(ks=[3])
             assert other.process.wait(30) == 2

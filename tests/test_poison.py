@@ -174,7 +174,7 @@ def test_a_batch_too_large_to_unpack_is_named_harms_nothing_else_and_can_be_skip
     ):
         worker = it.worker()
         it.produce(500)
-        it.wait_for_all()
+        it.read_all()
         it.produce(500)
         before, ends = service.read_log(it.kafka.port, it.topic, 2)
         service.produce_large(it.kafka.port, it.topic, bytes(2 * LARGEST))
@@ -216,13 +216,13 @@ def test_many_large_batches_take_no_more_memory_than_one():
     ):
         worker = it.worker()
         it.produce(500)
-        it.wait_for_all()
+        it.read_all()
         usual = service.peak(worker)
         for number in range(12):
             service.produce_large(
                 it.kafka.port, it.topic, bytes(LARGEST - (2 << 20)), partition=number % 2
             )
-        it.wait_for_all()
+        it.read_all()
         taken = service.peak(worker) - usual
         print(f"12 batches of {LARGEST - (2 << 20) >> 20} MiB took {taken >> 20} MiB")
         assert taken < BUDGET
@@ -230,7 +230,7 @@ def test_many_large_batches_take_no_more_memory_than_one():
         assert worker.stop() == 0
         worker.start()  # the last record counted is known again, though nobody keeps its value
         it.produce(500)
-        it.wait_for_all()
+        it.read_all()
         with redis_client.Redis.from_url(store.url) as client:
             service.wait_for(lambda: not client.keys("*:unpacking"), 20, "no note is left")
         it.verify()

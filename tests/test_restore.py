@@ -19,6 +19,7 @@ from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import CheckpointWrite, Commit
+from streameval.worker import restore as restore_module
 from streameval.worker.outcome_writer import OutcomeWriter
 from streameval.worker.restore import PartitionRestorer
 
@@ -148,8 +149,9 @@ def test_a_partition_that_no_broker_serves_holds_up_no_other():
 
 
 @pytest.mark.parametrize("later", [(60, 100), (0, 40)])
-def test_a_log_that_changes_before_its_last_record_is_compared_is_asked_anew(later):
+def test_a_log_that_changes_before_its_last_record_is_compared_is_asked_anew(later, monkeypatch):
     """Retention takes the record, or an election the end: no broker answers a fetch of it then."""
+    monkeypatch.setattr(restore_module, "END_SECONDS", 0.01)
 
     class Changing(Log):
         extent = 0, 100
@@ -169,6 +171,24 @@ def test_a_log_that_changes_before_its_last_record_is_compared_is_asked_anew(lat
                 return
             with pytest.raises(RefusedError, match="lies beyond the log's end 40"):
                 await opening
+
+    asyncio.run(scenario())
+
+
+def test_an_end_from_before_an_election_is_no_reason_to_start_over(monkeypatch):
+    """A leader that was replaced and does not know it yet names it, and advice must not destroy."""
+    monkeypatch.setattr(restore_module, "END_SECONDS", 0.01)
+
+    class Replaced(Log):
+        ends = iter([30, 30, 49, 100])
+
+        async def bounds(self, _):
+            return 0, next(self.ends)
+
+    async def scenario():
+        async with stored(servers.unique("restore"), Definition(), Replaced) as (_, of):
+            opened = await asyncio.wait_for(of(Definition()).open(0, None), 5)
+            assert (opened.next_offset, opened.stored) == (50, 50)
 
     asyncio.run(scenario())
 

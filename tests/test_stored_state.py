@@ -199,7 +199,7 @@ def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_ane
     with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=1) as it:
         worker = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         assert worker.stop() == 0
         key = f"streameval:{{test:{it.topic}:0}}:partition"
         with redis_client.Redis.from_url(store.url) as client:
@@ -226,7 +226,7 @@ def test_a_worker_refuses_state_of_another_version_in_one_line_and_can_begin_ane
         at = it.committed()
         worker.start("--reset-windows")
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         log, _ = service.read_log(it.kafka.port, it.topic, 1)
         worker.stop()
         compare_users(store.url, it.topic, users_of_two_halves(worker.definition, log[0], at))
@@ -238,17 +238,17 @@ def test_windows_that_start_anew_do_so_once_however_partitions_move():
     with servers.redis() as store, Scene(servers.shared_kafka(), store, partitions=2) as it:
         old = it.worker()
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         assert old.stop() == 0
         it.settings |= {"ks": [3]}
         at = service.stored_offsets(store.url, it.topic, 2)
         first = it.worker(arguments=["--reset-windows"])
         it.produce(1_000)
-        it.wait_for_all()
+        it.read_all()
         second = it.worker(arguments=["--reset-windows"])
         service.wait_for(lambda: "assigned partitions" in second.logged(), 20, "they share")
         it.produce(500)
-        it.wait_for_all()
+        it.read_all()
         assert first.stop() == 0
         log, _ = service.read_log(it.kafka.port, it.topic, 2)
         since = {

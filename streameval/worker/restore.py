@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A broker that leads no longer and does not know it yet names an end from before. It learns of it
+# within the session of brokers (9 s by default), or once it is no longer starved of processor.
+END_TRIES: Final = 15
+END_SECONDS: Final = 2.0
 _START_OVER: Final = (
     "Choose another `group`, or delete the keys of this one in Redis to count from zero"
 )
@@ -74,7 +78,7 @@ class PartitionRestorer:
         self.refuse_another_log()
         for number in range(partitions):
             stored = await persist(functools.partial(self._store.standing, number))
-            self._refuse_another_log_than(number, stored, None)
+            self._refuse_another_log_than(number, stored)
             if not self._reset:
                 self._refuse_another_definition(stored)
                 if stored.header is not None:
@@ -202,9 +206,27 @@ class PartitionRestorer:
         The caller asks all of it again where a part was not answered: meanwhile the log may have
         lost its beginning, or its end. Raises `RefusedError` and `UnreachableError`.
         """
-        first, end = await self._event_log.bounds(number)
-        self.refuse_another_log()
-        self._refuse_another_log_than(number, stored, end)
+        for tries in range(1, END_TRIES + 1):
+            first, end = await self._event_log.bounds(number)
+            self.refuse_another_log()
+            self._refuse_another_log_than(number, stored)
+            if end is None or stored.offset is None or stored.offset <= end:
+                break
+            if tries == END_TRIES:
+                raise RefusedError(
+                    f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
+                    f" end {end}: the topic was made anew or truncated. {_START_OVER}"
+                )
+            if tries == 1:
+                log.warning(
+                    "partition %d: Kafka says that the log ends at %d, before the stored offset %d;"
+                    " asking again for %d seconds",
+                    number,
+                    end,
+                    stored.offset,
+                    END_TRIES * END_SECONDS,
+                )
+            await asyncio.sleep(END_SECONDS)
         await self._refuse_a_log_set_back(number, stored.last_record, first)
         return first, end
 
@@ -220,7 +242,7 @@ class PartitionRestorer:
                     f" (id {before}): was it deleted and made anew? {_START_OVER}"
                 )
 
-    def _refuse_another_log_than(self, number: int, stored: Stored, end: int | None) -> None:
+    def _refuse_another_log_than(self, number: int, stored: Stored) -> None:
         """Refuse state of another cluster or topic: no figure of it would be right."""
         if stored.offset is None:
             return
@@ -234,11 +256,6 @@ class PartitionRestorer:
                     f" (id {theirs}, this one is {ours}): was it deleted and made anew?"
                     f" {_START_OVER}"
                 )
-        if end is not None and stored.offset > end:
-            raise RefusedError(
-                f"the stored offset {stored.offset} of partition {number} lies beyond the log's"
-                f" end {end}: the topic was made anew or truncated. {_START_OVER}"
-            )
 
     async def _refuse_a_log_set_back(
         self, number: int, last: RecordMark | None, first: int
