@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from test_oracle import BASE, DEFINITION, click, show
 
-from streameval.base.limits import MAX_LOGGED_FEEDBACK
+from streameval.base.limits import MAX_LOGGED_FEEDBACK, MICRO
+from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
 from streameval.core.oracle.figures import oracle
+from streameval.core.partition import Partition
 
 
 def buy(ts, value, item="x", request=None, *, user="u"):
@@ -108,6 +110,25 @@ def test_of_more_entries_than_are_kept_the_latest_and_largest_stay():
     for rule, beyond, within in (("last", 100, 99), ("sum", 5050, 5950), ("max", 100, 1000)):
         for dropped, events in ((beyond, later), (within, later[:-1])):
             assert only([show(0), buy(1, 1000), *events], with_buys(rule))["value"] == dropped
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_of_one_impression_that_no_64_bits_hold_are_added_up(sign):
+    """Also in a checkpoint, and once they are retracted."""
+    definition = with_buys("sum", cap=500.0)
+    events = [show(0), *(buy(1, sign * (1e12 - n)) for n in range(MAX_LOGGED_FEEDBACK))]
+    assert abs(only(events, definition)["value"]) * MICRO > 2**66
+    state = Partition(definition, journal=True)
+    state.apply(events)
+    state.flush()
+    saved = checkpoint(state, "c")
+    for part in (state, restore(definition, saved.header, saved.chunks)):
+        rows = [row for row in part.document(None, {})["values"] if row["basis"] == "live"]
+        assert rows == [only(events, definition)]
+        part.apply([undo(2)])
+        part.flush()
+        (row,) = [row for row in part.document(None, {})["values"] if row["basis"] == "live"]
+        assert row["value"] == only([*events, undo(2)], definition)["value"] == 0
 
 
 def test_an_entry_that_comes_twice_takes_one_place_of_those_kept():

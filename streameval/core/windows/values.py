@@ -78,8 +78,11 @@ class Values(CellAggregate):
         """Return the rows as a table, with their times."""
         kinds = np.array([self._index[kind] for kind in rows.kinds], np.int64)
         keys = np.array(rows.cells, np.int64) * self.width + kinds
-        micros = np.array(rows.micros, np.int64)
-        halves = np.array((micros >> HALF, micros & LOW))
+        # Many reactions to one impression may add up to more than 64 bits.
+        halves = np.array(
+            ([micro >> HALF for micro in rows.micros], [micro & LOW for micro in rows.micros]),
+            np.int64,
+        )
         return rows.timed(Table(keys.astype(np.int32), halves))
 
     @property
