@@ -156,6 +156,41 @@ def test_events_after_the_first_start_are_not_lost_with_start_from_latest(world)
     world.run(scenario)
 
 
+@pytest.mark.parametrize("where", ["tick", "turn"])
+def test_what_a_bug_met_is_not_committed(world, monkeypatch, where):
+    """A checkpoint of the state that raised it would end every next worker, for good."""
+
+    flushing = Partition.flushing
+
+    def broken(_):
+        raise OverflowError("a bug")
+        yield
+
+    async def ticking():
+        while True:
+            await world.ingest.tick()
+            await asyncio.sleep(0.1)
+
+    async def scenario():
+        world.produce(10)
+        await world.start(tick=1_000 if where == "tick" else 0)
+        assert world.stored() == 10
+        monkeypatch.setattr(Partition, "flushing", broken)
+        world.produce(10)
+        if where == "tick":
+            await asyncio.sleep(0.2)
+            with pytest.raises(OverflowError):
+                await ticking()
+        else:
+            with pytest.raises(OverflowError):
+                await asyncio.wait_for(world.running, 60)
+        monkeypatch.setattr(Partition, "flushing", flushing)
+        assert not await world.ingest.stop(asyncio.get_running_loop().time() + 30)
+        assert (world.stored(), world.stored("checkpoint_offset")) == (10, 10)
+
+    world.run(scenario)
+
+
 def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applying(world):
     class Fast(Reader):
         async def poll(self, _seconds, max_records):

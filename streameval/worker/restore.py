@@ -141,13 +141,22 @@ class PartitionRestorer:
         self._refuse_another_definition(stored)
         if stored.header is None:
             return Partition(self.definition, journal=True, keep_outcomes=self._outcome_writer.on)
-        return await asyncio.to_thread(
-            restore,
-            self.definition,
-            stored.header,
-            stored.chunks,
-            keep_outcomes=self._outcome_writer.on,
-        )
+        try:
+            return await asyncio.to_thread(
+                restore,
+                self.definition,
+                stored.header,
+                stored.chunks,
+                keep_outcomes=self._outcome_writer.on,
+            )
+        except (UnusableStateError, MemoryError):
+            raise
+        except Exception as error:
+            log.exception("the stored checkpoint cannot be restored")
+            raise UnusableStateError(
+                f"a bug of streameval: the stored checkpoint cannot be restored ({error!r}); run"
+                " the version that wrote it, or `worker --reset-windows`"
+            ) from error
 
     def _refuse_another_definition(self, stored: Stored) -> None:
         """Raise `UnusableStateError` for figures that mean something else."""

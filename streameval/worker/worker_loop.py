@@ -142,30 +142,36 @@ class Ingest:
     async def run(self) -> None:
         """Work until stopped; raises the `StreamevalError` that ends the worker."""
         try:
-            await self.outcome_writer.check()
-            await self._wait_for_store()
-            if not self._stopping.is_set():
-                self._reason = "waiting for Kafka"
-                await self._unless_stopping(self._join())
-            self._joined = not self._stopping.is_set()
-            self._broker_up = self._joined
-            self._reason = "joining the group"
-            self._spawn(self._probe())
-            self._spawn(self._tell_group())
-            if self.definition.experiments:
-                self._spawn(self._judge())
-            if self.definition.experiments and self._outcomes is not None:
-                # Reading files needs modules that most workers need not load.
-                from streameval.worker.experiment_fill import ExperimentFill
-
-                fill = ExperimentFill(self._outcomes, self.definition, self.partitions)
-                self._spawn(fill.run())
-            while not self._stopping.is_set():
-                await self._turn()
-                if self._failure is not None:
-                    raise self._failure
+            await self._join_and_turn()
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             self._left.set()
+
+    async def _join_and_turn(self) -> None:
+        await self.outcome_writer.check()
+        await self._wait_for_store()
+        if not self._stopping.is_set():
+            self._reason = "waiting for Kafka"
+            await self._unless_stopping(self._join())
+        self._joined = not self._stopping.is_set()
+        self._broker_up = self._joined
+        self._reason = "joining the group"
+        self._spawn(self._probe())
+        self._spawn(self._tell_group())
+        if self.definition.experiments:
+            self._spawn(self._judge())
+        if self.definition.experiments and self._outcomes is not None:
+            # Reading files needs modules that most workers need not load.
+            from streameval.worker.experiment_fill import ExperimentFill
+
+            fill = ExperimentFill(self._outcomes, self.definition, self.partitions)
+            self._spawn(fill.run())
+        while not self._stopping.is_set():
+            await self._turn()
+            if self._failure is not None:
+                raise self._failure
 
     async def _join(self) -> None:
         """Join the group; where the stored state would be refused, raise before a rebalance."""
@@ -463,7 +469,11 @@ class Ingest:
 
     async def tick(self) -> bool:
         """Compute the figures of all partitions anew where that is due; return whether it was."""
-        return await self.live.tick()
+        try:
+            return await self.live.tick()
+        except Exception as error:
+            self._fail(error)
+            raise
 
     def _flush(self, partition: AssignedPartition) -> None:
         """Flush for the figures; a worker that stops commits with a checkpoint, by itself."""
@@ -509,14 +519,19 @@ class Ingest:
     # ----------------------------------------------------------------------- stop
 
     async def stop(self, deadline: float) -> bool:
-        """Stop reading, flush, commit, tell the group, close; whether everything is committed."""
+        """Stop reading, flush, commit, tell the group, close; whether everything is committed.
+
+        After an error nothing more is committed: the state may be what raised it, and a checkpoint
+        of it would end every next worker. What was applied is read again.
+        """
         self._stopping.set()
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
         # Also those that are fenced meanwhile, and dropped: their applied records are read again.
         going = list(self.partitions.values())
-        await self._finish(going, max(0.5, deadline - time.monotonic() - 3))
+        if self._failure is None:
+            await self._finish(going, max(0.5, deadline - time.monotonic() - 3))
         left_over = any(each.uncommitted or each.under_way for each in going)
         flushed = self._failure is None and not left_over
         for task in list(self.commits.under_way.values()):
