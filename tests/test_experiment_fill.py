@@ -131,7 +131,7 @@ def again_and_again(seed):
     ]
 
 
-def late(seed, root, **options):
+def late(seed, root, user=None, **options):
     """A worker with experiments that were added late, the rest of its events, and one that had all.
 
     An arm that was not read before is not in the files, so other experiments read it.
@@ -154,7 +154,8 @@ def late(seed, root, **options):
         dataclasses.replace(one, name=f"reads {one.arm}", arm=arm)
         for arm, one in {one.arm: one for one in some}.items()
     )
-    files = folder(root, definition := dataclasses.replace(definition, max_segments=10_000))
+    definition = dataclasses.replace(definition, max_segments=10_000)
+    files = folder(root, definition, user=user)
     worker = Filling(dataclasses.replace(definition, experiments=before), rng, files)
     definition = dataclasses.replace(definition, experiments=(*before, *some))
     for batch in cuts(events[:split], rng):
@@ -216,6 +217,17 @@ def test_what_files_cannot_give_exactly_stays_missing(one):
         fill(one)
         assert one.filled == {gap.experiment.key for gap in one.state.experiments.gaps()}
         assert counted_from(one) == before
+
+
+def test_files_that_were_written_with_pseudonyms_fill_nothing(tmp_path, monkeypatch):
+    """Also once `pseudonymize` is gone: each user would count twice."""
+    monkeypatch.setattr(experiment_fill, "PAUSE_SECONDS", 0)
+    worker, _, _ = late(0, tmp_path, user=pseudonyms(b"key"))
+    assert worker.state.experiments.gaps(), "something is missing"
+    before = counted_from(worker)
+    worker.files, worker.filled = folder(worker.files.root, worker.definition), set()
+    fill(worker)
+    assert counted_from(worker) == before
 
 
 def test_a_damaged_file_ends_the_fill_with_a_line(one, caplog):

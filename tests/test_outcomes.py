@@ -428,7 +428,8 @@ def test_files_are_zstd_and_say_under_which_definition_they_were_written(folder)
     path = f"{folder.root}/dt=2023-11-14/hour=22/p0-0-9-aa.parquet"
     facts = pyarrow.parquet.ParquetFile(path).metadata
     assert facts.row_group(0).column(0).compression == "ZSTD"
-    assert json.loads(facts.metadata[b"streameval"]) == {"version": "0"}
+    about = {"version": "0", "pseudonymous": False}
+    assert json.loads(facts.metadata[b"streameval"]) == about
 
 
 def test_to_publish_again_changes_nothing_and_finishes_what_was_begun(folder):

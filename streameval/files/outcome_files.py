@@ -253,8 +253,8 @@ class OutcomeFolder:
     """The outcome files of one deployment, below `root` (a folder, or a URI as pyarrow reads it).
 
     `owner` (group and topic) is written into the folder: two deployments in one folder would
-    remove each other's files. `about` goes into each file's metadata as `streameval`. The rows have
-    a column for each of `dimensions`.
+    remove each other's files. `about` goes into each file's metadata as `streameval`, with whether
+    `user` made pseudonyms. The rows have a column for each of `dimensions`.
     """
 
     def __init__(
@@ -268,6 +268,7 @@ class OutcomeFolder:
     ) -> None:
         self.root, self._owner, self._user = root, dict(owner), user
         self._dimensions = tuple(dimensions)
+        about = {**about, "pseudonymous": user is not None}
         self._metadata = {"streameval": json.dumps(about, sort_keys=True)}
 
     @cached_property
@@ -380,22 +381,17 @@ class OutcomeFolder:
         These are rows of the same definition, with a column of that name. Raises `InputError` for a
         file that is damaged, `UnreachableError`.
         """
-        if self._user is not None:
-            return False
         file, _ = read(name)
         try:
             schema = pa.parquet.read_schema(file)
         except (pa.ArrowException, OSError) as error:
             wrong = UnreachableError if is_uri(name) else InputError
             raise wrong(f"{redacted(name)}: {said(error, name)}") from error
-        about, ours = (
-            json.loads(metadata or "{}").get("definition")
-            for metadata in (
-                (schema.metadata or {}).get(b"streameval"),
-                self._metadata["streameval"],
-            )
-        )
-        return column in schema.names and about == ours
+        theirs = json.loads((schema.metadata or {}).get(b"streameval", "{}"))
+        ours = json.loads(self._metadata["streameval"])
+        by_ids = theirs.get("pseudonymous") is ours["pseudonymous"] is False
+        same = theirs.get("definition") == ours.get("definition")
+        return by_ids and same and column in schema.names
 
     def unpublished(self, partition: int) -> list[str]:
         """Find the spans that were written hours ago and are not visible."""
