@@ -9,12 +9,12 @@ import math
 import time
 
 import redis as redis_client
+from oracle.figures import oracle
 from plain_parser import Rejected, parse, parse_all
 from service import dead_letters, wait_for
 
 from streameval.core.checkpoint import restore
 from streameval.core.metrics import RANKING as CATALOGUED
-from streameval.core.oracle.figures import oracle
 from streameval.store.redis_store import RedisStateStore
 
 RANKING = [metric.name for metric in CATALOGUED]

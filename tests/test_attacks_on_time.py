@@ -7,6 +7,7 @@ import random
 
 import pytest
 from default_events import ImpressionEvent, SlateEvent
+from oracle.figures import oracle
 from test_oracle import BASE, click, show, unclick
 from test_partition_properties import assert_same, run
 
@@ -14,7 +15,6 @@ from streameval.base.limits import APPLY_SLICE, FLUSH_STEP, MANY_SLATES
 from streameval.core import attribution, pending, slate, timeline, users
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
 EVENTS = 50_000

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from default_events import DIMENSIONS
+from oracle.figures import oracle
 from streams import hostile, to_json
 from test_partition_properties import assert_same, run
 
@@ -13,7 +14,6 @@ from streameval.base.steps import drained
 from streameval.core.definition import RESERVED_NAMES
 from streameval.core.events import EventDecoder, FeedbackEvent, SlateItem, event_types
 from streameval.core.metrics import RANKING, RATES
-from streameval.core.oracle.figures import oracle
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import COLUMNS, OutcomeFolder, dataset, dimensions_in, table

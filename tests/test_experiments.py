@@ -10,6 +10,7 @@ import random
 
 import pytest
 from default_events import DIMENSIONS
+from oracle.experiments import experiment_arms, ratio
 from streams import accepted, cuts, hostile, permute_within_lateness
 
 from streameval.base.limits import CLUSTERS
@@ -22,7 +23,6 @@ from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardra
 from streameval.core.experiments.metrics import metrics_of, named_rows
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.fingerprint import fingerprint
-from streameval.core.oracle.experiments import experiment_arms, ratio
 from streameval.core.partition import Partition
 from streameval.core.replay import replay
 from streameval.core.windows.values import HALF

@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from oracle import figures as windows
+from oracle import lists, values
+from oracle.figures import oracle
 from streams import accepted, crowded, hostile
 
 from streameval.base.limits import MICRO, MILLI
+from streameval.core import oracle as rules
 from streameval.core.events import FeedbackEvent
-from streameval.core.oracle import figures as windows
-from streameval.core.oracle import lists, values
-from streameval.core.oracle import slates as rules
-from streameval.core.oracle.figures import oracle
 
 SEEDS = range(150)
 ENOUGH = 10  # seeds of 150: in 300, a rule that shows this rarely is missed once in 10^9

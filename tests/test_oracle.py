@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 from default_events import ImpressionEvent, SlateEvent
+from oracle.figures import oracle
 from streams import placed
 
 from streameval.base.limits import MAX_ITEMS
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent
-from streameval.core.oracle.figures import oracle
 
 BASE = 1_700_000_000_000
 DEFINITION = Definition(

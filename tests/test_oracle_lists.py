@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from default_events import ImpressionEvent, SlateEvent
+from oracle.figures import oracle
 from streams import placed
 from test_oracle import BASE, DEFINITION, click, clicks_by_variant, show, tick
 
 from streameval.base.limits import MAX_ITEMS
 from streameval.core.definition import Positive, Window
-from streameval.core.oracle.figures import oracle
 
 
 def slate(ts, items, request="r", *, user="u", variant=None, fallback=None, latency=None):

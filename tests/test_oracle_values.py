@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 
 import pytest
+from oracle.figures import oracle
 from test_oracle import BASE, DEFINITION, click, show
 
 from streameval.base.limits import MAX_LOGGED_FEEDBACK, MICRO
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
 

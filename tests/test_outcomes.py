@@ -27,7 +27,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.core.metrics import order_ranks
-from streameval.core.oracle.slates import history
+from streameval.core.oracle import history
 from streameval.core.outcome import FeedbackOutcome, Outcome, Span
 from streameval.core.partition import Partition
 from streameval.files import outcome_files

@@ -7,6 +7,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 from default_events import SlateEvent
+from oracle.figures import oracle
 from streams import placed
 from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
@@ -17,7 +18,6 @@ from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slate as slates_module
 from streameval.core.checkpoint import checkpoint, pieces, restore
 from streameval.core.definition import Window
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.core.windows import tables as windows_module
 

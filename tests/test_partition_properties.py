@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterable, Sequence
 
 import pytest
+from oracle import nowcast as oracle_nowcast
+from oracle.figures import oracle
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 
 from streameval.core import checkpoint as checkpoint_module
@@ -15,8 +17,6 @@ from streameval.core import ledger, nowcast, relevance, users
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.figures import figures
 from streameval.core.nowcast import ArrivalCurves
-from streameval.core.oracle import nowcast as oracle_nowcast
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.core.sums import merge
 from streameval.core.windows import panes

@@ -5,9 +5,9 @@ import random
 
 import pytest
 import streams
+from oracle.figures import oracle
 from plain_parser import parse_all
 
-from streameval.core.oracle.figures import oracle
 from streameval.core.replay import replay
 
 SEEDS = 2000

@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 
 import msgspec
+from oracle.figures import oracle
 from streams import cuts, hostile, redeliver
 from test_oracle import DEFINITION, click, show
 from test_partition_properties import assert_same, run, run_with_kills
@@ -16,7 +17,6 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition, Window
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import ShownSegments
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.web.status import ProcessCounters
 

@@ -4,9 +4,9 @@ import pytest
 from default_events import ImpressionEvent, SlateEvent
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle.figures import oracle
 
 from streameval.core.definition import Definition
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.core.slate import BETWEEN, Slate
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet
 import pytest
+from oracle.figures import oracle
 from pydantic import SecretStr
 from streams import cuts, hostile
 from test_outcomes import expected, plain, with_ms
@@ -21,7 +22,6 @@ from streameval.base.errors import ConfigError, InputError, RefusedError, Unusab
 from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import snapshots, taken_at

@@ -21,6 +21,7 @@ import servers
 import service
 from comparison import compare_users, expected
 from default_events import decode_batch
+from oracle.figures import oracle
 from scene import Scene
 from test_partition_properties import Counters, assert_same
 from traffic import traffic
@@ -30,7 +31,6 @@ from streameval.core import fingerprint as fingerprint_module
 from streameval.core.checkpoint import FORMAT, checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

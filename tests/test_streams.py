@@ -4,9 +4,8 @@ import random
 from collections import Counter
 
 from default_events import decode
+from oracle.figures import oracle
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver, to_json
-
-from streameval.core.oracle.figures import oracle
 
 
 def test_a_seed_gives_the_same_stream_again(seed):

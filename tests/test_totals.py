@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from oracle import nowcast as oracle_nowcast
+from oracle.figures import oracle
 from streams import cuts, hostile
 from test_dimensions import OWN, labelled
 from test_oracle import DEFINITION, click, show
@@ -18,8 +20,6 @@ from streameval.core import nowcast
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import ShownSegments, figures, figuring
-from streameval.core.oracle import nowcast as oracle_nowcast
-from streameval.core.oracle.figures import oracle
 from streameval.core.partition import Partition
 from streameval.core.sums import merge
 

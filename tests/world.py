@@ -31,6 +31,8 @@ import msgspec
 import pytest
 from brokers import NODES, Cluster
 from model import Client, Process, Server, virtual_time
+from oracle.experiments import experiment_arms
+from oracle.figures import oracle
 from plain_parser import Rejected, parse
 from pydantic import PrivateAttr
 from redis import exceptions
@@ -44,9 +46,7 @@ from streameval.config.settings import Settings
 from streameval.core import attribution, checkpoint, ledger, open_slates
 from streameval.core.checkpoint import arm_sums_of, restore
 from streameval.core.experiments.definition import Experiment
-from streameval.core.oracle.experiments import experiment_arms
-from streameval.core.oracle.figures import _users, oracle
-from streameval.core.oracle.slates import history
+from streameval.core.oracle import history, users
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files import outcome_files
@@ -299,7 +299,7 @@ class History:
         offset = world.offset(number)
         events, _ = world.read(number, offset)
         known = history(world.definition, events)
-        truth = _users(known.accepted, known.slates, world.definition.kinds)
+        truth = users(known, world.definition.kinds)
         wanted = experiment_arms(world.definition, events)
         for experiment, arms in zip(world.definition.experiments, wanted, strict=True):
             beyond = world.visits(number, experiment.key) - _visits(arms)

@@ -15,19 +15,17 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from streameval.checks.evidence import Log
-from streameval.core.definition import Definition, Window
+from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent
-from streameval.core.oracle.figures import oracle
+from streameval.core.oracle import history, users
 
 Recounted: TypeAlias = dict[str, dict[str, Any]]
 _HASHES: Final = 2**32
-# The oracle computes windows too, and nobody reads them here: one pane costs least.
-_WINDOWS: Final = (Window("none", 1_000, 1_000),)
 _NAMES_KEPT: Final = 100_000
 _EVENTS_AT_ONCE: Final = 10_000
 
@@ -96,11 +94,10 @@ def recount(
     for offset, event in part.events:
         if offset < offsets.get(sample.name(event.user_id), default):
             groups[zlib.crc32(event.user_id.encode()) % portions].append(event)
-    small = replace(definition, windows=_WINDOWS, ks=(1,))
     found: Recounted = {}
     for members in groups.values():
-        users: Any = oracle(small, members)["users"]
-        found |= {sample.name(user): counters for user, counters in users.items()}
+        known = users(history(definition, members), definition.kinds)
+        found |= {sample.name(user): counters for user, counters in known.items()}
     return found
 
 

@@ -1,7 +1,8 @@
-"""Slates of a finite list of events, with the feedback attributed to them: half of the oracle.
+"""Slates and users of a finite list of events by sort and scan: half of the oracle.
 
-Rules 1 to 11, 14, 26 and 38 of `oracle.figures`, which restates them all and turns these slates
-into figures.
+Rules 1 to 11, 14, 26 and 38 of docs/rules.md. Tests turn these slates into figures, which the
+engine's must equal; `checks` recount users. No state moves with the stream, so nothing here can
+depend on the order of arrival by accident.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class Slate:
     latency: int | None
     scores: tuple[int, ...] = ()
 
+    def positives(self, kind: str) -> int:
+        """Return the number of items with a positive of that kind."""
+        return sum(kind in item.positives() for item in self.items.values())
+
 
 @dataclass(slots=True)
 class Attribution:
@@ -104,6 +109,28 @@ def history(definition: Definition, events: Iterable[Event]) -> History:
     attribution = _attribute(slates, feedback, definition, watermark)
     duplicates = _duplicates(slates, attribution.attributed)
     return History(accepted, late, watermark, slates, attribution, duplicates)
+
+
+def users(known: History, kinds: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return the lifetime counters of every user with an accepted event."""
+    moments: dict[str, list[int]] = defaultdict(list)
+    for event in known.accepted:
+        moments[event.user_id].append(event.ts)
+    slates_of: dict[str, list[Slate]] = defaultdict(list)
+    for slate in known.slates:
+        slates_of[slate.user_id].append(slate)
+    return {
+        user_id: {
+            "impressions": sum(len(slate.items) for slate in slates_of[user_id]),
+            "slates": sum(slate.request_id is not None for slate in slates_of[user_id]),
+            "positives": {
+                kind: sum(slate.positives(kind) for slate in slates_of[user_id]) for kind in kinds
+            },
+            "first_ts": min(moments[user_id]),
+            "last_ts": max(moments[user_id]),
+        }
+        for user_id in sorted(moments)
+    }
 
 
 # --- rules 1 and 2: which events there are -------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from oracle.means import ratio
 from streameval.base.limits import MILLI
 from streameval.core.definition import Definition
-from streameval.core.oracle.means import ratio
-from streameval.core.oracle.slates import Slate
+from streameval.core.oracle import Slate
 
 LAST_RANK = 20
 """Deeper ranks have one row together, `21+`."""

@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from oracle.figures import relevant
+from oracle.lists import positive_ranks
+from oracle.values import value_of
 from streameval.base.limits import CLUSTERS, MICRO, MILLI, NANO
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
 from streameval.core.metrics import RANKING, Scorer
-from streameval.core.oracle.figures import relevant
-from streameval.core.oracle.lists import positive_ranks
-from streameval.core.oracle.slates import OTHER, Slate, history
-from streameval.core.oracle.values import value_of
+from streameval.core.oracle import OTHER, Slate, history
 
 Sums = dict[str, dict[int, int]]
 """By name of the row, then by cluster of users."""

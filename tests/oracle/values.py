@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from oracle.means import ratio
 from streameval.base.limits import MAX_LOGGED_FEEDBACK, MICRO
 from streameval.core.definition import Positive
-from streameval.core.oracle.means import ratio
-from streameval.core.oracle.slates import Item, Slate
+from streameval.core.oracle import Item, Slate
 
 Entry = tuple[int, int]
 """The `ts` and the value, in integers of 10**-6, of one feedback."""

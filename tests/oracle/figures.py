@@ -1,11 +1,11 @@
 """The same figures by sort-and-scan over a finite list of events: the engine must equal them.
 
 The oracle is written from the rules alone, and slow on purpose: no state moves with the stream, so
-nothing here can depend on the order of arrival by accident. `oracle.slates` forms the slates (rules
-1 to 11, 14 and 26), `oracle.values` and `oracle.lists` have the figures of values and of lists
-(rules 24, 25, 27 and 28), `oracle.nowcast` has those of nowcasts (rules 30 to 33), this file the
-others. The oracle shares with the engine the event types,
-the definition, the limits and the per-slate metrics, and nothing else.
+nothing here can depend on the order of arrival by accident. `streameval.core.oracle` forms the
+slates (rules 1 to 11, 14 and 26), `oracle.values` and `oracle.lists` have the figures of values and
+of lists (rules 24, 25, 27 and 28), `oracle.nowcast` has those of nowcasts (rules 30 to 33),
+`oracle.experiments` has the arms (rules 34 to 37), this file the others. The oracle shares with the
+engine the event types, the definition, the limits and the per-slate metrics, and nothing else.
 
 The rules, with the numbers of docs/rules.md, where 15 to 23 describe the figures below in the same
 way (A is the attribution window, L the allowed lateness, H = A + L):
@@ -84,15 +84,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from oracle.lists import list_figures, rank_figures, ranks_of, with_request
+from oracle.means import mean, ratio
+from oracle.nowcast import Arrivals, nowcast_figures
+from oracle.values import value_figures
 from streameval.base.limits import NANO
 from streameval.core.definition import Definition, Window
 from streameval.core.events import REASONS, Event, ImpressionEvent, SlateEvent
 from streameval.core.metrics import RANKING, Scorer
-from streameval.core.oracle.lists import list_figures, rank_figures, ranks_of, with_request
-from streameval.core.oracle.means import mean, ratio
-from streameval.core.oracle.nowcast import Arrivals, nowcast_figures
-from streameval.core.oracle.slates import ALL, Segment, Slate, counted_in, history
-from streameval.core.oracle.values import value_figures
+from streameval.core.oracle import ALL, Segment, Slate, counted_in, history, users
 
 Rows = dict[str, list[dict[str, object]]]
 """Rows by section of the document."""
@@ -141,7 +141,7 @@ def oracle(
             "ignored": known.attribution.ignored,
         },
         **rows,
-        "users": _users(known.accepted, slates, definition.kinds),
+        "users": users(known, definition.kinds),
     }
 
 
@@ -208,29 +208,6 @@ def _accepted(accepted: Iterable[Event]) -> dict[str, int]:
     return counts
 
 
-def _users(
-    accepted: Iterable[Event], slates: Iterable[Slate], kinds: Sequence[str]
-) -> dict[str, dict[str, object]]:
-    """Return the lifetime counters of every user with an accepted event."""
-    moments: dict[str, list[int]] = defaultdict(list)
-    for event in accepted:
-        moments[event.user_id].append(event.ts)
-    slates_of: dict[str, list[Slate]] = defaultdict(list)
-    for slate in slates:
-        slates_of[slate.user_id].append(slate)
-    users: dict[str, dict[str, object]] = {}
-    for user_id in sorted(moments):
-        own = slates_of[user_id]
-        users[user_id] = {
-            "impressions": sum(len(slate.items) for slate in own),
-            "slates": sum(slate.request_id is not None for slate in own),
-            "positives": {kind: sum(_positives(slate, kind) for slate in own) for kind in kinds},
-            "first_ts": min(moments[user_id]),
-            "last_ts": max(moments[user_id]),
-        }
-    return users
-
-
 # --- rule 12: windows ----------------------------------------------------------------------------
 
 
@@ -282,10 +259,6 @@ def _impressions(slates: Iterable[Slate]) -> int:
     return sum(len(slate.items) for slate in slates)
 
 
-def _positives(slate: Slate, kind: str) -> int:
-    return sum(kind in item.positives() for item in slate.items.values())
-
-
 def _by_user(slates: Iterable[Slate]) -> dict[str, list[Slate]]:
     groups: dict[str, list[Slate]] = defaultdict(list)
     for slate in slates:
@@ -296,7 +269,7 @@ def _by_user(slates: Iterable[Slate]) -> dict[str, list[Slate]]:
 def _rates(slates: Sequence[Slate], kind: str) -> dict[str, object]:
     """Return the rates of one kind: mean over users, and pooled over impressions."""
     counts = [
-        (user_id, sum(_positives(slate, kind) for slate in own), _impressions(own))
+        (user_id, sum(slate.positives(kind) for slate in own), _impressions(own))
         for user_id, own in _by_user(slates).items()
         if _impressions(own)
     ]

@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from oracle.lists import ranks_of, with_request
+from oracle.means import ratio
+from oracle.values import Sums, capped, value_figures
 from streameval.base.limits import (
     DELAY_BUCKETS,
     MAX_FOLLOWED,
@@ -17,10 +20,7 @@ from streameval.base.limits import (
 )
 from streameval.core.definition import Definition, Window
 from streameval.core.metrics import RANKING, Scorer
-from streameval.core.oracle.lists import ranks_of, with_request
-from streameval.core.oracle.means import ratio
-from streameval.core.oracle.slates import Item, Segment, Slate, counted_in
-from streameval.core.oracle.values import Sums, capped, value_figures
+from streameval.core.oracle import Item, Segment, Slate, counted_in
 
 Row = dict[str, object]
 Share = Callable[[Slate], int]
