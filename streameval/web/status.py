@@ -17,7 +17,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streameval.base.limits import DELAY_BUCKETS, MAX_FEEDBACK_KINDS, MICRO, OTHER
 from streameval.core.definition import Definition
@@ -304,46 +304,3 @@ class ServiceStatus:
             for each in self.partitions
             if each.unreadable
         )
-
-
-class IngestLike(Protocol):
-    """The running loop read -> decode -> apply -> commit -> checkpoint, as its frame sees it."""
-
-    async def run(self) -> None:
-        """Work until stopped. A `StreamevalError` ends the worker with its exit code."""
-
-    async def stop(self, deadline: float) -> bool:
-        """Stop reading, flush and commit, commit offsets to Kafka, close the connections.
-
-        `deadline` is a `time.monotonic()` time. True when everything read is committed.
-        """
-
-    async def tick(self) -> bool:
-        """Compute the figures anew, where that is due; return whether it was."""
-
-    def status(self) -> ServiceStatus:
-        """Describe the worker now.
-
-        Another thread reads the description. `partitions` and `figures` are new objects each time,
-        while `counters` may be the living ones.
-        """
-
-
-class SharingLike(Protocol):
-    """What this worker shares with the others of its group."""
-
-    async def turn(self, status: ServiceStatus, token: int | None) -> None:
-        """Write all that has changed; `token` is the leader's, None unless this worker leads."""
-
-    async def close(self) -> None:
-        """Say that this worker has gone."""
-
-
-class LeaseLike(Protocol):
-    """A lease in Redis that one worker of a group holds at a time."""
-
-    async def acquire(self) -> int | None:
-        """Take the lease or renew our own; return the fencing token, None if another holds it."""
-
-    async def release(self) -> None:
-        """Give the lease up, so that the next leader need not wait for its end."""

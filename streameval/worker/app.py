@@ -43,16 +43,19 @@ from streameval.base.errors import InputError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
 from streameval.config import logs
 from streameval.web.connections import Connections
-from streameval.web.status import IngestLike, LeaseLike, ServiceStatus, SharingLike
+from streameval.web.status import ServiceStatus
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
 from streameval.worker.snapshot_job import SnapshotSchedule
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+    from streameval.store.lease import Lease
     from streameval.store.shared_store import SharedStore
     from streameval.web.api import Api
     from streameval.web.pages import Described
+    from streameval.worker.sharing import Sharing
+    from streameval.worker.worker_loop import Ingest
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ class FrameOptions:
     connection_seconds: float = CONNECTION_SECONDS
 
 
-Build = Callable[[], Awaitable[tuple[IngestLike, LeaseLike, SharingLike | None]]]
+Build = Callable[[], Awaitable["tuple[Ingest, Lease, Sharing | None]"]]
 OpenApi = Callable[["Described"], "Api"]
 
 
@@ -135,7 +138,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
     )
 
     # Imported below because numpy starts threads, which must come after `take_signals`.
-    async def build() -> tuple[IngestLike, LeaseLike, SharingLike]:
+    async def build() -> tuple[Ingest, Lease, Sharing]:
         from streameval.worker.sharing import Sharing
         from streameval.worker.worker_loop import open_ingest
 

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.retry import persist, persist_in_thread
@@ -24,7 +24,9 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.outcome_slates import OutcomeSlates
 from streameval.core.experiments.sums import ExperimentSums, Gap
 from streameval.worker.assigned_partition import AssignedPartition
-from streameval.worker.outcome_writer import Files
+
+if TYPE_CHECKING:
+    from streameval.files.outcome_files import OutcomeFolder
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,10 @@ class ExperimentFill:
     """Fills the experiments of the `partitions` of a worker, which come and go."""
 
     def __init__(
-        self, files: Files, definition: Definition, partitions: Mapping[int, AssignedPartition]
+        self,
+        files: OutcomeFolder,
+        definition: Definition,
+        partitions: Mapping[int, AssignedPartition],
     ) -> None:
         self._files, self._definition, self._partitions = files, definition, partitions
 

@@ -7,10 +7,11 @@ as leader may write a minute again, with figures that are as right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from streameval.core.definition import Definition
 from streameval.experiments.words import Scorecard
+from streameval.store.shared_store import SharedStore
 from streameval.web.experiment_history import RINGS, name_of, point
 from streameval.web.whole_topic import WholeTopic
 
@@ -21,17 +22,10 @@ SHARE: Final = 0.004
 MINUTE_MS: Final = 60_000
 
 
-class HistoryStore(Protocol):
-    """The store of histories."""
-
-    async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
-        """Add a point to a history; numbers rise by one each `period` (ms)."""
-
-
 class HistoryJob:
     """Adds points to the histories; `turn` is called every few seconds on the leader."""
 
-    def __init__(self, store: HistoryStore, topic: WholeTopic, definition: Definition) -> None:
+    def __init__(self, store: SharedStore, topic: WholeTopic, definition: Definition) -> None:
         self._store, self._topic = store, topic
         self._keys = {experiment.name: experiment.key for experiment in definition.experiments}
         self._minute = 0

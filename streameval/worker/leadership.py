@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streameval.base.errors import StreamevalError
-from streameval.web.status import LeaseLike
+from streameval.store.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ assert 2 * RENEW_SECONDS < LEASE_SECONDS, "one late renewal does not cost the le
 class Leadership:
     """One worker's part in the lease; `clock` gives seconds that never go back."""
 
-    def __init__(self, lease: LeaseLike, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lease: Lease, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease = lease
         self._clock = clock
         self._token: int | None = None

@@ -11,58 +11,25 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from streameval import __version__
 from streameval.base.errors import UnreachableError
 from streameval.base.retry import persist, persist_in_thread
 from streameval.core.checkpoint import attachments_of
-from streameval.core.outcome import Outcome, Span
+from streameval.core.outcome import Span
 from streameval.store.stored_values import Stored
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit
 from streameval.worker.ports import StateStore
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+    from streameval.files.outcome_files import OutcomeFolder
 
 log = logging.getLogger(__name__)
 
 
-class Files(Protocol):
-    """The methods of `files.outcome_files.OutcomeFolder`; all of them block."""
-
-    def check(self) -> None:
-        """Make the folder ours."""
-
-    def write(self, span: Span, rows: Sequence[Outcome]) -> None:
-        """Write a span, not visible yet."""
-
-    def publish(self, name: str) -> None:
-        """Make a span visible."""
-
-    def discard(self, name: str) -> None:
-        """Remove a span that is not visible."""
-
-    def beyond(self, partition: int, offset: int, since: int | None) -> list[str]:
-        """Find the spans that a partition restored at an offset may write again."""
-
-    def remove(self, partition: int, names: Sequence[str], since: int | None) -> int:
-        """Remove spans that are visible."""
-
-    def unpublished(self, partition: int) -> list[str]:
-        """Find the spans that were written hours ago and are not visible."""
-
-    def hours(self, begin: int, end: int) -> list[int]:
-        """Find the hours that may have rows between two times, newest first."""
-
-    def names(self, partition: int, hour: int) -> list[str]:
-        """Name the visible files of a partition in an hour."""
-
-    def fits(self, name: str, column: str) -> bool:
-        """Whether a file has rows as they are written today, with users by their ids."""
-
-
-def open_files(settings: Settings) -> Files | None:
+def open_files(settings: Settings) -> OutcomeFolder | None:
     """Make the folder that the settings name, if any; nothing is touched yet."""
     if settings.outcomes is None:
         return None
@@ -82,7 +49,7 @@ def open_files(settings: Settings) -> Files | None:
 class OutcomeWriter:
     """The outcome files of a worker; with `files` None it writes none."""
 
-    def __init__(self, files: Files | None, store: StateStore) -> None:
+    def __init__(self, files: OutcomeFolder | None, store: StateStore) -> None:
         self._files, self._store = files, store
 
     @property
@@ -146,7 +113,7 @@ class OutcomeWriter:
         header = await persist(lambda: self._store.header(number))
         return [] if header is None else attachments_of(header)
 
-    async def _show(self, files: Files, number: int, name: str) -> None:
+    async def _show(self, files: OutcomeFolder, number: int, name: str) -> None:
         """Make a span visible; remove it if the store has lost it meanwhile.
 
         A reply or a disk may take long. Then the next owner looked for lost spans before this span
@@ -155,7 +122,9 @@ class OutcomeWriter:
         await persist_in_thread(files.publish, name)
         await self._remove_lost(files, number, [name], None)
 
-    async def _clean(self, files: Files, number: int, offset: int, since: int | None) -> int:
+    async def _clean(
+        self, files: OutcomeFolder, number: int, offset: int, since: int | None
+    ) -> int:
         """Remove the spans beyond the checkpoint that the store points to; count their files.
 
         A pointer read before the spans are found proves nothing: another worker may have committed
@@ -165,7 +134,7 @@ class OutcomeWriter:
         return await self._remove_lost(files, number, names, since) if names else 0
 
     async def _remove_lost(
-        self, files: Files, number: int, names: Sequence[str], since: int | None
+        self, files: OutcomeFolder, number: int, names: Sequence[str], since: int | None
     ) -> int:
         """Remove visible spans that the store has lost; count their files.
 
@@ -176,7 +145,7 @@ class OutcomeWriter:
         removed: int = await persist_in_thread(files.remove, number, lost, since) if lost else 0
         return removed
 
-    async def _discard_abandoned(self, files: Files, number: int) -> None:
+    async def _discard_abandoned(self, files: OutcomeFolder, number: int) -> None:
         """Remove old spans that nobody can publish any more.
 
         A span that is not committed may still be, however old it is, until the pointer is beyond

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from streameval.base.errors import RefusedError
 from streameval.base.retry import answer_within
@@ -23,10 +23,10 @@ from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
 from streameval.core.shared_sums import pack, share
 from streameval.core.sums import Sums
+from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import PackedSums
 from streameval.web.health import described
 from streameval.web.status import ServiceStatus
-from streameval.web.whole_topic import SharedState as ReadState
 from streameval.web.whole_topic import WholeTopic
 from streameval.worker.assigned_partition import AssignedPartition
 from streameval.worker.history_job import HistoryJob
@@ -41,28 +41,6 @@ PATIENT_SECONDS: Final = 5.0
 SHARE: Final = 0.004
 # A minute of history may take as long as Redis needs, since nothing waits for it.
 HISTORY_SECONDS: Final = 50.0
-
-
-class SharedState(ReadState, Protocol):
-    """The store of shared values: the writing half."""
-
-    async def publish(self, sums: PackedSums, fingerprint: str) -> bool:
-        """Write the sums of a partition, unless newer ones are stored."""
-
-    async def asked(self, windows: Sequence[str]) -> set[str]:
-        """Return the windows that somebody asked for."""
-
-    async def tell(self, worker: str, said: str) -> None:
-        """Write the report of a worker on itself; "" when it goes."""
-
-    async def report(self, name: str, token: int, value: str) -> None:
-        """Write the leader's report."""
-
-    async def remember(self, name: str, number: int, point: bytes, period: int) -> None:
-        """Add a point to a history; numbers rise by one each `period` (ms)."""
-
-    async def close(self, deadline: float) -> None:
-        """Close, within `deadline` seconds."""
 
 
 class SumsToShare:
@@ -121,7 +99,7 @@ class SumsToShare:
 class Sharing:
     """Writes what this worker shares; `worker` is its name in the group."""
 
-    def __init__(self, store: SharedState, sums: SumsToShare, worker: str) -> None:
+    def __init__(self, store: SharedStore, sums: SumsToShare, worker: str) -> None:
         self._store, self._worker, self._sums = store, worker, sums
         definition = sums.definition
         self._fingerprint = fingerprint(definition)

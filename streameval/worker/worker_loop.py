@@ -43,13 +43,14 @@ from streameval.worker.assigned_partition import AssignedPartition
 from streameval.worker.commits import STRETCH_SECONDS, Commits
 from streameval.worker.large_batches import LargeBatches
 from streameval.worker.live_figures import LiveFigures
-from streameval.worker.outcome_writer import Files, OutcomeWriter, open_files
+from streameval.worker.outcome_writer import OutcomeWriter, open_files
 from streameval.worker.ports import EventLog, StateStore
 from streameval.worker.restore import PartitionRestorer
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
     from streameval.experiments.words import Scorecard
+    from streameval.files.outcome_files import OutcomeFolder
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ FENCE_SECONDS: Final = 3.0
 
 
 class Ingest:
-    """The loop around an `EventLog` and a `StateStore`; `IngestLike` says how the frame uses it."""
+    """The loop around an `EventLog` and a `StateStore`; `app` runs it, ticks and stops it."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Ingest:
         event_log: EventLog,
         store: StateStore,
         *,
-        outcomes: Files | None = None,
+        outcomes: OutcomeFolder | None = None,
         reset_windows: bool = False,
     ) -> None:
         self.settings = settings
@@ -485,7 +486,11 @@ class Ingest:
         return not (self._restores or restoring)
 
     def status(self) -> ServiceStatus:
-        """Describe the worker for the pages and `/metrics`."""
+        """Describe the worker for the pages and `/metrics`.
+
+        Another thread reads the description. `partitions` and `figures` are new objects each time,
+        while `counters` may be the living ones.
+        """
         now = time.monotonic()
         partitions = [
             partition.status(now, self.event_log.lag(number, _counted_to(partition)))
