@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 from streameval.core.metrics import curve
 from streameval.evaluation.answer import Figure
@@ -315,29 +315,15 @@ def drawn(
     title: str,
     explanation: str,
     series: Mapping[str, Curve],
-    *,
-    x: str,
-    y: str,
-    time_step: int | None = None,
-    diagonal: bool = False,
-    bands: Mapping[str, Sequence[Band]] | None = None,
-    band_names: Sequence[str] = (),
-    signed: bool = False,
+    **options: Any,
 ) -> str:
-    """A chart with its title and explanation; "" where there is nothing to draw."""
+    """A chart with its title and explanation; "" where there is nothing to draw.
+
+    `options` are those of `plots.chart`.
+    """
     if not any(series.values()):
         return ""
-    svg = chart(
-        *(name, series),
-        x=x,
-        y=y,
-        time_step=time_step,
-        diagonal=diagonal,
-        bands=bands,
-        band_names=band_names,
-        signed=signed,
-    )
-    return _framed(title, explanation, svg)
+    return _framed(title, explanation, chart(name, series, **options))
 
 
 def _framed(title: str, explanation: str, svg: str) -> str:
