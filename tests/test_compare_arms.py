@@ -86,8 +86,11 @@ def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_
 
 
 def _counted(users: ArmUsers) -> dict[str, Any]:
-    state = users.state()
-    return state | {"exactly": {arm: count for arm, count in users.exactly.items() if count}}
+    return {
+        "by_arm": {arm: counts.tolist() for arm, counts in users.by_arm.items()},
+        "exactly": {arm: count for arm, count in users.exactly.items() if count},
+        "crossed": users.crossed,
+    }
 
 
 def _assert_the_same(arms: Arms, live: dict[tuple[str, str], dict[str, Any]]) -> None:

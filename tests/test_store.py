@@ -49,6 +49,11 @@ def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition
     )
 
 
+def counts(users):
+    by_arm = {arm: clusters.tolist() for arm, clusters in users.by_arm.items()}
+    return by_arm, users.exactly, users.crossed
+
+
 @contextlib.asynccontextmanager
 async def opened(url, topic=None, **options):
     store = RedisStateStore(url, "group", topic or servers.unique(), ["click", "like"], **options)
@@ -209,7 +214,7 @@ def test_users_of_visits_need_no_counters(url):
             assert [row.user for row in (await store.users(0)).rows] == ["u1"]
             await store.commit(commit_of(10, 20, [delta("u2")], visits=visits))
             assert (await store.user("u2", 1)).arms == {"e/1": ['ä:"x']}
-            assert (await store.arm_users(0, "e/1")).state() == found.state()
+            assert counts(await store.arm_users(0, "e/1")) == counts(found)
         with contextlib.closing(redis.Redis.from_url(url)) as client:
             key = f"streameval:{{group:{topic}:0}}:"
             assert 0 < client.pttl(f"{key}user:u3") <= 60_000
@@ -271,7 +276,7 @@ def test_arms_agree_with_sets_however_visits_are_cut_into_batches(url, chance):
             for name in "ef":
                 users = await store.arm_users(0, name)
                 believed = parse_arm_users(model.keys[f"p:experiment:{name}"])
-                assert users.state()["by_arm"] == believed.state()["by_arm"]
+                assert counts(users)[0] == counts(believed)[0]
                 assert (+Counter(users.exactly), users.crossed) == (
                     +Counter(believed.exactly),
                     believed.crossed,

@@ -7,9 +7,9 @@ come the counts of `ArmUsers`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,23 +77,6 @@ class ArmUsers:
         """Return the users of an arm by cluster, int64 (256,)."""
         found = self.by_arm.get(arm)
         return np.zeros(CLUSTERS, np.int64) if found is None else found
-
-    def state(self) -> dict[str, Any]:
-        """Return the counts as plain values."""
-        return {
-            "by_arm": {arm: counts.astype("<i8").tobytes() for arm, counts in self.by_arm.items()},
-            "exactly": self.exactly,
-            "crossed": self.crossed,
-        }
-
-    @classmethod
-    def of_state(cls, stored: Mapping[str, Any]) -> Self:
-        """Return counts that `state` wrote."""
-        by_arm = {
-            arm: np.frombuffer(counts, "<i8").astype(np.int64)
-            for arm, counts in stored["by_arm"].items()
-        }
-        return cls(by_arm, dict(stored["exactly"]), stored["crossed"])
 
 
 class UserArms:
