@@ -47,7 +47,6 @@ def ratio_mismatch(
     split: Mapping[str, float],
     alpha: float = ALPHA,
     earlier_p_value: float = 1.0,
-    concentration: float = CONCENTRATION,
 ) -> RatioMismatch:
     """Judge `counts` (users by variant, each once) against `split` (weights by variant).
 
@@ -62,7 +61,7 @@ def ratio_mismatch(
         evidence = math.inf
     else:
         found = [counts.get(variant, 0) for variant in expected]
-        evidence = float(log_evidence(found, list(expected.values()), concentration))
+        evidence = float(log_evidence(found, list(expected.values())))
     p_value = min(earlier_p_value, 1.0, math.exp(-evidence) if evidence > 0 else 1.0)
     names = [*expected, *sorted(set(counts) - set(expected))]
     return RatioMismatch(
