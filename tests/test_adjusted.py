@@ -24,8 +24,9 @@ from streameval.core.experiments.users import UserArms
 from streameval.core.windows.cells import cluster_of
 from streameval.evaluation.arm_comparison import compare_arms, read_past
 from streameval.evaluation.arms import read_arms
+from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import snapshots
-from streameval.files.snapshots import report_adjusted, retire, take_from, user_name
+from streameval.files.snapshots import report_adjusted, retire, take_from
 from streameval.files.users_past import PAST, ArmsOfTopic, last_before, needed
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan

@@ -19,7 +19,7 @@ from streameval.checks.result import Result
 from streameval.checks.run import document, run
 from streameval.checks.specification import arm_of, load
 from streameval.files.locations import reaching
-from streameval.files.outcome_files import pseudonyms
+from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.files.snapshots import attach
 
@@ -40,7 +40,6 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
     specification = load(settings.checks)
     definition = settings.definition()
     now = round(time.time() * 1000)
-    key = settings.pseudonymize
     memory = _memory(folder)
     with gather(
         settings.outcomes,
@@ -52,7 +51,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         arm=arm_of(specification, definition),
         # Not that reference: the log since then may be long.
         recorded=lambda later, _: of_kafka(settings, *_candidates(folder))(later, None),
-        user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+        user=user_name(settings),
         users_expire=settings.user_ttl is not None,
         memory=memory,
         newest_days=2,  # the others were looked at when they were new

@@ -105,7 +105,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
     from streameval.checks.specification import arm_of, load
     from streameval.core.events import EventDecoder
     from streameval.files.locations import on_disk
-    from streameval.files.outcome_files import pseudonyms
+    from streameval.files.outcome_files import user_name
     from streameval.files.snapshot_folder import earlier_than, snapshots
 
     specification, definition = load(sources.spec), settings.definition()
@@ -118,7 +118,6 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
     if snapshot is None and logs:
         raise InputError("--log: a log is compared with a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
-    key = settings.pseudonymize
     decoder = EventDecoder.of(definition)
     with gather(
         root,
@@ -129,7 +128,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
         period=specification.period,
         arm=arm_of(specification, definition),
         recorded=of_files(logs, decoder) if logs else of_kafka(settings, before),
-        user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+        user=user_name(settings),
         users_expire=settings.user_ttl is not None,
     ) as evidence:
         yield from run(evidence, specification)

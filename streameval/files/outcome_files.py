@@ -59,6 +59,8 @@ from streameval.files.locations import (
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
+    from streameval.config.settings import Settings
+
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
 MARKER: Final = "_streameval.json"
@@ -173,6 +175,12 @@ def pseudonyms(key: bytes) -> Callable[[str], str]:
         return hmac.new(key, user.encode(), hashlib.sha256).hexdigest()
 
     return name
+
+
+def user_name(settings: Settings) -> Callable[[str], str] | None:
+    """Return the pseudonym of each user in files; None where users keep their names."""
+    key = settings.pseudonymize
+    return None if key is None else pseudonyms(key.get_secret_value().encode())
 
 
 def dataset(

@@ -55,7 +55,7 @@ from streameval.core.slate import SlateDetails
 from streameval.core.sums import Sums, merge
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
-from streameval.files.outcome_files import pseudonyms, schema_of, table
+from streameval.files.outcome_files import schema_of, table, user_name
 from streameval.files.snapshot_folder import document, snapshots, taken_at
 from streameval.files.users_past import PAST, ArmsOfTopic, needed
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
@@ -275,12 +275,6 @@ def facts_of(snapshot: Path) -> Manifest:
 
 
 # ------------------------------------------------------------------------------------- partitions
-
-
-def user_name(settings: Settings) -> UserName | None:
-    """Return the pseudonym of each user in snapshots; None where users keep their names."""
-    key = settings.pseudonymize
-    return None if key is None else pseudonyms(key.get_secret_value().encode())
 
 
 async def _part(

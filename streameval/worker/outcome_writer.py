@@ -33,16 +33,15 @@ def open_files(settings: Settings) -> OutcomeFolder | None:
     """Make the folder that the settings name, if any; nothing is touched yet."""
     if settings.outcomes is None:
         return None
-    from streameval.files.outcome_files import OutcomeFolder, pseudonyms
+    from streameval.files.outcome_files import OutcomeFolder, user_name
 
     definition = settings.definition()
-    key = settings.pseudonymize
     return OutcomeFolder(
         settings.outcomes,
         {"group": settings.group, "topic": settings.topic},
         {"version": __version__, "definition": definition.described()},
         definition.labels,
-        user=None if key is None else pseudonyms(key.get_secret_value().encode()),
+        user=user_name(settings),
     )
 
 
