@@ -147,10 +147,14 @@ def _rows(table: TableFile, columns: Mapping[str, Column], before: str) -> str:
     )
 
 
-def opened(connection: Any, files: Sequence[str]) -> list[TableFile]:
-    """Find out how to read files, once: of JSON that reads all of it. Raises `InputError`."""
+def opened(connection: Any, files: Sequence[str]) -> tuple[list[TableFile], list[str]]:
+    """Find out how to read files, once, and which columns they have; all of a JSON file is read.
+
+    Raises `InputError`.
+    """
     require_disk(files)
-    return [table_file(connection, file) for file in files]
+    tables = [table_file(connection, file) for file in files]
+    return tables, columns_of(tables)
 
 
 def columns_of(tables: Sequence[TableFile]) -> list[str]:

@@ -14,7 +14,6 @@ from streameval.evaluation.readers.outcomes import files_of
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
-    columns_of,
     connected,
     label,
     load,
@@ -51,8 +50,7 @@ def load_features(
 ) -> None:
     """Read features into a table: `key`, feature, value, line."""
     files = files_of(paths)
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     columns = {
         key: text(named(files, known, names)),
         "feature": label(named(files, known, FEATURE_NAMES)),
@@ -65,8 +63,7 @@ def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
     """Return the similarity of each pair of items in a table; a pair twice keeps the larger."""
     with connected(*paths) as connection:
         files = files_of(paths)
-        tables = opened(connection, files)
-        known = columns_of(tables)
+        tables, known = opened(connection, files)
         columns = {
             "item": text(named(files, known, ITEM_NAMES)),
             "other": text(named(files, known, OTHER_NAMES)),
@@ -103,16 +100,15 @@ def items_of(paths: Sequence[str]) -> set[str]:
 def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
     """Read the items of a catalogue into a table: item, line."""
     files = files_of(paths)
-    tables = opened(connection, files)
-    item = text(named(files, columns_of(tables), ITEM_NAMES))
+    tables, known = opened(connection, files)
+    item = text(named(files, known, ITEM_NAMES))
     load(connection, table, tables, {"item": item})
 
 
 def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
     """Read who has which item into a table: user, item, line. Return the size of the files."""
     files = files_of(paths)
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     user = text(named(files, known, USER_NAMES))
     item = text(named(files, known, ITEM_NAMES))
     columns = {"user": user, "item": item}

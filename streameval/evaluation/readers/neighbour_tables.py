@@ -19,7 +19,6 @@ from streameval.evaluation.sums import Asked, evaluated
 from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files.tables import (
     USER_NAMES,
-    columns_of,
     connected,
     load,
     named,
@@ -61,8 +60,7 @@ def _items(connection: Any, items: Sequence[str]) -> int:
 
 def _load_neighbours(connection: Any, paths: Sequence[str], advance: Advance) -> None:
     files = files_of(paths)
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     columns = {
         "user": text(named(files, known, USER_NAMES)),
         "neighbour": text(named(files, known, NEIGHBOUR_NAMES)),

@@ -36,7 +36,6 @@ from streameval.files.tables import (
     SCORE_NAMES,
     USER_NAMES,
     batches,
-    columns_of,
     connected,
     label,
     load,
@@ -263,8 +262,7 @@ def load_slates(
     `user` is null where the files name none: each list is a user of its own. Not `stored`: make a
     view of files that need no parsing. Return the bytes of files that only the view reads.
     """
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     lists = named(files, known, LIST_NAMES)
     rank_column, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
     if rank_column is None and score is None:
@@ -305,8 +303,7 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
     """Read labels into the table `labels`: list, item, gain, line."""
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     columns = {
         "list": text(named(files, known, LIST_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),

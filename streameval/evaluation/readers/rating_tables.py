@@ -59,8 +59,7 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     Return notes on ratings that were left out. Raises `InputError`.
     """
     ratings, predictions = files_of(given[RATINGS]), files_of(given[PREDICTIONS])
-    tables = opened(connection, ratings)
-    known = columns_of(tables)
+    tables, known = opened(connection, ratings)
     here = [name for name in given.by if optional(known, (name,))]
     again = _load_ratings(connection, tables, here, advance, with_predictions=not predictions)
     if predictions:
@@ -125,8 +124,7 @@ def _join(
     advance: Advance,
 ) -> None:
     """Put the predictions of a table of their own beside the ratings."""
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     here = [name for name in by if name not in in_ratings]
     columns = _keys(files, known) | {"prediction": number(_prediction(files, known))}
     columns |= {BY + named(files, known, (name,)): label(name) for name in here}

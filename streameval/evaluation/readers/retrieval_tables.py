@@ -26,7 +26,6 @@ from streameval.files.tables import (
     LIST_NAMES,
     SCORE_NAMES,
     USER_NAMES,
-    columns_of,
     connected,
     label,
     load,
@@ -82,8 +81,7 @@ def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> A
     """Compute figures of a positive among sampled negatives. Raises `InputError`."""
     with connected(*given[SAMPLED]) as connection:
         files = files_of(given[SAMPLED])
-        tables = opened(connection, files)
-        known = columns_of(tables)
+        tables, known = opened(connection, files)
         lists = named(files, known, LIST_NAMES)
         columns = {
             "list": text(lists),

@@ -22,7 +22,6 @@ from streameval.evaluation.sums import Asked, evaluated
 from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions
 from streameval.files.tables import (
     USER_NAMES,
-    columns_of,
     connected,
     label,
     load,
@@ -67,8 +66,7 @@ def round_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
 def _load(connection: Any, given: Given, needed: set[str]) -> list[str]:
     """Make the table `rounds`, whose columns in `needed` are whole; the others are null."""
     files = files_of(given[ROUNDS])
-    tables = opened(connection, files)
-    known = columns_of(tables)
+    tables, known = opened(connection, files)
     columns = {
         name: number(named(files, known, names)) for name, names in NAMES.items() if name in needed
     }
