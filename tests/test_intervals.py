@@ -327,7 +327,7 @@ def test_the_jackknife_is_the_spread_of_ratios_that_each_lack_a_user():
 
 def test_a_share_of_few_positives_has_an_interval_within_0_and_1():
     none = share_interval(ratio_arm(np.zeros(40), np.ones(40)), 40)
-    assert (none.low, none.method) == (0, "wilson")
+    assert none.low == 0
     assert 0.05 < none.high < 0.12
     many = share_interval(ratio_arm(np.arange(400) % 2, np.ones(400)), 400)
     assert many.high - 0.5 == pytest.approx(0.5 - many.low)

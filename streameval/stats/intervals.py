@@ -30,12 +30,11 @@ ENOUGH_USERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value between two bounds, and the name of the method that made them."""
+    """A value between two bounds."""
 
     value: float
     low: float
     high: float
-    method: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def interval(arm: Arm, level: float = LEVEL) -> Interval:
     It is symmetric: for a rate of few positives `share_interval` is the honest one.
     """
     reach = student(level, arm.degrees()) * arm.stderr
-    return Interval(arm.value, arm.value - reach, arm.value + reach, "t")
+    return Interval(arm.value, arm.value - reach, arm.value + reach)
 
 
 def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
@@ -212,7 +211,7 @@ def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
     freedom = total * total / weights if weights else float(sum(freedoms))
     reach = student(level, freedom) * math.sqrt(total)
     value = first.value - second.value
-    return Interval(value, value - reach, value + reach, "delta")
+    return Interval(value, value - reach, value + reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +273,7 @@ def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     independent = spread / arm.stderr**2 if arm.stderr and spread else count
     trials = independent * (normal(level) / student(level, arm.degrees())) ** 2
     low, high = wilson(arm.value, trials, normal(level))
-    return Interval(arm.value, float(low), float(high), "wilson")
+    return Interval(arm.value, float(low), float(high))
 
 
 def rate_difference(first: Rate, second: Rate, level: float = LEVEL) -> Interval:
@@ -292,7 +291,7 @@ def rate_difference(first: Rate, second: Rate, level: float = LEVEL) -> Interval
         second.effective_trials(level),
         z,
     )
-    return Interval(value, float(low), float(high), "newcombe")
+    return Interval(value, float(low), float(high))
 
 
 def wilson(rate: Any, trials: Any, z: float) -> tuple[Floats, Floats]:
