@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -36,12 +35,13 @@ from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.experiments.scorecard import ratio_sums
+from streameval.files.outcome_files import begin_of
 from streameval.stats.experiments import RatioSums
 from streameval.stats.rank_mix import RankCounts, control_beside, over_expected
 
 EVERYBODY: Final = "everybody"
 """The arm of all slates, where no column tells arms apart."""
-_HOUR: Final = re.compile(r"/dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]*$")
+_HOUR: Final = re.compile(r"/(dt=\d{4}-\d\d-\d\d/hour=\d\d)/[^/]*$")
 _HOUR_MS: Final = 3_600_000
 _COLUMNS: Final = ("user", "request", "time", "ranks", "feedback")
 # Files of a version before have neither.
@@ -260,8 +260,7 @@ def _overlaps(file: str, experiment: Experiment) -> bool:
     found = _HOUR.search(file)
     if found is None:
         return True
-    hour = datetime.fromisoformat(f"{found[1]}T{found[2]}:00:00").replace(tzinfo=UTC)
-    begin = round(hour.timestamp() * 1000)
+    begin = begin_of(found[1])
     since, until = experiment.since, experiment.until
     return (until is None or begin < until) and (since is None or begin + _HOUR_MS > since)
 

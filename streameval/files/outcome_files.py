@@ -369,7 +369,7 @@ class OutcomeFolder:
         A row stands in the hour of its time.
         """
         with self._reaching():
-            found = [_begin_of(path) for path in self._hours(_hour(begin))]
+            found = [begin_of(path) for path in self._hours(_hour(begin))]
         return sorted((hour for hour in found if hour < end), reverse=True)
 
     def names(self, partition: int, hour: int) -> list[str]:
@@ -508,12 +508,12 @@ def _hour(ms: int) -> str:
 
 def _is_hour(folder: str) -> bool:
     try:
-        return _hour(_begin_of(folder)) == folder
+        return _hour(begin_of(folder)) == folder
     except ValueError:
         return False
 
 
-def _begin_of(folder: str) -> int:
+def begin_of(folder: str) -> int:
     """Return when the hour of a folder begins (ms); `_hour` names them."""
     day, hour = (part.partition("=")[2] for part in folder.split("/")[-2:])
     return round(datetime.fromisoformat(f"{day}T{hour}:00:00+00:00").timestamp() * 1000)
