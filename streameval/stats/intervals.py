@@ -259,7 +259,7 @@ class Rate:
         return self.trials / self.design_effect() * few
 
 
-def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
+def share_interval(arm: Arm, count: int) -> Interval:
     """The interval of a mean of `count` scores in [0, 1], by Wilson on the effective trials.
 
     Users are brought in by the effective number of trials: with so many a rate would have this
@@ -271,8 +271,8 @@ def share_interval(arm: Arm, count: int, level: float = LEVEL) -> Interval:
     """
     spread = arm.value * (1 - arm.value)
     independent = spread / arm.stderr**2 if arm.stderr and spread else count
-    trials = independent * (normal(level) / student(level, arm.degrees())) ** 2
-    low, high = wilson(arm.value, trials, normal(level))
+    trials = independent * (normal(LEVEL) / student(LEVEL, arm.degrees())) ** 2
+    low, high = wilson(arm.value, trials, normal(LEVEL))
     return Interval(arm.value, float(low), float(high))
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.stats.intervals import LEVEL, Arm, Interval, Moments, interval, ratio_arm
+from streameval.stats.intervals import Arm, Interval, Moments, interval, ratio_arm
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
 LEAST_EFFECTIVE = 30.0
@@ -122,7 +122,7 @@ class OffPolicy:
 
 
 @_BOUNDLESS
-def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
+def estimate(sums: WeightSums) -> OffPolicy:
     """Estimate IPS and SNIPS with intervals clustered by user (delta method), or refuse.
 
     Horvitz and Thompson, JASA 1952; Swaminathan and Joachims, "The self-normalized estimator for
@@ -155,8 +155,8 @@ def estimate(sums: WeightSums, level: float = LEVEL) -> OffPolicy:
         off_by=0.0 if weights is None else max(0.0, abs(weights.value - 1) - FAR * weights.stderr),
         largest_weight=sums.largest,
         effective=effective,
-        ips=None if refused or ips is None else interval(ips, level),
-        snips=None if refused or snips is None else interval(snips, level),
+        ips=None if refused or ips is None else interval(ips),
+        snips=None if refused or snips is None else interval(snips),
         warnings=tuple(_warnings(sums, rounds, effective, weights)),
         refused=refused,
     )

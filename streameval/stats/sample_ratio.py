@@ -100,19 +100,17 @@ class CrossedUsers(NamedTuple):
     too_many: bool
 
 
-def crossed_bound(
-    crossed: int, users: int, bound: float = MAX_CROSSED, alpha: float = ALPHA
-) -> CrossedUsers:
-    """Tell whether more than a share `bound` of all users (crossed ones included) are crossed.
+def crossed_bound(crossed: int, users: int, alpha: float = ALPHA) -> CrossedUsers:
+    """Tell whether more than `MAX_CROSSED` of all users (crossed ones included) are crossed.
 
-    The test is the one of the split, with the two parts `bound` and the rest, and alarms on one
+    The test is the one of the split, with the parts `MAX_CROSSED` and the rest, and alarms on one
     side only. One crossed user of the first fifty raises no alarm; look as often as you like.
     """
     assert 0 <= crossed <= users, "a crossed user is a user"
     share = crossed / users if users else None
-    if share is None or share <= bound:
+    if share is None or share <= MAX_CROSSED:
         return CrossedUsers(share, 1.0, too_many=False)
-    evidence = float(log_evidence([crossed, users - crossed], [bound, 1 - bound]))
+    evidence = float(log_evidence([crossed, users - crossed], [MAX_CROSSED, 1 - MAX_CROSSED]))
     p_value = math.exp(-max(evidence, 0.0))
     return CrossedUsers(share, p_value, too_many=p_value <= alpha)
 
