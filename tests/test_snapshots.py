@@ -201,6 +201,19 @@ def test_the_oldest_go_and_what_is_no_snapshot_stays(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "notes", young.name}
 
 
+def test_folders_of_others_stay_however_old_they_are(tmp_path):
+    """Somebody put an archive there, or gave the outcome files the same folder."""
+    ours = [tmp_path / f"_{prefix}20200101T000000Z-9" for prefix in ("", "17-")]
+    others = [
+        tmp_path / name for name in ("_archive", "_pending", "_2020", "_x-20200101T000000Z-9")
+    ]
+    for path in (*ours, *others):
+        (path / "below").mkdir(parents=True)
+        os.utime(path, (0, 0))
+    retire(tmp_path, 3)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
 def test_without_a_folder_there_is_none():
     settings = SimpleNamespace(snapshots=None)
     with pytest.raises(ConfigError, match="snapshots: name the folder"):

@@ -19,7 +19,7 @@ from streameval.files.locations import reaching
 
 CHECKS: Final = "checks.json"
 DAILY: Final = "daily.json"
-_NAME: Final = re.compile(r"\d{8}T\d{6}Z-\d+")
+NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]+")
 T = TypeVar("T")
 
 
@@ -69,7 +69,7 @@ def snapshots(root: Path) -> list[Path]:
     with reaching(str(root), "snapshots: "):
         if not root.is_dir():
             return []
-        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
+        found = [path for path in root.iterdir() if NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))
 
 
@@ -85,7 +85,7 @@ def earlier_than(snapshot: Path) -> list[Path]:
     The list is empty for a folder with another name, which does not tell its time.
     """
     root = snapshot.parent
-    if not _NAME.fullmatch(snapshot.name):
+    if not NAME.fullmatch(snapshot.name):
         return []
     return [path for path in snapshots(root) if taken_at(path) < taken_at(snapshot)]
 

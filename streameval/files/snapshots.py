@@ -24,6 +24,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ from streameval.core.sums import Sums, merge
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import schema_of, table, user_name
-from streameval.files.snapshot_folder import document, snapshots, taken_at
+from streameval.files.snapshot_folder import NAME, document, snapshots, taken_at
 from streameval.files.users_past import PAST, ArmsOfTopic, needed
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import ADJUSTED
@@ -71,6 +72,8 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 # The unfinished folder of a death goes after so long.
 UNFINISHED_SECONDS: Final = 24 * 3600.0
+# A folder that `take_from` writes (with the process id), or one that `retire` removes.
+_UNFINISHED: Final = re.compile(rf"_([0-9]+-)?{NAME.pattern}")
 _FILES: Final = frozenset({"users.parquet", "figures.json", "open.parquet"})
 
 USERS: Final = pa.schema(
@@ -391,8 +394,9 @@ def _sync(path: Path) -> None:
 def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> None:
     """Remove the oldest snapshots beyond `keep`, and unfinished ones of processes that died.
 
-    One with the past of an experiment's users moves to `PAST`, for as long as it is needed. Another
-    may do so at the same time. Raises `UnreachableError`.
+    One with the past of an experiment's users moves to `PAST`, for as long as it is needed. Folders
+    with other names stay: they are somebody else's. Another process may do the same at the same
+    time. Raises `UnreachableError`.
     """
     pasts = set(needed(root, experiments).values())
     with reaching(str(root), "snapshots: "):
@@ -408,5 +412,6 @@ def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> Non
                     path.rename(root / PAST / path.name)
         for path in root.glob("_*"):
             with contextlib.suppress(FileNotFoundError):
-                if path.is_dir() and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
+                is_ours = _UNFINISHED.fullmatch(path.name) is not None and path.is_dir()
+                if is_ours and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
                     shutil.rmtree(path, ignore_errors=True)
