@@ -4,6 +4,8 @@ Counted and not timed: comparisons of the searches, looks at slates, and changes
 """
 
 import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from default_events import ImpressionEvent, SlateEvent
@@ -14,7 +16,10 @@ from test_partition_properties import assert_same, run
 from streameval.base.limits import APPLY_SLICE, FLUSH_STEP, MANY_SLATES
 from streameval.core import attribution, pending, slate, timeline, users
 from streameval.core.definition import Definition, Window
-from streameval.core.events import FeedbackEvent
+from streameval.core.events import FeedbackEvent, event_types
+from streameval.core.experiments.definition import MAX_ARMS, Experiment
+from streameval.core.experiments.metrics import row_names
+from streameval.core.experiments.sums import ExperimentSums
 from streameval.core.partition import Partition
 
 EVENTS = 50_000
@@ -350,3 +355,41 @@ def test_an_index_of_a_users_slates_goes_when_they_are_few_again():
     partition.apply([show(10 * (A + L), "x", request="later")])
     partition.flush()
     assert partition.slates.users["u"].by_item is None
+
+
+def test_new_arms_without_number_are_admitted_in_bounded_steps(monkeypatch):
+    """Somebody sends an id in the field of the arm: each slate has an arm of its own."""
+    work = Counter()
+
+    def counted(sums, arms, arm, slates, add=ExperimentSums._add):
+        work["calls"] += 1
+        work["slates"] += len(slates)
+        add(sums, arms, arm, slates)
+
+    monkeypatch.setattr(ExperimentSums, "_add", counted)
+    experiment = Experiment("ids", arm="bucket", control="nobody", primary="ndcg@10")
+    definition = replace(DEFINITION, experiments=(experiment,))
+    show_list = event_types(definition.labels).slate
+    partition = Partition(definition, journal=True)
+    count = 5_000
+    for number in range(2 * count):
+        at, names = BASE + number, (f"u{number}", f"r{number}", ("i",))
+        bucket = f"b{number % 7 if number < count else number}"
+        partition.apply([show_list(at, *names, variant="A", bucket=bucket)])
+    partition.flush()
+    partition.apply([show_list(BASE + 3 * (A + L), "u", "r", ("i",), variant="A", bucket="b0")])
+    partition.flush()
+    work.clear()
+    steps = partition.finalizing()
+    largest = 0
+    for _ in steps:
+        largest = max(largest, work["calls"] + work["slates"] // 50)
+        work.clear()
+    largest = max(largest, work["calls"] + work["slates"] // 50)
+    assert largest < 50
+    (arms,) = partition.experiments.arm_sums
+    assert {f"b{number}" for number in range(7)} < arms.sums.keys()
+    assert len(arms.sums) == MAX_ARMS  # the control, which nobody saw, has its place
+    rows = row_names(definition)
+    slates = sum(int(sums[rows.index("slates")].sum()) for sums in arms.sums.values())
+    assert slates == 2 * count

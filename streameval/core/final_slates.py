@@ -9,7 +9,7 @@ the state is restored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 from streameval.core.slate import Slate
@@ -23,8 +23,11 @@ class FinalConsumer(Protocol):
     def add(self, slates: Sequence[Slate]) -> None:
         """Take in slates that became final, each once, in any order."""
 
-    def settle(self) -> None:
-        """Take note that all slates before wm - H have been added, with the flush's watermark."""
+    def settling(self) -> Generator[None, None, None]:
+        """Take note that all slates before wm - H have been added, with the flush's watermark.
+
+        It does so in steps of bounded work.
+        """
 
     def state(self) -> Any:
         """Return its sums as plain values for a checkpoint."""

@@ -192,7 +192,7 @@ class Partition:
         """
         yield from self._closing(exactly=True)
         for consumer in self.finals:
-            consumer.settle()
+            yield from consumer.settling()
         slates, self._outcomes = self._outcomes, []
         return [slate for slate in slates if slate.details is not None and slate.details.is_whole]
 

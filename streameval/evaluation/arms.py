@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, NANO
+from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of, refusal
@@ -227,7 +228,7 @@ def read_arms(
         slates = list(slates_of(record, column, made, begin, end))
         consumer.add(slates)
         # Beyond the bound of arms, those that files name first have room.
-        consumer.settle()
+        drained(consumer.settling())
         users.add(consumer.take_visits())
         (sums,) = consumer.arm_sums
         for kept in [one for one in (rates, ranks) if one is not None]:

@@ -112,7 +112,7 @@ def _adding(
     made = OutcomeSlates(definition)
     for record in arm_batches([file], gap.experiment.arm, lambda _: None):
         consumer.add(list(slates_of(record, gap.experiment.arm, made, gap.begin, gap.end)))
-        consumer.settle()
+        yield from consumer.settling()
         yield
 
 

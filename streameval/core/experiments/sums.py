@@ -6,7 +6,7 @@ those of exactly the slates before wm - H, with the watermark of the last flush.
 by cluster of users, so they add up in any order to the same bits.
 
 New arms take the room that is left in the order of their earliest slates, so slates of a new arm
-wait until all slates before wm - H have come (`settle`).
+wait until all slates before wm - H have come (`settling`). Once no room is left, none waits.
 
 The arm of a slate is the value that its earliest event gives the experiment's field (ties: the
 smaller value). Where the field is a dimension it is that of the slate's segment. A slate without
@@ -15,7 +15,8 @@ such a value takes no part in the experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple, Self
 
@@ -39,6 +40,8 @@ from streameval.core.windows.values import HALF, LOW, Values
 
 # Worths of slates that are remembered, some 400 bytes each: most slates have one of a few.
 _MOST_WORTHS: Final = 4_096
+# Slates added in one step, and new arms compared in one: 2 ms.
+_STEP: Final = 1_000
 # Users of an arm that are known to be noted, 50 bytes each; beyond, all come again.
 MOST_VISITS: Final = 100_000
 
@@ -82,10 +85,16 @@ class ArmSums:
 
         The arms that the experiment names always have room.
         """
+        return arm if self.room or arm in self.experiment.named_arms else OTHER
+
+    @property
+    def room(self) -> int:
+        """The number of arms, beside those that the experiment names, that can still be admitted.
+
+        It never rises.
+        """
         named = {*self.experiment.named_arms, OTHER}
-        if arm in named or len(self.sums.keys() - named) < MAX_ARMS - len(named) + 1:
-            return arm
-        return OTHER
+        return max(0, MAX_ARMS - len(named) + 1 - len(self.sums.keys() - named))
 
     def of(self, arm: str, rows: int) -> Ints:
         """Return the sums of an arm, to be added to."""
@@ -192,19 +201,26 @@ class ExperimentSums:
                 if begin <= slate.time < end:
                     by_arm.setdefault(arm_of(slate), []).append(slate)
             arms.without_arm += len(by_arm.pop("", ()))
+            rest: list[Slate] = []
             for arm, members in by_arm.items():
                 if arm in arms.sums or arm in arms.experiment.named_arms:
                     self._add(arms, arm, members)
-                else:
+                elif arms.room:
                     self._waiting[number].setdefault(arm, []).extend(members)
+                else:  # perhaps thousands of arms, which count together
+                    rest += members
+            if rest:
+                self._add(arms, OTHER, rest)
 
-    def settle(self) -> None:
-        """Admit the new arms, now that every slate before wm - H has been added."""
+    def settling(self) -> Generator[None, None, None]:
+        """Admit the new arms, now that every slate before wm - H has been added, in bounded steps.
+
+        Add nothing until the end.
+        """
         for arms, waiting in zip(self.arm_sums, self._waiting, strict=True):
-            times = {arm: min(slate.time for slate in slates) for arm, slates in waiting.items()}
-            for arm in sorted(times, key=lambda arm: (times[arm], arm)):
-                self._add(arms, arms.admitted(arm), waiting[arm])
-            waiting.clear()
+            for arm in (yield from _earliest(waiting, arms.room)):
+                yield from self._adding(arms, arms.admitted(arm), iter(waiting.pop(arm)))
+            yield from self._adding(arms, OTHER, _emptied(waiting))
 
     def gaps(self) -> list[Gap]:
         """Return what experiments lack that began before the state knew them.
@@ -306,6 +322,11 @@ class ExperimentSums:
         still_open = watermark - self.definition.horizon
         return max(still_open, self._known_from.get(experiment.arm) or still_open)
 
+    def _adding(self, arms: ArmSums, arm: str, slates: Iterator[Slate]) -> Iterator[None]:
+        while part := list(islice(slates, _STEP)):
+            self._add(arms, arm, part)
+            yield
+
     def _add(self, arms: ArmSums, arm: str, slates: Sequence[Slate]) -> None:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
@@ -321,6 +342,26 @@ class ExperimentSums:
         met |= fresh
         for user in fresh:
             self.visits[Visit(user, key, arm)] = None
+
+
+def _earliest(
+    waiting: Mapping[str, Sequence[Slate]], most: int
+) -> Generator[None, None, list[str]]:
+    """Return up to `most` arms in the order of their earliest slates, then of their names."""
+    best: list[tuple[int, str]] = []
+    arms = iter(waiting.items())
+    while part := list(islice(arms, _STEP)):
+        times = [(min(slate.time for slate in slates), arm) for arm, slates in part]
+        best = nsmallest(most, best + times)
+        yield
+    return [arm for _, arm in best]
+
+
+def _emptied(waiting: dict[str, list[Slate]]) -> Iterator[Slate]:
+    """Yield all slates; they are freed one by one, as millions at once would hold the loop."""
+    while waiting:
+        _, slates = waiting.popitem()
+        yield from slates
 
 
 def _arm_reader(
