@@ -21,6 +21,8 @@ from streameval.core.experiments.definition import MAX_ARMS, Experiment
 from streameval.core.experiments.metrics import row_names
 from streameval.core.experiments.sums import ExperimentSums
 from streameval.core.partition import Partition
+from streameval.core.windows import tables
+from streameval.core.windows.cells import Cells
 
 EVENTS = 50_000
 DEFINITION = Definition(
@@ -393,3 +395,36 @@ def test_new_arms_without_number_are_admitted_in_bounded_steps(monkeypatch):
     rows = row_names(definition)
     slates = sum(int(sums[rows.index("slates")].sum()) for sums in arms.sums.values())
     assert slates == 2 * count
+
+
+def test_users_come_into_the_windows_and_leave_them_in_bounded_steps(monkeypatch):
+    """Room for millions of them is made, and their numbers are given back, a part at a time."""
+    work = Counter()
+
+    def counting(where, name, weight, function):
+        def counted(*arguments):
+            work["now"] += weight
+            return function(*arguments)
+
+        monkeypatch.setattr(where, name, counted)
+
+    counting(Cells, "of", 1, Cells.of)
+    counting(tables, "grown", 5_000, tables.grown)
+    window = Window("short", 2 * A, A)
+    definition = replace(DEFINITION, windows=(window, replace(window, name="twin")))
+    partition = Partition(definition)
+    count, largest = 20_000, 0
+    for number in range(6):
+        begin = BASE + number * 3 * (A + L)
+        events = [
+            ImpressionEvent(begin + user, f"{number} {user}", "i", variant="AB"[user % 2])
+            for user in range(count)
+        ]
+        partition.apply(events)
+        work.clear()
+        for _ in partition.flushing():
+            largest = max(largest, work["now"])
+            work.clear()
+        largest = max(largest, work["now"])
+    assert len(partition.windows.cells) < 6 * count, "the first ones have left"
+    assert 0 < largest <= 15_000

@@ -39,6 +39,7 @@ from streameval.core.windows.panes import Windows
 from streameval.core.windows.tables import TimedTable
 
 MOST_BOOKED = 30_000  # rows that wait for the windows
+FORGOTTEN = 10_000  # users whose number in the windows is forgotten in one step: 1 ms
 HANDED_OVER = 1_000  # final slates taken in together: 2 ms
 
 
@@ -238,15 +239,21 @@ class Partition:
             yield from self._closing()
             self.windows.reading_time = max(self.watermark, self.reading_time or 0)
         self._flushed = self.watermark
+        yield from self.windows.fitting()
         crowded = self.windows.crowded
         if crowded or self._booked_rows > MOST_BOOKED or self.segments.leaving:
             self.update_windows()
             self.segments.release()
         if crowded:
-            self.windows.renumber()
-            for user in slates.users.values():
-                user.cell_segment = NEVER
+            yield from self._renumbering()
         return deltas
+
+    def _renumbering(self) -> Iterator[None]:
+        yield from self.windows.renumbering()
+        for number, user in enumerate(self.slates.users.values(), 1):
+            user.cell_segment = NEVER
+            if number % FORGOTTEN == 0:
+                yield
 
     def update_windows(self) -> None:
         """Hand the booked rows to the windows, and settle the panes that can no longer change.

@@ -121,9 +121,14 @@ class WindowState:
         """Return the last pane that ends at or before `time` - H."""
         return (time - self.horizon) // self.window.slide - 1
 
+    @property
+    def totals(self) -> list[Totals]:
+        """The sums of both bases."""
+        return [*self.live.totals, *self.matured.totals]
+
     def fit(self, cells: int) -> None:
         """Make room in both bases."""
-        for totals in (*self.live.totals, *self.matured.totals):
+        for totals in self.totals:
             totals.fit(cells)
 
     def add(self, rows: Sequence[TimedTable]) -> None:
@@ -215,8 +220,15 @@ class Windows:
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time to `renumber` the cells."""
+        """Whether it is time for `renumbering` the cells."""
         return len(self.cells) > self._renumber_at
+
+    def fitting(self) -> Iterator[None]:
+        """Make room for all cells in bounded steps, before `add` or `read_at` would at once."""
+        for state in self.states:
+            for totals in state.totals:
+                totals.fit(len(self.cells))
+                yield
 
     def add(self, flushes: Sequence[Sequence[TimedTable]]) -> None:
         """Add the rows of some flushes: of each a table for each aggregate."""
@@ -239,28 +251,38 @@ class Windows:
             if self._journal:
                 self.unsaved += [(index, number) for number in settled]
 
-    def renumber(self) -> None:
-        """Drop the cells that no pane holds any more, if they are most.
+    def renumbering(self) -> Iterator[None]:
+        """Drop the cells that no pane holds any more, if they are most, in bounded steps.
 
-        Their sums are zero in every basis, because panes alone make the sums.
+        Their sums are zero in every basis, because panes alone make the sums. Add no rows until the
+        end; the windows may be read meanwhile.
         """
-        panes = [pane for state in self.states for pane in state.panes.values()]
         used = np.zeros(len(self.cells), np.bool_)
-        for pane in panes:
+        for pane in self._panes():
             for aggregate, tables in zip(self.aggregates, pane.tables, strict=True):
                 for table in tables:
                     used[aggregate.cells_of(table)] = True
+            yield
         kept = np.flatnonzero(used)
         if 2 * len(kept) <= len(self.cells):
-            numbers = np.full(len(self.cells), -1, np.int32)
-            numbers[kept] = np.arange(len(kept), dtype=np.int32)
-            for pane in panes:
-                pane.tables = [
-                    [aggregate.recoded(table, numbers) for table in tables]
-                    for aggregate, tables in zip(self.aggregates, pane.tables, strict=True)
-                ]
-            for state in self.states:
-                for totals in (*state.live.totals, *state.matured.totals):
-                    totals.keep(kept)
-            self.cells.keep(kept)
+            cells = yield from self.cells.picked(kept)
+            self._number_anew(kept)
+            self.cells.exchange(cells)
+            yield from cells.emptying()
         self._renumber_at = max(SMALLEST_RENUMBERING, 2 * len(self.cells))
+
+    def _panes(self) -> list[Pane]:
+        return [pane for state in self.states for pane in state.panes.values()]
+
+    def _number_anew(self, kept: Ints) -> None:
+        """Give the cells of the index array `kept` their new numbers, in that order."""
+        numbers = np.full(len(self.cells), -1, np.int32)
+        numbers[kept] = np.arange(len(kept), dtype=np.int32)
+        for pane in self._panes():
+            pane.tables = [
+                [aggregate.recoded(table, numbers) for table in tables]
+                for aggregate, tables in zip(self.aggregates, pane.tables, strict=True)
+            ]
+        for state in self.states:
+            for totals in state.totals:
+                totals.keep(kept)
