@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp.http_exceptions import BadStatusLine, LineTooLong
 from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 
 import streameval
@@ -473,6 +474,23 @@ def test_a_traceback_of_a_library_is_one_line():
     assert "\n" in logged("asyncio", logging.ERROR, never, error=ZeroDivisionError())
     assert logged("asyncio", logging.ERROR, never, error=error) is None
     assert logged("asyncio", logging.ERROR, never, error=ConnectionResetError()) is None
+
+
+def test_a_client_that_sends_no_http_makes_one_line_and_no_traceback():
+    """Anybody who reaches the pages can send some. An error of a handler of ours stays whole."""
+    message = "Error handling request from %s"
+    text = logged("aiohttp.server", logging.ERROR, message, "1.2.3.4", error=BadStatusLine("BLAH"))
+    assert text == "a request to the pages is no valid HTTP (BadStatusLine)"
+    seldom = Seldom()
+    found = [BadStatusLine("BLAH"), BadStatusLine("BLUH"), LineTooLong("x")]
+    records = [
+        logging.LogRecord("aiohttp.server", logging.ERROR, "", 0, message, (), (None, error, None))
+        for error in found
+    ]
+    assert [seldom.filter(record) for record in records] == [True, False, False]
+    assert {record.levelname for record in records} == {"WARNING"}
+    ours = logged("aiohttp.server", logging.ERROR, message, "1.2.3.4", error=ZeroDivisionError())
+    assert "\nZeroDivisionError" in ours
 
 
 def test_what_only_a_librarys_author_understands_is_said_in_our_words():

@@ -63,18 +63,19 @@ class Seldom(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Decide whether the record is written."""
         library = record.name.partition(".")[0]
-        if library not in _QUIET:
-            return True
         error = record.exc_info[1] if record.exc_info else None
+        if _is_of_a_bad_request(error):
+            _say(record, "a request to the pages is no valid HTTP (%s)", type(error).__name__)
+        elif library not in _QUIET:
+            return True
         if library == "asyncio" and error is not None:
             return not (str(record.msg).startswith(_LEFT_OVER) and _is_of_a_connection(error))
-        if error is not None:
+        if record.exc_info and error is not None:
             record.msg, record.args = f"{record.getMessage()}: %r", (error,)
             record.exc_info = record.exc_text = None
         for theirs, ours in _IN_OUR_WORDS.items():
             if theirs in str(record.msg):
-                record.msg, record.args = ours, ()
-                record.levelno, record.levelname = logging.WARNING, "WARNING"
+                _say(record, ours)
         # A closed set of templates; 40 characters suffice for the few that come formatted.
         said = (record.name, str(record.msg)[:40])
         if record.created - self._last.get(said, -REPEAT_SECONDS) < REPEAT_SECONDS:
@@ -82,6 +83,18 @@ class Seldom(logging.Filter):
         first = said not in self._last
         self._last[said] = record.created
         return not (first and _is_of_a_first_start(record))
+
+
+def _say(record: logging.LogRecord, message: str, *arguments: object) -> None:
+    """Turn a library's line into a warning in our words."""
+    record.msg, record.args = message, arguments
+    record.levelno, record.levelname = logging.WARNING, "WARNING"
+    record.exc_info = record.exc_text = None
+
+
+def _is_of_a_bad_request(error: BaseException | None) -> bool:
+    """Tell whether a client of the pages made the error; a handler's own stays whole."""
+    return type(error).__module__ == "aiohttp.http_exceptions"
 
 
 def _is_of_a_connection(error: BaseException) -> bool:
