@@ -635,6 +635,26 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
     assert named == [[], spans[:1], spans[:2], spans[1:]]
 
 
+def test_records_without_a_timestamp_have_no_part_in_the_freshness_of_figures():
+    """A producer that stamps its records may leave that out (-1), for some records of a batch."""
+    definition = Definition()
+    partition = AssignedPartition(
+        0,
+        Limits(10, 10, 1.0, 1.0),
+        Partition(definition, journal=True),
+        EventDecoder.of(definition),
+        next_offset=0,
+        committed=0,
+    )
+    value = to_json(ImpressionEvent(TS, "u", "i", "r"))
+    stamps = [-1, TS + 2, -1, TS + 1, -1]
+    partition.take(Records(0, range(5), stamps, [b"u"] * 5, [value] * 5, next_offset=5))
+    list(partition.work(0.0))
+    assert partition.newest == TS + 1
+    drained(partition.make_commit(0.0))
+    assert partition.take_flushed() == [(TS + 1, 2)]
+
+
 def test_a_large_batch_is_left_alone_after_two_workers_died_of_it(world):
     """A worker that unpacks it again, as after a pause, does not count; an orderly stop neither."""
 

@@ -259,8 +259,9 @@ class AssignedPartition:
             self.state.reject(rejection.reason)
         if self.restoring:
             return
-        if records.timestamps[0] >= 0:
-            self._appended.append((min(records.timestamps), len(records.offsets)))
+        stamps = [stamp for stamp in records.timestamps if stamp >= 0]
+        if stamps:  # a producer may leave them out
+            self._appended.append((min(stamps), len(stamps)))
         self._key_mismatches += _mismatches(keys, events)
         for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
             key, value = _head(records.keys[at]), _head(records.values[at])
