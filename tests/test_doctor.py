@@ -117,6 +117,12 @@ def test_who_stamps_records_is_said(settings, level, part):
     assert part in finding.message
 
 
+def test_it_is_said_that_no_limit_of_kafka_holds_for_a_record_without_a_timestamp():
+    settings = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "1000"}
+    [finding] = judge_timestamps(SETTINGS, settings)
+    assert "1s ahead, and up to the year 2100 in a record without" in finding.message
+
+
 def test_a_good_topic_has_only_good_findings():
     found = judged(record(), record(key=b"u2", value=event(user_id="u2"), partition=1))
     assert set(levels(found.values()).values()) == {"ok"}

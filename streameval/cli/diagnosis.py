@@ -107,7 +107,10 @@ def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Find
         f"kafka-configs.sh --bootstrap-server {settings.kafka} --alter --entity-type topics"
         f" --entity-name {settings.topic} --add-config message.timestamp.type=LogAppendTime"
     )
-    message = f"producers stamp records ({kind}): a wrong clock can move the watermark {far} ahead"
+    message = (
+        f"producers stamp records ({kind}): a wrong clock can move the watermark {far} ahead,"
+        " and up to the year 2100 in a record without a timestamp"
+    )
     return [Finding(check, "warn", message, cure)]
 
 
