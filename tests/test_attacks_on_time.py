@@ -428,3 +428,21 @@ def test_users_come_into_the_windows_and_leave_them_in_bounded_steps(monkeypatch
         largest = max(largest, work["now"])
     assert len(partition.windows.cells) < 6 * count, "the first ones have left"
     assert 0 < largest <= 15_000
+
+
+def test_a_state_that_nobody_needs_is_freed_in_bounded_steps():
+    partition = Partition(DEFINITION, journal=True)
+    shown = [show(number, user=f"u{number}", request=f"r{number}") for number in range(3_000)]
+    partition.apply(shown + [click(number, "other") for number in range(3_000)])
+    partition.flush()
+
+    def left():
+        open_slates = sum(len(each.slates) for each in partition.slates._closing.values())
+        return open_slates + len(partition.slates.users) + len(partition.attribution._due)
+
+    before = left()
+    assert before == 9_001
+    for _ in partition.emptying():
+        assert before - left() <= FLUSH_STEP
+        before = left()
+    assert before == 0

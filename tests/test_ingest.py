@@ -635,6 +635,33 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
     assert named == [[], spans[:1], spans[:2], spans[1:]]
 
 
+def test_a_partition_that_went_to_another_worker_is_freed_and_one_that_came_back_goes_on(world):
+    async def scenario():
+        await world.start()
+        for _ in range(2):
+            world.produce(10)
+            await asyncio.sleep(3)
+            state = world.ingest.partitions[0].state
+            assert state.slates.users
+            await world.ingest.revoked([0])
+            await world.ingest.assigned([0])
+            await asyncio.sleep(3)
+            assert world.ingest.partitions[0].state is state
+        await world.ingest.revoked([0])
+        assert state.slates.users
+        await world.ingest.assigned([])
+        await asyncio.sleep(1)
+        assert not state.slates.users
+        assert not world.ingest._parked
+        await world.ingest.assigned([0])
+        world.produce(10)
+        await asyncio.sleep(3)
+        assert world.stored() == 30
+        assert await world.ingest.stop(world.loop.time() + 12)
+
+    world.run(scenario)
+
+
 def test_records_without_a_timestamp_have_no_part_in_the_freshness_of_figures():
     """A producer that stamps its records may leave that out (-1), for some records of a batch."""
     definition = Definition()

@@ -176,6 +176,12 @@ class Attribution:
                     pass
             self.wait(Pending.of(record))
 
+    def emptying(self) -> Iterator[None]:
+        """Free the pending feedback in bounded steps, where nobody goes on with it."""
+        while self._due:
+            del self._due[-FLUSH_STEP:]
+            yield
+
     def _take_in(self, events: Sequence[FeedbackEvent]) -> Iterator[None]:
         """Attribute feedback, or let it wait; yield while an index is made."""
         users, kinds, thresholds = self.slates.users, self._kinds, self._thresholds

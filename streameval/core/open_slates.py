@@ -480,6 +480,21 @@ class OpenSlates:
                 dropped = 0
                 yield
 
+    def emptying(self) -> Iterator[None]:
+        """Free all slates in bounded steps, where nobody goes on with them."""
+        self.unsaved.clear()
+        self.dirty.clear()
+        while self.users:
+            for _ in range(min(FLUSH_STEP, len(self.users))):
+                self.users.popitem()
+            yield
+        for slates, users in self._closing.values():
+            while slates:
+                for _ in range(min(FLUSH_STEP, len(slates))):
+                    slates.popleft()
+                    users.popleft()
+                yield
+
     def forget(self, user: User) -> None:
         """Drop a user with nothing open."""
         if user.idle:

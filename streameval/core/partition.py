@@ -255,6 +255,15 @@ class Partition:
             if number % FORGOTTEN == 0:
                 yield
 
+    def emptying(self) -> Iterator[None]:
+        """Free what is open, in bounded steps, where nobody goes on with this state.
+
+        Millions of slates that are freed at once hold the loop for seconds. The windows stay as
+        they are: somebody may still read them.
+        """
+        yield from self.slates.emptying()
+        yield from self.attribution.emptying()
+
     def update_windows(self) -> None:
         """Hand the booked rows to the windows, and settle the panes that can no longer change.
 

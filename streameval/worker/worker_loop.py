@@ -324,9 +324,9 @@ class Ingest:
             self._assigned.add(number)
             self._begin_restore(number, 0.0)
         # Partitions that went to another worker are gone for good.
-        self._parked = {
-            n: partition for n, partition in self._parked.items() if n in self._assigned
-        }
+        gone = [self._parked.pop(number) for number in self._parked.keys() - self._assigned]
+        if gone:
+            self._spawn(_free(gone))
         if partitions:
             log.info("assigned partitions %s", ", ".join(map(str, sorted(partitions))))
         self._reason = ""
@@ -551,6 +551,13 @@ class Ingest:
         await answer_within(self.event_log.close(left), left)
         await answer_within(self.store.close(left), left)
         return flushed
+
+
+async def _free(gone: list[AssignedPartition]) -> None:
+    """Free partitions that nobody goes on with, while the loop breathes."""
+    while gone:
+        for _ in gone.pop().state.emptying():
+            await asyncio.sleep(0)
 
 
 def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
