@@ -114,7 +114,7 @@ def test_the_command_says_what_to_do_next(tmp_path):
         "\n"
         "Next:\n"
         "  1. name your servers, topic, positives and dimensions in streameval.yaml\n"
-        "  2. streameval doctor --config streameval.yaml    # finds what is missing\n"
+        "  2. streameval doctor --config streameval.yaml    # finds missing parts\n"
         "  3. streameval worker --config streameval.yaml    # counts; pages on"
         " http://127.0.0.1:8080\n"
         "  4. streameval init --rules    # alerts and dashboards, for your dimensions\n"

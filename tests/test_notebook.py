@@ -361,7 +361,7 @@ def test_outcomes_may_be_named_by_a_uri(tmp_path: Path) -> None:
     assert streameval.outcomes(f"file://{tmp_path}/outcomes").to_arrow().equals(rows)
 
 
-# --- What comes back
+# --- Results ----------------------------------------------------------------------------------
 
 
 def test_results_become_frames_of_every_library() -> None:

@@ -91,7 +91,7 @@ class WorkFolder:
             raise InputError(f"{self._folder} cannot be used: {error}") from error
 
     def agree(self, request: dict[str, Any]) -> Mapping[str, Any]:
-        """Return the request that the folder was made for; `extents` are those of its beginning.
+        """Return the request that the folder was made for, with the `extents` of its beginning.
 
         Raises `InputError` where the other keys differ.
         """

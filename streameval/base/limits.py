@@ -114,16 +114,16 @@ MANY_SLATES: Final = 64
 FLUSH_STEP: Final = 250
 
 # --- Batches ------------------------------------------------------------------------------------
-# A batch ends at the first of the three: time (ms) bounds what a reader sees late, events the
-# memory of a batch, users the time the commit script blocks Redis. A user costs it 5 us where it
-# keeps an append-only file (measured; 4 without, 1.5 more where users have a time to live), and
-# the last slice may add 250, so that one call takes 9 ms. With 1,000 users the core takes 3 %
-# longer an event of whole slates than with 2,000.
+# A batch ends at the first of the three. Time (ms) bounds how late a reader sees figures, events
+# the memory of a batch, users the time the commit script blocks Redis. A user costs Redis 5 us
+# with an append-only file (measured; 4 without, 1.5 more where users have a time to live). The last
+# slice may add 250 users, so one call takes 9 ms. With 1,000 users the core takes 3 % longer an
+# event of whole slates than with 2,000.
 MAX_BATCH_INTERVAL: Final = 1_000
 MAX_BATCH_EVENTS: Final = 50_000
 MAX_BATCH_USERS: Final = 1_500
-# Visits of arms in one commit, each a call of 1 us or two in Redis beside those of the users; more
-# wait for the next commit.
+# Visits of arms in one commit; more wait for the next. Beside the calls of the users, each is one
+# more call of 1 us or two in Redis.
 MAX_BATCH_VISITS: Final = 2_000
 # Events decoded and applied in one go. Applying them fills the processor's caches with state and
 # drives the decoded events out. So 1,000 whole slates in one go take 8 % longer, and 10,000 single

@@ -212,7 +212,7 @@ def _fitting(sizes: Mapping[int, int], most: int, later: Snapshot) -> set[int]:
 def _counted_whole(later: Snapshot, starts: Mapping[int, int]) -> bool:
     """Tell whether the log has every record since offset 0, and today's state counted them all.
 
-    That is false if reading began later, or the windows were started anew. Offsets without a record
+    It is false if reading began later, or the windows were started anew. Offsets without a record
     (compaction, transactions) look the same.
     """
     for number, start in starts.items():

@@ -157,7 +157,7 @@ def init(
         bool,
         typer.Option(
             "--force",
-            help="Replace files that are there: those of --rules if asked for, else the others.",
+            help="Replace files that are there: with --rules the rules, else all other files.",
         ),
     ] = False,
 ) -> None:
@@ -352,7 +352,7 @@ def rules(
     ] = None,
     runbook: Annotated[
         str,
-        typer.Option(help="Where the alerts' runbook_url finds your copy of docs/operations.md."),
+        typer.Option(help="URL of your copy of docs/operations.md, for the alerts' runbook_url."),
     ] = RUNBOOK,
 ) -> None:
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""

@@ -128,7 +128,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two arms, or two models on the same users: differences, bounds, and what they say.
+    """Compare two arms, or two models on the same users: differences, bounds and verdicts.
 
     Arms are values of a column of outcome files. Of several models, the first one is the control.
     """

@@ -226,4 +226,4 @@ _MARKS: Final[Marks] = {
         "tags": "version",
     },
 }
-"""What all graphs mark. Grafana's own annotations with the tag `deploy` come on top."""
+"""The marks on all graphs. Grafana's own annotations with the tag `deploy` come on top."""

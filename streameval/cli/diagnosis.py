@@ -76,7 +76,7 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
 
 
 def _judge_replicas(topic: str, dead_letters: str, replicas: Mapping[str, int]) -> Finding:
-    """Judge whether dead letters stand what the events stand: they hold up their partition."""
+    """Judge whether dead letters have as many replicas as events; fewer may hold up partitions."""
     check, has, wanted = "dead letters", replicas[dead_letters], replicas.get(topic, 0)
     if has >= wanted:
         return Finding(check, "ok", f"{dead_letters} exists")

@@ -49,7 +49,7 @@ async def read_scorecard(settings: Settings, name: str) -> Scorecard:
 
 
 def print_scorecard(card: Scorecard, judged: Outcome | None = None) -> None:
-    """Print the sentences, the rows as a table, and what the gate says where it was asked."""
+    """Print the sentences, the rows as a table, and the gate's result if it was asked."""
     from rich.console import Console
 
     from streameval.experiments.words import adjusted_sentences, remarks, sentences, warnings

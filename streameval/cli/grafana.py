@@ -58,8 +58,8 @@ class PanelText:
     """The content of a panel: `lines` are its queries by their legend, or by the column of a table.
 
     `above` or `below` is where an alert fires. `states` gives values their words, for all lines
-    ("") or for a column. `units` are those of columns. `repeat` is the variable of whose values
-    each has such a panel. Bars stand by the values of the label `bar`, in their order; several
+    ("") or for a column. `units` are units by column. `repeat` names a variable, each of whose
+    values has such a panel. Bars stand by the values of the label `bar`, in their order; several
     lines are parts of one bar, in their `colors`. A heat map has a row for each series of its line,
     from the top in the order of their labels.
     """

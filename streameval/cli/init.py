@@ -1,7 +1,7 @@
 """`streameval init`: the files that a service of one's own begins with, in a folder.
 
-What is there already stays. The rules and the dashboards follow the dimensions of the folder's
-`streameval.yaml`.
+Files that are there already stay. The rules and the dashboards follow the dimensions of the
+folder's `streameval.yaml`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _next(folder: Path, *, rules: bool) -> str:
     given = "" if folder == Path() else f" {folder}"
     steps = [f"name your servers, topic, positives and dimensions in {config}"]
     steps += [
-        f"streameval doctor --config {config}    # finds what is missing",
+        f"streameval doctor --config {config}    # finds missing parts",
         f"streameval worker --config {config}    # counts; pages on http://127.0.0.1:8080",
     ]
     if rules:

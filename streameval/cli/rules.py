@@ -151,7 +151,7 @@ def _usual(dimensions: tuple[str, ...], live: str) -> Iterator[str]:
     requests = "job:streameval_requests:rate10m"
     yield "      # Slates and single impressions, without feedback."
     yield _record(requests, _per_second('events_total{event!="feedback"}'))
-    yield "      # A minute of work waits: what is read meanwhile is no pace of the producers."
+    yield "      # While a minute of work waits, the rate of reading says nothing of the producers."
     behind = "job:streameval_behind:lag"
     yield _record(behind, f"sum by (job, namespace) (streameval_lag) > 60 * {requests} > 1000")
     at_pace = "job:streameval_requests_at_pace:rate10m"

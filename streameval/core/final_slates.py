@@ -2,8 +2,8 @@
 
 A slate is final once its time is before wm - H (rule 4 of `attribution`). Its worth is then added
 to sums that only grow, and nothing is ever retracted. A flush hands over most of the slates that it
-can; after `Partition.finalizing` the sums are those of exactly the slates before wm - H, with the
-watermark of the last flush. They are part of the checkpoint, so a slate counts once however often
+can; after `Partition.finalizing` the sums hold exactly the slates before wm - H, with the watermark
+of the last flush. They are part of the checkpoint, so a slate counts once however often
 the state is restored.
 """
 

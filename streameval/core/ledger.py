@@ -50,8 +50,8 @@ Added = tuple[int, int]
 class SegmentChanges(NamedTuple):
     """Bookings of one flush: impressions by segment, positives by segment and index of the kind.
 
-    `latencies` (us) by segment are those of lists that were booked with a latency. `delays` are
-    the delays added, by slot of `core.delays`.
+    `latencies` (us) by segment come from the lists that were booked with one. `delays` are the
+    delays added, by slot of `core.delays`.
     """
 
     impressions: dict[tuple[str, ...], Added]

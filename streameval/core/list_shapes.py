@@ -31,7 +31,7 @@ Worth = tuple[int, int, int, int, int, int, int]
 class ListShape(msgspec.Struct, gc=False, eq=False, frozen=True):
     """One shape; `worth` is None where all of it is 0.
 
-    `slots` are those of `slots_of`, each with its count.
+    `slots` has the slots of `slots_of`, each with its count.
     """
 
     size: int
@@ -58,7 +58,7 @@ def slots_of(kinds: int) -> int:
 def by_rank(counts: Ints) -> list[Ints]:
     """Return impressions by rank, then the positives of each kind, all of shape (21, …).
 
-    `counts` (slots, …) are those of `slots_of`.
+    `counts` (slots, …) follow `slots_of`.
     """
     lengths, impressions, *positives = np.split(
         counts, range(SINGLE_RANKS, len(counts), SINGLE_RANKS + 1)

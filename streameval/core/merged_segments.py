@@ -86,7 +86,7 @@ class WithTotals:
         return np.concatenate((segments[np.newaxis], self._totals[:, segments]))
 
     def users(self, cells: npt.NDArray[np.intp]) -> Iterator[Users]:
-        """Yield the users whom `cells` belong to: those of segments, then those of each choice.
+        """Yield the users whom `cells` belong to: by segment, then by total of each choice.
 
         One choice at a time, because users take memory.
         """
@@ -99,7 +99,7 @@ class WithTotals:
             yield Users(totals[self._of_cell[firsts]], firsts, index)
 
     def keys(self, segment_keys: Ints) -> tuple[Ints, Grouping]:
-        """Return all keys that those of segments count in, and the way to them.
+        """Return the keys of segments and totals, and the way from segments to all of them.
 
         A key is the number of a segment or total * 256 + the cluster. Both arrays rise.
         """
@@ -112,7 +112,7 @@ class WithTotals:
 class Users(NamedTuple):
     """Users of segments, or of one choice of totals: of each the number, and its first cell.
 
-    Those of a segment or total stand in the order in which they came. `of_cell` has the user of
+    The users of a segment or total stand in the order in which they came. `of_cell` has the user of
     each of the cells that they were made of; None: each cell is a user.
     """
 
@@ -132,7 +132,7 @@ class Users(NamedTuple):
 
 
 class Grouping:
-    """Adds up sums of segments to those of their totals, and returns both: `size` in all.
+    """Adds up sums of segments to sums of totals, and returns both: `size` in all.
 
     `totals` (choices, numbers) has the index of each one's total.
     """
@@ -141,7 +141,7 @@ class Grouping:
         self._totals, self._size = totals, size
 
     def sums(self, values: Ints) -> Ints:
-        """Return sums of segments, along the last axis, and after them those of the totals."""
+        """Return sums along the last axis: of the segments first, then of the totals."""
         choices, count = self._totals.shape
         if not choices:
             return values

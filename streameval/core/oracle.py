@@ -25,8 +25,8 @@ ALL = "__all__"
 class _Impression(NamedTuple):
     """One item shown, or a list without items: its `item_id` is None.
 
-    `arrival` numbers them in order of arrival. `fallback` and `latency` (us) are what the event
-    says of its slate.
+    `arrival` numbers them in order of arrival. The event gives `fallback` and `latency` (us) of its
+    slate.
     """
 
     arrival: int

@@ -148,8 +148,8 @@ class Partition:
     def sums(self, reading_time: int | None = None, curves: ArrivalCurves | None = None) -> Sums:
         """Return the windows at T = max(watermark, `reading_time`, every T before); flush first.
 
-        Sums of partitions add up where all took the same `curves`, those of all of them together;
-        without, they are those of this partition.
+        `curves` come from this partition if none are given. Sums of partitions add up if all took
+        the same `curves`, made from all of them together.
         """
         if not self._read(reading_time):
             return {}

@@ -46,7 +46,7 @@ class PastNowcasts:
     def errors(self) -> list[dict[str, Any]]:
         """Return rows with `error_ratio`: (nowcast - matured) / matured, of the last comparison.
 
-        Each has a `feedback` or a `k`, by what its `metric` is divided; the other is empty.
+        Each has a `feedback` or a `k`, as its `metric` needs; the other is empty.
         """
         return [
             {**dict(zip((*self._labels, "metric"), key, strict=True)), "error_ratio": error}

@@ -39,7 +39,7 @@ class PackedTable(msgspec.Struct, array_like=True):
 class PackedBasis(msgspec.Struct, array_like=True):
     """The sums of one basis: parallel lists by segment, and tables over all of them.
 
-    A segment has `widths` neighbouring columns in the tables by cluster, and one in those of
+    A segment has `widths` neighbouring columns in the tables by cluster, and one in the tables of
     `plain`. Rates are float64, by kind.
     """
 

@@ -69,8 +69,8 @@ class SlateDetails(msgspec.Struct, gc=False, array_like=True):
     `offset` of the record that opened the slate (-1: unknown), `ts` and `labels` of its earliest
     event, `scores` (score, propensity by item), `log` of the feedback attributed for good, which is
     `bounded` where it has grown to `log_limit`. A `ts` of NEVER: the slate is older than its
-    details. Where only arms of experiments are kept, `scores` and `log` are shared empty objects
-    and `log_limit` is 0.
+    details. If only arms of experiments are kept, `scores` and `log` are shared empty objects and
+    `log_limit` is 0.
     """
 
     offset: int

@@ -138,7 +138,7 @@ MAX_KEPT_SUMS: Final = 1 << 18
 
 
 class _Known(NamedTuple):
-    """What was read of a basis after so many `changes`; the rest is as in `Reading`."""
+    """The last reading of a basis, after so many `changes`; the rest is as in `Reading`."""
 
     changes: int
     sums: BasisSums
@@ -197,7 +197,7 @@ def _read(windows: Windows, basis: Basis, numbered: WithTotals) -> _Known:
 
 
 def _expected(sums: BasisSums, young: YoungPanes, curves: ArrivalCurves) -> BasisSums:
-    """Return sums of live panes with what is still to come."""
+    """Return sums of live panes with the feedback that is still to come."""
     parts = runs(sums.keys // CLUSTERS)
     live = sums.by_cluster[:2]
     effective = [

@@ -48,7 +48,7 @@ class Timeline(Generic[V]):
     def filling(self, pairs: Sequence[tuple[Any, V]]) -> Iterator[None]:
         """Enter pairs of key and value, in any order, into an empty timeline.
 
-        That is faster than to add one after the other. The method yields for every `BLOCK` pairs.
+        Adding one after the other would be slower. The method yields for every `BLOCK` pairs.
         """
         runs = []
         for start in range(0, len(pairs), RUN):

@@ -43,8 +43,9 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 def judged_of(gains: Floats, starts: Ints, where: Ints, level: float | None) -> Judged:
     """Count the labels of irrelevant items in lists, and above their items `where`.
 
-    `gains` are those of all items of the lists, which begin at `starts` (n + 1,), in order of rank.
-    NaN is an item without a label, and a gain below 0 one that was pooled and never judged.
+    `gains` holds the gains of all items in order of rank, and list by list: `starts` (n + 1,) has
+    where each begins. NaN is an item without a label, and a gain below 0 one that was pooled and
+    never judged.
     """
     irrelevant = irrelevant_by(gains, level)
     return Judged(

@@ -20,8 +20,8 @@ _LISTED = 10
 class Compared:
     """A figure of an arm beside the control's.
 
-    `users` are those of the arm, or with paired models those of both. `labels` are the values that
-    the two arms share. `adjusted` is the comparison by the users' past (CUPED).
+    `users` counts the arm's users, or with paired models the users of both. `labels` are the values
+    that the two arms share. `adjusted` is the comparison by the users' past (CUPED).
     """
 
     metric: str

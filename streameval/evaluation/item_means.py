@@ -107,7 +107,7 @@ class Means:
 def _items(connection: Any, by: Sequence[str]) -> Iterator[tuple[Segment, Scores, Scores, Scores]]:
     """Yield items of a segment: Σ error², Σ |error| (nano-units), pairs, (items, CLUSTERS).
 
-    Clusters come from DuckDB's MD5: they are drawn again, and never merged with those of a stream.
+    Clusters come from DuckDB's MD5: they are drawn again, and never merged with a stream's.
     Sums are integers, since threads add in any order.
     """
     columns = dimensions(by).removeprefix(", ")

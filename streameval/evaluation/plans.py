@@ -15,7 +15,7 @@ from streameval.stats.plan import Plan, smallest_effect, spread_of, users_for
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an experiment is to show: a relative `lift`, with this `power` and false alarms `alpha`.
+    """The lift that an experiment is to show: relative, with a `power` and false alarms `alpha`.
 
     `share` is the treatment's share of the users.
     """

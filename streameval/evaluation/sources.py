@@ -47,8 +47,8 @@ def source(
     """Choose the reader for the given files. Raises `InputError` if none takes them.
 
     The default of `ties` is `trec` for a run and `input` for tables. `with_ids` and `with_scores`
-    add the columns of outcome files that `--per-list` and `auc` need. `level` and `with_judged` are
-    those of `batches.Batch`. Items that `seen` says a user has are left out of the user's lists.
+    add the columns of outcome files that `--per-list` and `auc` need. `batches.Batch` describes
+    `level` and `with_judged`. A user's lists leave out the items that the user has in `seen`.
     """
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")

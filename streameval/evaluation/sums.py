@@ -191,7 +191,7 @@ class Evaluation:
     lists that have one. `lists` holds each list's scores and `users` its user if `per_list`, and
     both grow with the file then; `unseen` are the lists without an item. `tied` counts the lists
     with equal scores, `scored` those that were put in order by score at all. With a control to
-    compare with (`against`), `checksums` holds those of each segment's users.
+    compare with (`against`), `checksums` holds a checksum of each segment's users.
     """
 
     asked: Sequence[Asked]

@@ -39,7 +39,7 @@ class Past:
     ) -> Adjusted:
         """Compare a metric of `arms` (treatment, control), adjusted by their users' past.
 
-        The past is that of the metric's kind of feedback, or else of all kinds together.
+        The past counts the metric's kind of feedback, or else all kinds together.
         """
         kinds = definition.kinds
         own = [1 + index for index, kind in enumerate(kinds) if f"{{feedback={kind}}}" in metric]

@@ -44,7 +44,7 @@ _SURELY: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """What is known of an experiment so far.
+    """The figures of an experiment so far.
 
     `rows` and `split` are its rows of the sections `experiments` and `splits`. `since` is the time
     (ms) from which slates count; None before the first. `counts_from` is set where it is later than

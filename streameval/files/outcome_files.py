@@ -188,8 +188,8 @@ def dataset(
 ) -> Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
-    A file without one of the `dimensions` has null for it; without `dimensions` they are those of
-    the newest file. `subject` begins the line of an error. Raises `InputError` for a URI of no
+    A file without one of the `dimensions` has null for it; without `dimensions` the newest file has
+    them. `subject` begins the line of an error. Raises `InputError` for a URI of no
     file system, `UnreachableError`.
     """
     # Not with this module: it imports pandas where that is installed, for most of a second.

@@ -61,9 +61,9 @@ def last_event(folder: Path) -> int | None:
 def last_before(root: Path, time: int) -> Path | None:
     """Return the snapshot with the last event before `time` (ms), of those with none later.
 
-    It is the last of these snapshots. But those of a log that is read again, after Redis lost its
-    keys, have only a part of the users. Those in the `PAST` of a folder are its oldest. None where
-    there is none. Raises `UnreachableError`.
+    It is the last of these snapshots. But a snapshot of a log that is read again, after Redis lost
+    its keys, has only a part of the users. The folder's `PAST` holds its oldest snapshots. None if
+    there is no such snapshot. Raises `UnreachableError`.
     """
     found, newest = None, MIN_TS
     with reaching(str(root), "snapshots: "):

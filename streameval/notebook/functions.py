@@ -93,7 +93,7 @@ def compare(
 ) -> Comparison:
     """Compare arms of outcomes, or models on the same users: differences, bounds, verdicts.
 
-    The options are those of `streameval compare`. Models are several `files` with `labels`, `run`
+    The options are as in `streameval compare`. Models are several `files` with `labels`, `run`
     with `qrels` or `predictions` with `ratings`, the first one the control. A mapping gives frames
     the names of models. Raises `StreamevalError`.
     """
@@ -137,8 +137,8 @@ def replay(
     """Compute all figures of events, with no server, as the running service would.
 
     `events` are dicts or JSON as bytes, a frame with a row for each, or paths of event files.
-    `settings` are keys of the configuration, such as `positives` or `ks`; they come before those of
-    `config`. `at` moves time on, and `users` adds each user's counters. Raises `StreamevalError`.
+    `settings` are keys of the configuration, such as `positives` or `ks`, and override `config`.
+    `at` moves time on, and `users` adds each user's counters. Raises `StreamevalError`.
     """
     from streameval.config import experiments
     from streameval.core import replay as replaying

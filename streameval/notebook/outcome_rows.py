@@ -76,7 +76,7 @@ class Outcomes(Frames):
     def chart(self, *figures: str, by: str | Iterable[str] = ()) -> Chart:
         """Draw figures of `evaluate` with their intervals, the first or those that are named.
 
-        `by` names dimensions: each of their values has a line beside that of all.
+        `by` names dimensions: each of their values has a line beside the line of all.
         """
         from streameval.config.load import load
         from streameval.evaluation import input_kinds

@@ -53,8 +53,8 @@ class RatioSums:
     """The sums of a figure in one arm: R = Σx / (unit·Σy).
 
     `x` and `y` hold integers by cluster of users (or by user), shape (clusters,), as int64 or as
-    float64 that are whole numbers. `users` is the number of users of the arm. `unit` is what one
-    unit of the figure is in `x`: 10⁹ for scores in nano-units.
+    float64 that are whole numbers. `users` is the number of users of the arm. One unit of the
+    figure is `unit` in `x`: 10⁹ for scores in nano-units.
     """
 
     x: npt.NDArray[Any]
@@ -194,7 +194,7 @@ def compare_arms(
 ) -> Scored:
     """Compare a figure of two arms whose users are disjoint: `one` − `other`.
 
-    Where the figure is a rate, `rates` are its counts in both arms.
+    `rates` are the figure's counts in both arms if it is a rate.
     """
     level = 1 - rules.alpha
     look = difference(one, other, level)
@@ -210,7 +210,7 @@ def compare_paired(treatment: RatioSums, control: RatioSums, rules: Rules) -> Sc
 
     The clusters of both are the same users in the same order, so the spread is the spread of each
     cluster's difference. `planned_users` and `users_needed` count these users. With a user a
-    cluster and y = 1, the bounds of one look are those of the paired t test.
+    cluster and y = 1, the bounds of one look equal the paired t test's.
     """
     one, other = treatment.value, control.value
     if one is None or other is None:
@@ -238,7 +238,7 @@ def _scored(
 ) -> Scored:
     """Put a comparison of `arms` (treatment, control) and the interval of one look into words.
 
-    `users` are the users of the comparison; None: those of both arms.
+    `users` counts the users of the comparison; None: the users of both arms.
     """
     one, other = arms
     spread = any(arm.stderr for arm in arms)

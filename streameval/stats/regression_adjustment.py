@@ -1,14 +1,14 @@
 """CUPED: less noise, by the users' past before the experiment.
 
-A user who clicked much before clicks much in the experiment, whatever the arm. That part of a
+A user who clicked much before clicks much in the experiment, whatever the arm. This part of a
 figure's spread can be taken out, for the past of users is the same in all arms but for chance. The
 adjusted difference has the same expectation and a smaller variance, so fewer users are needed.
 
 Deng, Xu, Kohavi and Walker, "Improving the sensitivity of online controlled experiments by
 utilizing pre-experiment data", WSDM 2013; bounds that hold at all looks: Lindon, Ham, Tingley and
 Bojinov, "Anytime-valid linear models and regression adjusted causal inference in randomized
-experiments", arXiv 2210.08589, whose bounds are those of `confidence_sequences.radius` with the
-adjusted variance as users come.
+experiments", arXiv 2210.08589. Their bounds are `confidence_sequences.radius` with the adjusted
+variance as users come.
 """
 
 from __future__ import annotations

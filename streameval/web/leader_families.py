@@ -1,4 +1,4 @@
-"""What only the leader shows on the `/metrics` page: daily rates, checks, experiments."""
+"""The leader's part of the `/metrics` page: daily rates, checks, experiments."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
 
 
 def experiment_families(cards: Sequence[Scorecard]) -> Iterator[Metric]:
-    """Build the families of experiments; the leader judges those of the whole topic."""
+    """Build the families of experiments; the leader judges the whole topic."""
     compared = [(card.name, row) for card in cards for row in card.rows]
     value = gauge("experiment_value", "The metric in this arm, over final slates", _COMPARED)
     values = {
@@ -195,7 +195,7 @@ _SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] 
     ),
     (
         "gate",
-        "What the gate of a release says: 1 passed, 0 open, -1 failed",
+        "Result of a release's gate: 1 passed, 0 open, -1 failed",
         lambda card: _GATE[gate(card)],
     ),
 )

@@ -1,7 +1,7 @@
 """The live page `/`: its HTML shell, with the essentials already written in it.
 
 The server writes one short document for everybody: the state, how experiments stand, and the key
-figures of each variant. That much can be read without JavaScript. The files of `static` then fetch
+figures of each variant. All this can be read without JavaScript. The files of `static` then fetch
 the figures of all workers as JSON and draw the rest, so a further viewer costs a worker next to
 nothing. Every value is escaped, and the number of segments is bounded.
 """

@@ -136,7 +136,7 @@ class ProcessCounters:
         self.latency_totals = Counts(segments, rest)
 
     def add_delays(self, added: Mapping[int, int]) -> None:
-        """Count delays by slot of `core.delays`; the slots of slates follow those of the kinds."""
+        """Count delays by slot of `core.delays`; slots of slates stand after slots of kinds."""
         for slot, count in added.items():
             group, bucket = divmod(slot, DELAY_BUCKETS)
             if group < len(self.delays):

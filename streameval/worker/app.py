@@ -1,7 +1,7 @@
 """The worker process, with Faust as its frame.
 
 Faust gives the process its service tree, its timers and its web server; its Kafka parts are
-switched off (they reach a fraction of what `worker_loop` does). In the tree:
+switched off (they reach a fraction of the rate of `worker_loop`). In the tree:
 
     Worker
     └── App          boot strategy without Kafka

@@ -1,6 +1,6 @@
 """Commits under way: made in steps and sent in the background, one at a time for each partition.
 
-The numbers are those of the steps in `worker_loop`.
+The steps are numbered as in `worker_loop`.
 """
 
 from __future__ import annotations

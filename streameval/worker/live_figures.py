@@ -30,9 +30,9 @@ NEWS_SECONDS: Final = 5.0
 class LiveFigures:
     """The figures of `partitions`, by number, that are not being restored.
 
-    `figures` are those of the last tick, None before; `sums_to_share` are for other
-    workers. `flush` books the applied events of a partition, `broker_up` says whether Kafka
-    answers, and `all_here` whether no partition is on its way to this worker.
+    `figures` come from the last tick, None before; `sums_to_share` are for other workers. `flush`
+    books the applied events of a partition, `broker_up` says whether Kafka answers, and `all_here`
+    whether no partition is on its way to this worker.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ T = TypeVar("T")
 class Pace:
     """Says when repeated work is due again: the longer a turn took, the later.
 
-    Turns begin at least `seconds` apart. A turn takes the time of the processor. What other tasks
-    do at its pauses is not counted, nor is time that the machine gave to other programs.
+    Turns begin at least `seconds` apart. A turn is measured in processor time. Neither other tasks
+    at its pauses count, nor time that the machine gave to other programs.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:

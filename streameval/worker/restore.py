@@ -1,7 +1,7 @@
 """A partition comes to this worker: its stored data becomes state, or is refused.
 
-1. Ask what is stored, which log this is, and where it begins and ends. Each partition waits for
-   Kafka by itself.
+1. Ask for the stored data, and which log this is and where it begins and ends. Each partition
+   waits for Kafka by itself.
 2. *Refuse* data that would make every figure wrong: another log, another definition, another
    format. With `reset_windows`, windows that cannot be used start anew and the counters go on.
 3. Take a state kept from before, if nobody went on with it. Else *load* the stored data and

@@ -33,7 +33,7 @@ from streameval.worker.history_job import HistoryJob
 
 log = logging.getLogger(__name__)
 
-# What somebody looks at need not be newer.
+# Figures that somebody looks at need not be newer.
 FRESH_SECONDS: Final = 2.0
 # Redis that is away keeps a turn no longer than this: the next one tries again.
 PATIENT_SECONDS: Final = 5.0

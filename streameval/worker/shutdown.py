@@ -2,7 +2,7 @@
 
 SIGTERM and SIGINT are blocked before any thread exists, and one thread takes them in `sigwait`. So
 they are heard while the event loop is blocked, while Kafka or Redis is away, and while the worker
-starts. That thread asks the loop to stop and arms a timer. When the time is up, the process ends at
+starts. This thread asks the loop to stop and arms a timer. When the time is up, the process ends at
 once. Nothing is lost: records that are not committed are read again from the log.
 `streameval.__main__` takes earlier signals, while Python imports.
 

@@ -527,7 +527,7 @@ class Ingest:
         """Stop reading, flush, commit, tell the group, close; whether everything is committed.
 
         After an error nothing more is committed: the state may be what raised it, and a checkpoint
-        of it would end every next worker. What was applied is read again.
+        of it would end every next worker. The applied events are read again.
         """
         self._stopping.set()
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))

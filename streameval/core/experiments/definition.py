@@ -1,4 +1,4 @@
-"""The definition of an experiment: which field holds the arm, and what is compared over which time.
+"""The definition of an experiment: the field with the arm, the figures, and the time they span.
 
 An experiment is no part of the definition of the windows' figures: one may begin or end while the
 state goes on.
@@ -33,8 +33,8 @@ class Experiment:
     tested. `alpha` is the chance that any of the named metrics alarms
     falsely, over all looks together. `primary_share` of it is the primary metric's, and the rest
     the guardrails'. A loss of up to `primary_margin` is accepted in the primary metric. The bounds
-    are narrowest at `planned_users`, those of an arm and the control together. A slate at `since`
-    counts, a slate at `until` does not; None: no such bound.
+    are narrowest at `planned_users`, counted over an arm and the control together. A slate at
+    `since` counts, a slate at `until` does not; None: no such bound.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Experiment:
 
     @property
     def identity(self) -> tuple[str, str, int | None, int | None]:
-        """What its sums and its users depend on: where it changes, both start anew."""
+        """The part that sums and users depend on: both start anew when it changes."""
         return self.name, self.arm, self.since, self.until
 
     @property

@@ -63,7 +63,7 @@ class OutcomeSlates:
     ) -> Slate:
         """Return the slate of a row, with everything booked that it is worth.
 
-        `ranks` rise; `labels` are those of its earliest event.
+        `ranks` rise; its earliest event gave the `labels`.
         """
         size = len(ranks)
         is_plain = size < _PLAIN_SIZES and (not size or ranks[-1] == size)

@@ -1,16 +1,16 @@
 """Sums of experiments: each final slate of an experiment is added once to the sums of its arm.
 
 A slate is final once its time is before wm - H (rule 4 of `attribution`). Its worth is then added
-to sums that only grow, and nothing is ever retracted. After `Partition.finalizing` the sums are
-those of exactly the slates before wm - H, with the watermark of the last flush. All are integers,
-by cluster of users, so they add up in any order to the same bits.
+to sums that only grow, and nothing is ever retracted. After `Partition.finalizing` the sums hold
+exactly the slates before wm - H, with the watermark of the last flush. All are integers, by cluster
+of users, so they add up in any order to the same bits.
 
 New arms take the room that is left in the order of their earliest slates, so slates of a new arm
 wait until all slates before wm - H have come (`settling`). Once no room is left, none waits.
 
 The arm of a slate is the value that its earliest event gives the experiment's field (ties: the
-smaller value). Where the field is a dimension it is that of the slate's segment. A slate without
-such a value takes no part in the experiment.
+smaller value). If the field is a dimension, the slate's segment has it. A slate without such a
+value takes no part in the experiment.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ArmSums:
 
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
-    there is no such time. `without_arm` counts the slates of its time that have no arm, without
-    those of a fill. `begun` is the offset at which the sums of a partition began in a log that had
-    been read before, else None. Sums of disjoint users add up (`merge`).
+    there is no such time. `without_arm` counts the slates of its time that have no arm; a fill adds
+    none. `begun` is the offset at which the sums of a partition began in a log that had been read
+    before, else None. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
@@ -291,8 +291,8 @@ class ExperimentSums:
     def restore(self, stored: Mapping[str, Any] | None, watermark: int | None) -> None:
         """Take the sums from a checkpoint; None where it has none.
 
-        An experiment that the checkpoint does not have counts all slates that are still open. Where
-        its field was not read before, it counts those that are newer than every event before.
+        An experiment that the checkpoint does not have counts all slates that are still open. If
+        its field was not read before, it counts only slates newer than every event before.
         """
         stored = stored or {"experiments": (), "known_from": {}}
         if watermark is not None:
@@ -306,7 +306,7 @@ class ExperimentSums:
         self._new = [arms for arms in self.arm_sums if arms not in known]
 
     def restore_visits(self, visits: Iterable[Visit]) -> None:
-        """Take the visits from a checkpoint, after `restore`: those of the sums that go on."""
+        """Take the visits from a checkpoint, after `restore`, for the sums that go on."""
         keys = {arms.users_key for arms in self.arm_sums}
         self.visits = {visit: None for visit in visits if visit.experiment in keys}
 
@@ -380,9 +380,9 @@ def _arm_reader(
 
 
 class Worths:
-    """What slates add to the sums, by the aggregates of the windows.
+    """The rows that slates add to the sums, by the aggregates of the windows.
 
-    Slates repeat, so the columns of those seen before are remembered. Values and latencies, which
+    Slates repeat, so the columns of slates seen before are remembered. Values and latencies, which
     hardly repeat, are added one by one.
     """
 

@@ -1,7 +1,7 @@
 """Average recall at k (`mar` once averaged): recall at each relevant item that was shown.
 
 `AR = sum over relevant items at rank <= k of (hits so far / R), divided by R`. With h hits the sum
-is `h(h + 1) / (2R)`, so their ranks do not count beyond the cut. What recmetrics calls MAR divides
+is `h(h + 1) / (2R)`, so their ranks do not count beyond the cutoff. The MAR of recmetrics divides
 hits by the rank and is average precision: `map`.
 """
 

@@ -184,7 +184,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def figures(self, view: View) -> Iterable[FigureRows]:
-        """Yield the rows of figures, those of all segments at a time."""
+        """Yield the rows of figures, each with the figures of all segments."""
 
     def nowcast(self, view: View) -> Iterable[FigureRows]:  # noqa: ARG002
         """Yield the same rows as a nowcast of live segments, where there is one."""

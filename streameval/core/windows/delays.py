@@ -82,8 +82,8 @@ class Delays(SegmentAggregate):
 class ScoreDelays(SegmentAggregate):
     """Sums of the changes of slates' scores, by the bucket of delay in which they changed.
 
-    The columns are those of the `Scorer` (nano-units). The buckets up to an age add up to the
-    scores that slates had at that age.
+    The columns follow the `Scorer` (nano-units). The buckets up to an age add up to the scores that
+    slates had at that age.
     """
 
     name = "score_delays"

@@ -24,14 +24,14 @@ from streameval.core.windows.tables import (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The sums of a basis, of the segments that have a cell in it and of their totals.
+    """The sums of a basis, by segment that has a cell in it and by total.
 
-    `present` are the numbers of these, rising; `users` (present,), `rate_means` and `rate_squares`,
-    float64 (kinds, present), are those of `BasisSums`. `keys` are a number * 256 + a cluster that
-    has a user in it, rising. `by_cluster`, int64 (rows, keys), has the rows of all clustered
-    aggregates, one aggregate after another. `plain`, int64 (slots, present), has the counts of each
-    aggregate that has figures and no clusters. `grouping` leads from `segment_keys`, those of
-    segments, to all.
+    `present` numbers these segments and totals, rising. `users` (present,), and `rate_means` and
+    `rate_squares`, float64 (kinds, present), are as in `BasisSums`. `keys` are a number * 256 + a
+    cluster that has a user in it, rising. `by_cluster`, int64 (rows, keys), has the rows of all
+    clustered aggregates, one aggregate after another. `plain`, int64 (slots, present), has the
+    counts of each aggregate that has figures and no clusters. `grouping` leads from `segment_keys`
+    to the keys of segments and totals.
     """
 
     present: Ints

@@ -319,7 +319,7 @@ def drawn(
 ) -> str:
     """A chart with its title and explanation; "" where there is nothing to draw.
 
-    `options` are those of `plots.chart`.
+    `plots.chart` takes the `options`.
     """
     if not any(series.values()):
         return ""
