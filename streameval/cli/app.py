@@ -174,8 +174,8 @@ def worker(
         bool,
         typer.Option(
             "--reset-windows",
-            help="Start stored windows anew that cannot be used (the configuration or the format of"
-            " checkpoints changed), and keep the users' counters.",
+            help="Start windows anew if the stored ones cannot be used (the configuration or the"
+            " format of checkpoints changed). Users' counters stay.",
         ),
     ] = False,
 ) -> None:
@@ -202,7 +202,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             help="Move time on to this instant (ms since the epoch, or RFC 3339), as if idle."
         ),
     ] = None,
-    users: Annotated[bool, typer.Option("--users", help="With each user's counters.")] = False,
+    users: Annotated[bool, typer.Option("--users", help="Print each user's counters too.")] = False,
     rejected: Annotated[
         Path | None,
         typer.Option(
@@ -301,15 +301,15 @@ def experiment(
         bool,
         typer.Option(
             "--gate",
-            help="Exit code 1 where the primary figure or a guardrail is worse, or users are not"
-            " split as they should be; 4 while that is open.",
+            help="Exit code 1 if the primary figure or a guardrail is worse, or users are not split"
+            " as configured; 4 while the answer is open.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how an experiment stands, by the sums in Redis.
+    """Print how an experiment stands, from the sums in Redis.
 
-    One sentence for each arm, and the bounds of every metric, which hold at all looks together.
+    Prints one sentence for each arm, and bounds of every metric that hold at all looks together.
     """
     settings = settings_of(config)
     from streameval.cli import experiment as command
@@ -348,7 +348,7 @@ def rules(
     config: Config = None,
     dashboard: Annotated[
         Literal["quality", "experiments", "pipeline", "checks"] | None,
-        typer.Option(help="Print this dashboard for Grafana (JSON) in their place."),
+        typer.Option(help="Print this dashboard for Grafana (JSON) instead."),
     ] = None,
     runbook: Annotated[
         str,

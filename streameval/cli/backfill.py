@@ -58,8 +58,8 @@ def backfill(  # noqa: PLR0917  # typer passes them by name
 ) -> None:
     """Write the figures of a past span of time for Prometheus, as it would have scraped them.
 
-    Reads the log once and takes the figures at each step. A run that was killed goes on where it
-    was when it is started again; until the end its work is in FILE.partial.
+    Reads the log once and takes the figures at each step. Start a killed run again, and it goes on
+    where it was. Until the end its work is in FILE.partial.
     """
     settings = settings_of(config)
     from streameval.backfill.run import Span

@@ -77,7 +77,7 @@ Before = Annotated[
     Path | None,
     typer.Option(
         metavar="SNAPSHOT",
-        help="A snapshot from before: takes out what its counters explain (CUPED).",
+        help="An earlier snapshot: its users' past reduces the noise (CUPED).",
         rich_help_panel=_ARMS,
     ),
 ]
@@ -186,8 +186,8 @@ def plan(  # noqa: PLR0917  # typer passes them by name
 ) -> None:
     """Say how many users an experiment needs, by the variance of outcome files.
 
-    For one look that is planned beforehand, and for looking at all times; and the smallest
-    difference that as many users as there are now would show.
+    Prints the users for one look that is planned beforehand, and for looks at any time. Also prints
+    the smallest difference that the present number of users would show.
     """
     from streameval.evaluation import comparison
     from streameval.evaluation.answer import with_notes

@@ -75,7 +75,7 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
         bool, typer.Option("--ci", help="Show 95 % intervals, clustered by user (JSON has them).")
     ] = False,
     config: Config = None,
-    per_list: Annotated[bool, typer.Option("--per-list", help="Also each list's scores.")] = False,
+    per_list: Annotated[bool, typer.Option("--per-list", help="Print each list's scores.")] = False,
     report: Annotated[
         Path | None, typer.Option(help="Write a page of figures and charts (HTML) here.")
     ] = None,

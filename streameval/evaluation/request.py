@@ -69,7 +69,7 @@ EVENTS: Final = Table(
 ROUNDS: Final = Table(
     name="rounds",
     heading=OTHER,
-    meaning="rounds of a policy, and how probable another one makes them",
+    meaning="rounds of a policy, with the probabilities of another one",
     columns="reward, propensity, target[, predicted, expected]",
 )
 
@@ -85,7 +85,7 @@ COMPLETE: Final = Flag(
 )
 RELEVANT: Final = Number(
     name="relevant",
-    meaning="the gain from which on an item of a list is relevant (trec_eval's -l)",
+    meaning="the lowest gain of a relevant item of a list (trec_eval's -l)",
     above=0.0,
     note="Relevant: a gain of at least {:g}.",
 )

@@ -109,7 +109,7 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
     ("open_slates", "Slates that can still change", lambda p: p.open_slates),
     (
         "users",
-        "Users in windows, once in each of their segments; departed ones until the next clearing",
+        "Users in windows, once in each of their segments, departed users until the next clearing",
         lambda p: p.users,
     ),
     (
@@ -197,7 +197,7 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
 
 
 def _latencies(counters: ProcessCounters) -> Metric:
-    text = "Time that the lists of slates took to make, as their events say"
+    text = "Time that it took to make the lists of slates, as events report it"
     labels = list(counters.definition.dimensions)
     family = HistogramMetricFamily("streameval_latency_seconds", text, labels=labels)
     found = dict(counters.latencies)
@@ -228,7 +228,7 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
         ),
         (
             "events_lost",
-            "Records the log no longer held when they were to be read",
+            "Records that the log had dropped before they were read",
             counters.events_lost,
         ),
         ("commits", "Batches committed to Redis", counters.commits),

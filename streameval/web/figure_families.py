@@ -119,7 +119,7 @@ def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
     for column, text, labels, rows in (
         (
             "observed",
-            "Share of the positives expected of the live impressions that has come",
+            "Share of the positives expected of the live impressions that have already come",
             ("feedback",),
             figures.nowcast,
         ),

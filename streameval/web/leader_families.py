@@ -106,7 +106,7 @@ _ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
     ),
     (
         "timestamp_seconds",
-        "Time of the snapshot that the adjusted difference is of",
+        "Time of the snapshot behind the adjusted difference",
         lambda row: seconds(row["time"]),
     ),
 )

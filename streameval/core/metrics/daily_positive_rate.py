@@ -32,7 +32,7 @@ def _release_05(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks her
     return ratio(reads.positives, reads.reads), (reads.positives > 0).astype(np.int64)
 
 
-_FORMULA = "of the distinct items they read that are positive, divided by those they read"
+_FORMULA = "of distinct positive items they read divided by distinct items they read"
 
 METRICS: tuple[UnitMetric[Reads], ...] = (
     UnitMetric(

@@ -42,7 +42,7 @@ RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
 VALUE_MEANS = tuple(
     Rate(
         name=f"value_per_{unit}",
-        formula=f"Values of the window, each user's sum cut at the cap, divided by {count}",
+        formula=f"Values of the window, each user's sum capped, divided by {count}",
         source="revenue or watch time per unit; the cap as in Statsig's and Eppo's winsorization",
         weight=weight,
     )
@@ -94,7 +94,7 @@ LIST_MEANS = (
     ),
     Rate(
         name="latency_ms_mean",
-        formula="Mean time that the list of a slate took to make, over slates that say so",
+        formula="Mean time that it took to make the list of a slate, over slates with a latency",
         source="docs/rules.md",
         weight="slates_with_latency",
         series="latency_mean_seconds",

@@ -25,7 +25,7 @@ Counts = npt.NDArray[np.int64]
 
 THRESHOLD = Number(
     name="threshold",
-    meaning="the rating from which on an item is relevant",
+    meaning="the lowest rating of a relevant item",
     note="Threshold {:g}.",
 )
 

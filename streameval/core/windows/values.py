@@ -52,7 +52,7 @@ class ValueRows(Rows):
 
 
 class Values(CellAggregate):
-    """The values of each kind that has some, plain and with each user's sum cut at the cap.
+    """The values of each kind that has some, plain and with each user's sum capped.
 
     A sum is two numbers, `high * 2**30 + low`. By cluster there are the users with an impression,
     and for each kind the plain sum and the sum of the capped.
