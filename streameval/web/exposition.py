@@ -87,10 +87,11 @@ def _service(status: ServiceStatus) -> Iterator[Metric]:
     yield single("broker_up", "1 when Kafka answered the last probe", status.broker_up)
     yield single("store_up", "1 when Redis answered the last call", status.store_up)
     yield single("leader", "1 on the worker that holds the lease of the group", status.leader)
-    token = gauge("leader_fencing_token", "The fencing token of the lease, on the leader only")
-    if status.leader and status.fencing_token is not None:
-        token.add_metric([], status.fencing_token)
-    yield token
+    yield single(
+        "leader_fencing_token",
+        "The fencing token of the lease, on the leader only",
+        status.fencing_token if status.leader else None,
+    )
 
 
 _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...]] = (
@@ -138,12 +139,8 @@ _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> Iterator[Metric]:
     for name, text, value in _PARTITION:
-        family = gauge(name, text, ["partition"])
-        for partition in partitions:
-            present = value(partition)
-            if present is not None:
-                family.add_metric([str(partition.partition)], present)
-        yield family
+        samples = (([str(each.partition)], value(each)) for each in partitions)
+        yield gauge(name, text, ["partition"], samples)
 
 
 def _events(counters: ProcessCounters) -> Iterator[Metric]:

@@ -7,14 +7,23 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 
-def gauge(name: str, text: str, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    """Return an empty gauge with labels."""
-    return GaugeMetricFamily(f"streameval_{name}", text, labels=labels)
+def gauge(
+    name: str,
+    text: str,
+    labels: Sequence[str] = (),
+    samples: Iterable[tuple[Sequence[str], float | None]] = (),
+) -> GaugeMetricFamily:
+    """Return a gauge of `samples`: label values and a number each; None is left out."""
+    family = GaugeMetricFamily(f"streameval_{name}", text, labels=labels)
+    for values, number in samples:
+        if number is not None:
+            family.add_metric(clean(values), number)
+    return family
 
 
-def single(name: str, text: str, value: float) -> GaugeMetricFamily:
-    """Return a gauge of one value."""
-    return GaugeMetricFamily(f"streameval_{name}", text, value=value)
+def single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """Return a gauge without labels; without a sample if the value is None."""
+    return gauge(name, text, samples=[((), value)])
 
 
 def counter(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from prometheus_client.core import Metric
 
 from streameval.core.figures import Row
 from streameval.core.metrics import daily_positive_rate
 from streameval.experiments.words import Scorecard, gate
-from streameval.web.families import clean, gauge, seconds
+from streameval.web.families import gauge, seconds, single
 from streameval.web.status import CheckStatus, DailyStatus, ServiceStatus
 
 
@@ -20,22 +20,22 @@ def daily_families(daily: DailyStatus | None) -> Iterator[Metric]:
     """Build the families of the last whole day."""
     rates = [] if daily is None else daily.rates
     for metric in daily_positive_rate.METRICS:
-        family = gauge(
-            f"daily_{metric.name}", f"Of the last whole day: {metric.formula}", ("feedback",)
+        yield gauge(
+            f"daily_{metric.name}",
+            f"Of the last whole day: {metric.formula}",
+            ("feedback",),
+            (([row["feedback"]], row[metric.name]) for row in rates),
         )
-        for row in rates:
-            if row[metric.name] is not None:
-                family.add_metric([row["feedback"]], row[metric.name])
-        yield family
-    users = gauge("daily_users", "Users with an impression on the last whole day")
-    begin = gauge(
-        "daily_start_timestamp_seconds", "Beginning of the whole day that the daily figures cover"
+    yield single(
+        "daily_users",
+        "Users with an impression on the last whole day",
+        None if daily is None else daily.users,
     )
-    if daily is not None:
-        users.add_metric([], daily.users)
-        begin.add_metric([], daily.begin)
-    yield users
-    yield begin
+    yield single(
+        "daily_start_timestamp_seconds",
+        "Beginning of the whole day that the daily figures cover",
+        None if daily is None else daily.begin,
+    )
 
 
 _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]] = (
@@ -52,28 +52,23 @@ _CHECK: Final[tuple[tuple[str, str, Callable[[CheckStatus], float | None]], ...]
 
 def check_families(status: ServiceStatus) -> Iterator[Metric]:
     """Build the families of the offline checks."""
-    passed = gauge(
-        "check_passed", "1 when the check passed, 0 when it failed", ["check", "severity"]
+    yield gauge(
+        "check_passed",
+        "1 when the check passed, 0 when it failed",
+        ("check", "severity"),
+        (([check.name, check.severity], check.passed) for check in status.checks),
     )
-    for check in status.checks:
-        if check.passed is not None:
-            passed.add_metric([check.name, check.severity], check.passed)
-    yield passed
     for name, text, value in _CHECK:
-        family = gauge(f"check_{name}", text, ["check"])
-        for check in status.checks:
-            present = value(check)
-            if present is not None:
-                family.add_metric([check.name], present)
-        yield family
-    interval = gauge("check_interval_seconds", "Time between two runs of the checks")
-    if status.check_interval is not None:
-        interval.add_metric([], status.check_interval)
-    yield interval
-    running = gauge("check_running_seconds", "Time that the checks under way have run so far")
-    if status.check_running is not None:
-        running.add_metric([], status.check_running)
-    yield running
+        values = (([check.name], value(check)) for check in status.checks)
+        yield gauge(f"check_{name}", text, ("check",), values)
+    yield single(
+        "check_interval_seconds", "Time between two runs of the checks", status.check_interval
+    )
+    yield single(
+        "check_running_seconds",
+        "Time that the checks under way have run so far",
+        status.check_running,
+    )
 
 
 # Numbers of the words that Prometheus cannot hold; "not yet" has no sample.
@@ -115,60 +110,47 @@ _ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
 def experiment_families(cards: Sequence[Scorecard]) -> Iterator[Metric]:
     """Build the families of experiments; the leader judges the whole topic."""
     compared = [(card.name, row) for card in cards for row in card.rows]
-    value = gauge("experiment_value", "The metric in this arm, over final slates", _COMPARED)
     values = {
         (name, arm, row["metric"]): row[column]
         for name, row in compared
         for arm, column in ((row["control"], "control_value"), (row["arm"], "value"))
     }
-    for key, number in values.items():
-        if number is not None:
-            value.add_metric(clean(key), number)
-    yield value
+    text = "The metric in this arm, over final slates"
+    yield gauge("experiment_value", text, _COMPARED, values.items())
     for column, text in _COMPARISON:
-        family = gauge(f"experiment_{column}", text, _COMPARED)
-        for name, row in compared:
-            if row[column] is not None:
-                family.add_metric(clean([name, row["arm"], row["metric"]]), row[column])
-        yield family
-    judged = gauge(
+        samples = ((_labels(name, row), row[column]) for name, row in compared)
+        yield gauge(f"experiment_{column}", text, _COMPARED, samples)
+    yield gauge(
         "experiment_verdict",
         "1 better than the control, 0 no difference shown, -1 worse; no sample: too early to say",
         (*_COMPARED, "role"),
+        (
+            ((*_labels(name, row), row["role"]), _VERDICTS.get(row["verdict"]))
+            for name, row in compared
+        ),
     )
-    for name, row in compared:
-        if row["verdict"] in _VERDICTS:
-            labels = [name, row["arm"], row["metric"], row["role"]]
-            judged.add_metric(clean(labels), _VERDICTS[row["verdict"]])
-    yield judged
-    yield from _adjusted(cards)
+    adjusted = [(name, row) for name, row in compared if "adjusted" in row]
+    for column, text, number in _ADJUSTED:
+        samples = ((_labels(name, row), number(row["adjusted"])) for name, row in adjusted)
+        yield gauge(f"experiment_adjusted_{column}", text, _COMPARED, samples)
     yield from _splits(cards)
 
 
-def _adjusted(cards: Sequence[Scorecard]) -> Iterator[Metric]:
-    adjusted = [(card.name, row) for card in cards for row in card.rows if "adjusted" in row]
-    for column, text, number in _ADJUSTED:
-        family = gauge(f"experiment_adjusted_{column}", text, _COMPARED)
-        for name, row in adjusted:
-            present = number(row["adjusted"])
-            if present is not None:
-                family.add_metric(clean([name, row["arm"], row["metric"]]), present)
-        yield family
+def _labels(name: str, row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the values of `_COMPARED`."""
+    return name, row["arm"], row["metric"]
 
 
 def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:
-    users = gauge("experiment_users", "Users who have been in this arm only", ("experiment", "arm"))
-    for card in cards:
-        for arm, count in card.split["users"].items():
-            users.add_metric(clean([card.name, arm]), count)
-    yield users
+    yield gauge(
+        "experiment_users",
+        "Users who have been in this arm only",
+        ("experiment", "arm"),
+        (([card.name, arm], count) for card in cards for arm, count in card.split["users"].items()),
+    )
     for name, text, number in _SPLIT:
-        family = gauge(f"experiment_{name}", text, ("experiment",))
-        for card in cards:
-            present = number(card)
-            if present is not None:
-                family.add_metric(clean([card.name]), present)
-        yield family
+        samples = (([card.name], number(card)) for card in cards)
+        yield gauge(f"experiment_{name}", text, ("experiment",), samples)
 
 
 _GATE: Final = {"passed": 1, "open": 0, "failed": -1}
