@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from streameval.base.errors import UnreachableError
@@ -49,23 +49,11 @@ async def persist_in_thread(call: Callable[..., T], *arguments: Any) -> T:
     return await persist(lambda: asyncio.to_thread(call, *arguments))
 
 
-async def within(work: Coroutine[Any, Any, Any], seconds: float) -> None:
-    """Do `work` if it takes no longer than `seconds`, and ignore its failure.
-
-    `asyncio.wait` and not `wait_for`: aiokafka's stop can swallow its cancellation.
-    """
-    task = asyncio.ensure_future(work)
-    await asyncio.wait({task}, timeout=seconds)
-    if not task.done():
-        task.cancel()
-    elif not task.cancelled() and task.exception() is not None:
-        log.debug("failed: %r", task.exception())
-
-
 async def answer_within(work: Awaitable[Any], seconds: float) -> Any:
     """Return the result of `work`, or None when it fails or takes longer than `seconds`.
 
-    `asyncio.wait` and not `wait_for`: a task that swallows its cancellation must not hold us.
+    `asyncio.wait` and not `wait_for`: a task that swallows its cancellation, as aiokafka's stop
+    can, must not hold us.
     """
     task = asyncio.ensure_future(work)
     await asyncio.wait({task}, timeout=seconds)
@@ -74,8 +62,7 @@ async def answer_within(work: Awaitable[Any], seconds: float) -> Any:
         return None
     if task.cancelled():
         return None
-    error = task.exception()
-    if error is not None:
-        log.debug("failed: %s", error)
+    if (error := task.exception()) is not None:
+        log.debug("failed: %r", error)
         return None
     return task.result()

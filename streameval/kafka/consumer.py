@@ -37,7 +37,7 @@ from aiokafka.helpers import create_ssl_context
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import READ_MEMORY
-from streameval.base.retry import Complaints, within
+from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
@@ -197,7 +197,7 @@ class KafkaEventLog:
 
     async def _disconnect(self, consumer: AIOKafkaConsumer, deadline: float) -> None:
         source, self._source, self._consumer = self._source, None, None
-        await within(stop(consumer) if source is None else source.stop(), deadline)
+        await answer_within(stop(consumer) if source is None else source.stop(), deadline)
 
     async def close(self, deadline: float) -> None:
         """Leave the group and close, within `deadline` seconds."""
@@ -530,7 +530,7 @@ class KafkaEventLog:
         ours = {topic_partition.partition: topic_partition for topic_partition in self._positions}
         told = {ours[number]: offset for number, offset in offsets.items() if number in ours}
         if told:
-            await within(consumer.commit(told), REQUEST_SECONDS)
+            await answer_within(consumer.commit(told), REQUEST_SECONDS)
 
     async def write_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> int:
         """Write to the dead-letter topic until acknowledged; count those that Kafka refuses."""

@@ -41,7 +41,7 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.base.retry import Complaints, within
+from streameval.base.retry import Complaints, answer_within
 from streameval.kafka.admin import replicas
 from streameval.kafka.records import DeadLetter
 
@@ -261,7 +261,7 @@ class DeadLetters:
                 try:
                     await producer.start()
                 except BaseException:
-                    await within(producer.stop(), CLOSE_SECONDS)
+                    await answer_within(producer.stop(), CLOSE_SECONDS)
                     raise
                 self._producer = producer
             return self._producer
@@ -297,10 +297,10 @@ class DeadLetters:
                     f" ({message or kind.__name__}): create it, and grant this user WRITE on it"
                 )
         finally:
-            await within(admin.close(), CLOSE_SECONDS)
+            await answer_within(admin.close(), CLOSE_SECONDS)
 
     async def close(self, deadline: float) -> None:
         """Close the connection, within `deadline` seconds."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await within(producer.stop(), deadline)
+            await answer_within(producer.stop(), deadline)

@@ -16,6 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streameval.base.errors import RefusedError, UnreachableError
+from streameval.base.retry import Complaints
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,9 +26,8 @@ CONNECTIONS: Final = 8
 # Redis that is silent for longer is asked again, which the comparison of offsets makes safe.
 REPLY_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 3.0
-# While the store is away: how often it is tried, and how often the log says so.
+# While the store is away: the pauses between tries, the first and the longest.
 RETRY_SECONDS: Final = (0.05, 1.0)
-COMPLAINT_SECONDS: Final = 3.0
 
 # Errors that stand for a state of the server that passes, so the same command may work later.
 _PASSING: Final = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
@@ -52,7 +52,7 @@ class RedisCalls:
         options = pool.connection_kwargs
         self.address = options.get("path") or f"{options['host']}:{options.get('port', 6379)}"
         self._in_flight: set[asyncio.Task[Any]] = set()
-        self._complained = -COMPLAINT_SECONDS
+        self._complaints = Complaints(logger, f"Redis at {self.address}")
 
     async def _script(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
         """Run a script by its digest; send the script to a server that does not know it."""
@@ -89,7 +89,7 @@ class RedisCalls:
             except (exceptions.RedisError, OSError) as error:
                 if not _passes(error) or (end is not None and time.monotonic() + pause > end):
                     raise self._ours(error) from error
-                self._complain(doing, error)
+                self._complaints.say(f"{doing} not possible, trying on", error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, RETRY_SECONDS[1])
 
@@ -112,13 +112,6 @@ class RedisCalls:
         self._in_flight.discard(task)
         if not task.cancelled():
             task.exception()  # the caller may be gone: nobody else would look at it
-
-    def _complain(self, doing: str, error: Exception) -> None:
-        if time.monotonic() - self._complained >= COMPLAINT_SECONDS:
-            self._complained = time.monotonic()
-            logger.warning(
-                "Redis at %s: %s not possible, trying on: %s", self.address, doing, error
-            )
 
     def _ours(self, error: Exception) -> RefusedError | UnreachableError:
         """Translate an error of redis-py or of the network into our own."""
