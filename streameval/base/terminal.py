@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 Advance = Callable[[int], None]
 """Called with the number of bytes that were read since its last call."""
@@ -38,35 +41,40 @@ def size_of_file(name: str) -> int:
     return Path(name).stat().st_size if Path(name).is_file() else 0
 
 
-@contextmanager
 def progress_bar(
     names: Sequence[str], size: Callable[[str], int] = size_of_file
-) -> Iterator[Advance]:
-    """Show a bar over the bytes of the files, on stderr and only on a terminal."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+) -> AbstractContextManager[Advance]:
+    """Show a bar over the bytes of the files."""
+    from rich.progress import DownloadColumn
 
-    console = Console(stderr=True)
-    total = sum(map(size, names)) if console.is_terminal else 0
-    columns = ("reading", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal or not total
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.update(task, advance=count)
+    return _bar("reading", DownloadColumn(), lambda: sum(map(size, names)))
+
+
+def share_bar(title: str, total: int) -> AbstractContextManager[Advance]:
+    """Show a bar over the share of `total`."""
+    from rich.progress import TaskProgressColumn
+
+    return _bar(title, TaskProgressColumn(), lambda: total)
 
 
 @contextmanager
-def share_bar(title: str, total: int) -> Iterator[Advance]:
-    """Show a bar over the share of `total`, on stderr and only on a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+def _bar(title: str, column: ProgressColumn, total: Callable[[], int]) -> Iterator[Advance]:
+    """Show a bar on stderr, only on a terminal and if there is anything to do."""
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (title, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("", total=total)
+    whole = total() if console.is_terminal else 0
+    columns = (title, BarColumn(), column, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not whole) as progress:
+        task = progress.add_task("", total=whole)
         yield lambda count: progress.update(task, advance=count)
 
 
-def plain_table(title: str) -> Table:
-    """Return an empty table with its title at the left."""
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def plain_table(title: str = "", names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """Return a table with its title at the left, columns of names, then columns of numbers."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table

@@ -10,19 +10,17 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Final
 
+from streameval.base.terminal import format_figure
 from streameval.core.metrics import curve
 from streameval.evaluation.answer import Figure
 from streameval.evaluation.compared import Compared
-from streameval.evaluation.report.curves import Band, Curve, Curves, segment_name
-from streameval.evaluation.report.markup import bounds, format_figure, numbers, table
+from streameval.evaluation.report.curves import CUTOFFS, Band, Curve, Curves, segment_name
+from streameval.evaluation.report.markup import bounds, numbers, table
 from streameval.evaluation.report.plots import Interval, chart, forest
 from streameval.evaluation.sources import Source
 from streameval.evaluation.sums import evaluate
 from streameval.stats.experiments import Rules, Scored, compare_arms
 from streameval.stats.intervals import Moments, Rate
-
-CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
-"""The cutoffs of the precision-recall curve."""
 
 BY_CUTOFF: Final = ("map", "mar", "ndcg", "hit_rate")
 """Figures that are drawn by cutoff, beside precision and recall."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from streameval.files import locations
@@ -20,10 +21,16 @@ from streameval.stats.intervals import Moments
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
 RANKS: Final = 50
+CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
+"""The cutoffs of curves by cutoff."""
 BINS: Final = 10
 TAIL: Final = 50
 SCORE_UNITS: Final = 10**6
 
+_ITEMS: Final = """
+    SELECT item, count(*) AS impressions, count(*) FILTER (gain > 0) AS positives
+    FROM (SELECT unnest(items) AS item, unnest(gains) AS gain FROM slates) GROUP BY item
+"""
 # Steps of the time axis, ms: a minute to four weeks.
 _MINUTE: Final = 60_000
 _STEPS: Final = tuple(
@@ -67,7 +74,7 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     with connected(files[0]) as connection:
         open_outcomes(connection, files)
         step, time, errors = _time(connection, by)
-        items, tail, tail_positives = _tail(connection)
+        items, (tail, tail_positives) = tails(connection, _ITEMS, ("impressions", "positives"))
         return Curves(
             step=step,
             time=time,
@@ -175,32 +182,30 @@ def _by_position(connection: Any, column: str) -> Curve:
     return [(position, positives / impressions) for position, impressions, positives in rows]
 
 
-def _tail(connection: Any) -> tuple[int, Curve, Curve]:
+def tails(connection: Any, items: str, counts: Sequence[str]) -> tuple[int, list[Curve]]:
+    """Return the number of items, and the share of each of `counts` by share of the items.
+
+    The query `items` has a row an item. The items with the most of the first count come first.
+    """
     rows = connection.execute(
         f"""
-        WITH items AS (
-            SELECT item, count(*) AS impressions, count(*) FILTER (gain > 0) AS positives
-            FROM (SELECT unnest(items) AS item, unnest(gains) AS gain FROM slates) GROUP BY item
-        ), numbered AS (
-            SELECT *, row_number() OVER (ORDER BY impressions DESC, item) AS number,
-                count(*) OVER () AS count FROM items
+        WITH numbered AS (
+            SELECT *, row_number() OVER (ORDER BY {counts[0]} DESC, item) AS number,
+                count(*) OVER () AS count FROM ({items})
         )
-        SELECT max(number), any_value(count), sum(impressions), sum(positives)
+        SELECT max(number), any_value(count), {", ".join(f"sum({name})" for name in counts)}
         FROM numbered GROUP BY (number * {TAIL} + count - 1) // count ORDER BY 1
         """  # noqa: S608
     ).fetchall()
     if not rows:
-        return 0, [], []
-    all_impressions, all_positives = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    impressions = positives = 0
-    tail, tail_positives = [(0.0, 0.0)], [(0.0, 0.0)]
-    for number, count, impressions_here, positives_here in rows:
-        impressions += impressions_here
-        positives += positives_here
-        tail.append((number / count, impressions / all_impressions))
-        if all_positives:
-            tail_positives.append((number / count, positives / all_positives))
-    return rows[-1][1], tail, tail_positives
+        return 0, [[] for _ in counts]
+    numbers, (count, *_), *columns = zip(*rows, strict=True)
+    found: list[Curve] = []
+    for column in columns:
+        whole = sum(column)
+        shares = zip(numbers, accumulate(column), strict=True) if whole else ()
+        found.append([(0.0, 0.0), *((number / count, part / whole) for number, part in shares)])
+    return count, found
 
 
 def _calibration(connection: Any) -> Curve | None:

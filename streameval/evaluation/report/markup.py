@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
+from streameval.base.terminal import format_figure
 from streameval.evaluation.answer import Figure
-
-UNDEFINED: Final = "-"
 
 
 def table(head: str, rows: Sequence[str]) -> str:
@@ -24,8 +22,3 @@ def numbers(*cells: str) -> str:
 def bounds(figure: Figure) -> tuple[str, str]:
     """Return the two bounds of an interval as text."""
     return format_figure(figure.low), format_figure(figure.high)
-
-
-def format_figure(value: float | None) -> str:
-    """Return a figure to four decimals."""
-    return UNDEFINED if value is None else f"{value:.4f}"

@@ -11,8 +11,8 @@ from streameval.core.metrics.rating_thresholds import RULES, THRESHOLD
 from streameval.evaluation.readers.daily_reads import DAY, FEEDBACK, read_figures
 from streameval.evaluation.readers.rating_tables import rating_figures
 from streameval.evaluation.report.charts import by_cutoff, drawn
-from streameval.evaluation.report.curves import Curve
-from streameval.evaluation.report.placements import CUTOFFS, PlacementCurves, placement_curves
+from streameval.evaluation.report.curves import CUTOFFS, Curve
+from streameval.evaluation.report.placements import PlacementCurves, placement_curves
 from streameval.evaluation.request import RATINGS, Given
 from streameval.evaluation.sums import Asked
 

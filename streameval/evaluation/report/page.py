@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.base.errors import InputError
+from streameval.base.terminal import UNDEFINED, format_figure
 from streameval.evaluation.answer import Answer, Figure, counted
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.report.charts import forest_chart, list_charts, outcome_charts
 from streameval.evaluation.report.curves import curves
-from streameval.evaluation.report.markup import UNDEFINED, bounds, format_figure, numbers, table
+from streameval.evaluation.report.markup import bounds, numbers, table
 from streameval.evaluation.sources import Source
 from streameval.files import locations
 

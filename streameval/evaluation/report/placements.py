@@ -17,7 +17,7 @@ from streameval.evaluation.readers.item_tables import items_of
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file
 from streameval.evaluation.readers.ranked_tables import Tables, Ties, load_ranked, ordered
 from streameval.evaluation.readers.rating_tables import load_pairs
-from streameval.evaluation.report.curves import TAIL, Curve, open_outcomes
+from streameval.evaluation.report.curves import CUTOFFS, Curve, open_outcomes, tails
 from streameval.evaluation.request import (
     EXCLUDE_SEEN,
     FILES,
@@ -33,7 +33,6 @@ from streameval.files.tables import connected
 BINS: Final = 20
 POINTS: Final = 50
 """Points of a ROC curve, at most about so many."""
-CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 
 _RATED: Final = frozenset({"ratings", "rated_items", "rated_pairs"})
 _LABELLED: Final = "labelled_scores"
@@ -80,7 +79,8 @@ def placement_curves(given: Given, kinds: Collection[str]) -> tuple[PlacementCur
             return None
         connection, outcomes = found
         known = len(items_of(given[ITEMS])) if given[ITEMS] else None
-        items, tail = _tail(connection)
+        by_item = "SELECT item, count(*) AS times FROM placements GROUP BY item"
+        items, (tail,) = tails(connection, by_item, ("times",))
         roc, auc = _roc(connection)
         curves = PlacementCurves(
             items=items,
@@ -151,24 +151,6 @@ def _read_slates(connection: Any, given: Given) -> None:
         CREATE TABLE placements AS WITH {ordered(ties)}
         SELECT item, rank, score, {relevant} AS relevant FROM ranked
     """)  # noqa: S608  # our own words
-
-
-def _tail(connection: Any) -> tuple[int, Curve]:
-    rows = connection.execute(f"""
-        WITH items AS (SELECT item, count(*) AS times FROM placements GROUP BY item), numbered AS (
-            SELECT *, row_number() OVER (ORDER BY times DESC, item) AS number,
-                count(*) OVER () AS count FROM items
-        )
-        SELECT max(number), any_value(count), sum(times)
-        FROM numbered GROUP BY (number * {TAIL} + count - 1) // count ORDER BY 1
-    """).fetchall()  # noqa: S608  # our own number
-    if not rows:
-        return 0, []
-    whole, sofar, tail = sum(row[2] for row in rows), 0, [(0.0, 0.0)]
-    for number, count, times in rows:
-        sofar += times
-        tail.append((number / count, sofar / whole))
-    return rows[-1][1], tail
 
 
 def _coverage(connection: Any, known: int | None) -> Curve:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from streameval.base.terminal import UNDEFINED, plain_table
 from streameval.core.metrics.entry import Entry
 from streameval.evaluation.answer import Answer, Figure, Note
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.plans import Planned, Wanted
 
-UNDEFINED: Final = "-"
 # Differences that all have a sentence; of more, those that were named or are decided.
 _SENTENCES: Final = 10
 _UNCUT: Final = 100_000
@@ -24,19 +23,11 @@ _UNCUT: Final = 100_000
 
 def print_answer(answer: Answer, *, with_intervals: bool, console: Console | None = None) -> None:
     """Print the figures of all, then of each segment, the notes, and the scores of each list."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in (*answer.by, "figure"):
-        table.add_column(name, overflow="fold")
-    for name in ("value", *(("low", "high") if with_intervals else ()), "n"):
-        table.add_column(name, justify="right")
-    _add(table, ["all"] * len(answer.by), answer.figures, with_intervals=with_intervals)
+    ends = ("low", "high") if with_intervals else ()
+    table = plain_table(names=(*answer.by, "figure"), numbers=("value", *ends, "n"))
+    _add(table, ["all"] * len(answer.by), answer.figures, ends)
     for segment, figures in answer.segments.items():
-        _add(
-            table,
-            [escape(value) or UNDEFINED for value in segment],
-            figures,
-            with_intervals=with_intervals,
-        )
+        _add(table, [escape(value) or UNDEFINED for value in segment], figures, ends)
     console = console or _console()
     console.print(table)
     _print_notes(console, answer.notes)
@@ -47,12 +38,11 @@ def print_answer(answer: Answer, *, with_intervals: bool, console: Console | Non
 
 
 def _add(
-    table: Table, segment: list[str], figures: Mapping[str, Figure], *, with_intervals: bool
+    table: Table, segment: list[str], figures: Mapping[str, Figure], ends: Sequence[str]
 ) -> None:
     table.add_section()
     for name, figure in figures.items():
-        bounds = [figure.low, figure.high] if with_intervals else []
-        cells = [_format(value) for value in (figure.value, *bounds)]
+        cells = (_format(getattr(figure, part)) for part in ("value", *ends))
         table.add_row(*segment, name, *cells, f"{figure.n:,}")
 
 
@@ -72,11 +62,8 @@ def print_comparison(
 
 def _adjusted_table(rows: Sequence[Compared]) -> Table:
     """Build the table of differences that are adjusted by the users' past."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("arm", "figure"):
-        table.add_column(name, overflow="fold")
-    for name in ("adjusted by the past", "all looks", "one look", "users saved"):
-        table.add_column(name, justify="right")
+    numbers = ("adjusted by the past", "all looks", "one look", "users saved")
+    table = plain_table(names=("arm", "figure"), numbers=numbers)
     table.add_column("verdict")
     for row in rows:
         if row.adjusted is None:
@@ -95,13 +82,9 @@ def _adjusted_table(rows: Sequence[Compared]) -> Table:
 
 def print_plan(rows: Sequence[Planned], wanted: Wanted, notes: Sequence[Note]) -> None:
     """Print users needed, and the smallest differences that the present users show."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("figure", overflow="fold")
-    for name in (
-        *("value", f"{wanted.lift:.3g} of it", "users: one look", "all looks"),
-        *("users so far", "they show: one look", "all looks"),
-    ):
-        table.add_column(name, justify="right")
+    needed_for = ("value", f"{wanted.lift:.3g} of it", "users: one look", "all looks")
+    resolved_by = ("users so far", "they show: one look", "all looks")
+    table = plain_table(names=("figure",), numbers=(*needed_for, *resolved_by))
     for row in rows:
         needed, smallest = row.needed or (None, None), row.smallest or (None, None)
         table.add_row(
@@ -137,12 +120,8 @@ def _print_notes(console: Console, notes: Sequence[Note]) -> None:
 
 def differences_table(rows: Sequence[Compared]) -> Table:
     """Build the table of differences, with the bounds for all looks and for one look."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    labels = list(rows[0].labels)
-    for name in ("arm", "control", *labels, "figure"):
-        table.add_column(name, overflow="fold")
-    for name in ("difference", "relative", "all looks", "one look", "users", "more needed"):
-        table.add_column(name, justify="right")
+    numbers = ("difference", "relative", "all looks", "one look", "users", "more needed")
+    table = plain_table(names=("arm", "control", *rows[0].labels, "figure"), numbers=numbers)
     table.add_column("verdict")
     arm = rows[0].arm
     for row in rows:
@@ -172,8 +151,7 @@ def _bounds(low: float | None, high: float | None) -> str:
 
 
 def _lists(lists: Mapping[str, Mapping[str, float | None]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("list", overflow="fold")
+    table = plain_table(names=("list",))
     names = dict.fromkeys(figure for scores in lists.values() for figure in scores)
     for figure in names:
         table.add_column(figure, justify="right", overflow="fold", min_width=len("0.0000"))
