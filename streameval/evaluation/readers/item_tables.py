@@ -6,7 +6,7 @@ Facts about items are held in memory: they follow the number of items, not of li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streameval.base.errors import InputError
@@ -14,6 +14,7 @@ from streameval.evaluation.readers.outcomes import files_of
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
+    Column,
     connected,
     label,
     load,
@@ -32,7 +33,7 @@ OTHER_NAMES: Final = ("other", "other_item", "other_id")
 def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return each item's features that are not 0; an item with zeros only has none."""
     with connected(*paths) as connection:
-        load_features(connection, "features", paths, "item", ITEM_NAMES)
+        load_features(connection, paths, "item", ITEM_NAMES)
         found: dict[str, dict[str, float]] = defaultdict(dict)
         rows = connection.execute(
             "SELECT item, feature, max(value) FROM features"
@@ -45,10 +46,8 @@ def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
     return dict(found)
 
 
-def load_features(
-    connection: Any, table: str, paths: Sequence[str], key: str, names: Sequence[str]
-) -> None:
-    """Read features into a table: `key`, feature, value, line."""
+def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequence[str]) -> None:
+    """Make the table `features`: `key`, feature, value, line."""
     files = files_of(paths)
     tables, known = opened(connection, files)
     columns = {
@@ -56,20 +55,32 @@ def load_features(
         "feature": label(named(files, known, FEATURE_NAMES)),
         "value": number(optional(known, ("value", "weight"))),
     }
-    load(connection, table, tables, columns)
+    load(connection, "features", tables, columns)
+
+
+def load_columns(
+    connection: Any,
+    table: str,
+    paths: Sequence[str],
+    columns: Mapping[str, tuple[Callable[[str], Column], Sequence[str]]],
+) -> list[str]:
+    """Read columns into a table, each of a type and by its names. Return the files."""
+    files = files_of(paths)
+    tables, known = opened(connection, files)
+    chosen = {name: kind(named(files, known, names)) for name, (kind, names) in columns.items()}
+    load(connection, table, tables, chosen)
+    return files
 
 
 def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
     """Return the similarity of each pair of items in a table; a pair twice keeps the larger."""
     with connected(*paths) as connection:
-        files = files_of(paths)
-        tables, known = opened(connection, files)
         columns = {
-            "item": text(named(files, known, ITEM_NAMES)),
-            "other": text(named(files, known, OTHER_NAMES)),
-            "similarity": number(named(files, known, ("similarity", "value"))),
+            "item": (text, ITEM_NAMES),
+            "other": (text, OTHER_NAMES),
+            "similarity": (number, ("similarity", "value")),
         }
-        load(connection, "similarities", tables, columns)
+        load_columns(connection, "similarities", paths, columns)
         rows = connection.execute(
             "SELECT item, other, max(similarity) FROM similarities"
             " WHERE similarity NOTNULL GROUP BY ALL"
@@ -99,18 +110,10 @@ def items_of(paths: Sequence[str]) -> set[str]:
 
 def load_items(connection: Any, table: str, paths: Sequence[str]) -> None:
     """Read the items of a catalogue into a table: item, line."""
-    files = files_of(paths)
-    tables, known = opened(connection, files)
-    item = text(named(files, known, ITEM_NAMES))
-    load(connection, table, tables, {"item": item})
+    load_columns(connection, table, paths, {"item": (text, ITEM_NAMES)})
 
 
 def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
     """Read who has which item into a table: user, item, line. Return the size of the files."""
-    files = files_of(paths)
-    tables, known = opened(connection, files)
-    user = text(named(files, known, USER_NAMES))
-    item = text(named(files, known, ITEM_NAMES))
-    columns = {"user": user, "item": item}
-    load(connection, table, tables, columns)
-    return size(files)
+    columns = {"user": (text, USER_NAMES), "item": (text, ITEM_NAMES)}
+    return size(load_columns(connection, table, paths, columns))

@@ -191,7 +191,7 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
     DuckDB finds distinct users, so memory does not grow with them.
     """
     with connected(*given[FILES], *given[USER_FEATURES], *given[TRAIN]) as connection:
-        load_features(connection, "features", given[USER_FEATURES], "user", USER_NAMES)
+        load_features(connection, given[USER_FEATURES], "user", USER_NAMES)
         load_interactions(connection, "train", given[TRAIN])
         _load_users(connection, given, advance)
         expected = _mixes(connection, "train", ())[()]

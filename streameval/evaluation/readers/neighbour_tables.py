@@ -12,20 +12,11 @@ from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.core.metrics.inputs import ITEMS, TRAIN
 from streameval.evaluation.answer import Answer, Note, counted
 from streameval.evaluation.batches import ROWS, Advance
-from streameval.evaluation.readers.item_tables import load_interactions, load_items
-from streameval.evaluation.readers.outcomes import files_of
+from streameval.evaluation.readers.item_tables import load_columns, load_interactions, load_items
 from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
 from streameval.evaluation.sums import Asked, evaluated
 from streameval.evaluation.units import UnitBatch, batch_of
-from streameval.files.tables import (
-    USER_NAMES,
-    connected,
-    load,
-    named,
-    opened,
-    size,
-    text,
-)
+from streameval.files.tables import USER_NAMES, connected, size, text
 
 NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")
 
@@ -38,7 +29,8 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
     with connected(*given[NEIGHBOURS], *rated) as connection:
         advance(load_interactions(connection, "interactions", rated))
         count = _items(connection, given[ITEMS])
-        _load_neighbours(connection, given[NEIGHBOURS], advance)
+        columns = {"user": (text, USER_NAMES), "neighbour": (text, NEIGHBOUR_NAMES)}
+        advance(size(load_columns(connection, "neighbours", given[NEIGHBOURS], columns)))
         batches = _users(connection, count)
         evaluation = evaluated(batches, asked, given)
     return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))
@@ -56,17 +48,6 @@ def _items(connection: Any, items: Sequence[str]) -> int:
     )
     ((count,),) = connection.execute("SELECT count(DISTINCT item) FROM known").fetchall()
     return int(count)
-
-
-def _load_neighbours(connection: Any, paths: Sequence[str], advance: Advance) -> None:
-    files = files_of(paths)
-    tables, known = opened(connection, files)
-    columns = {
-        "user": text(named(files, known, USER_NAMES)),
-        "neighbour": text(named(files, known, NEIGHBOUR_NAMES)),
-    }
-    load(connection, "neighbours", tables, columns)
-    advance(size(files))
 
 
 def _users(connection: Any, count: int) -> Iterator[UnitBatch[Reach]]:
