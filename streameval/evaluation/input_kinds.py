@@ -6,9 +6,9 @@ This is the one table that knows all values of `core.metrics.entry.InputKind`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from streameval.base.errors import InputError
 from streameval.core.definition import Definition
@@ -66,6 +66,8 @@ from streameval.evaluation.sums import DEFAULT, Asked, evaluated
 from streameval.files.locations import redacted, require_name
 from streameval.files.tables import require_disk
 
+Compute: TypeAlias = Callable[[Given, Sequence[Asked], Advance], Answer]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
@@ -81,7 +83,7 @@ class Computation:
     heading: str
     takes: Collection[Input]
     present: Callable[[Given], bool]
-    answer: Callable[[Given, Sequence[Asked], Advance], Answer]
+    answer: Compute
     default: Sequence[str] = ()
     reads: Callable[[Given], Collection[Input]] | None = None
 
@@ -250,12 +252,18 @@ def _read_of_labels(given: Given) -> Collection[Input]:
     return (*tables, RELEVANT)
 
 
-_PREDICTED: Final = "--ratings with a column prediction, or with --predictions"
+def _of_predictions(answer: Compute) -> Computation:
+    """Return the computation of figures of ratings and their predictions."""
+    return Computation(
+        inputs="--ratings with a column prediction, or with --predictions",
+        heading=RATED,
+        takes=(RATINGS, PREDICTIONS),
+        present=lambda given: bool(given[RATINGS]),
+        answer=answer,
+    )
 
 
-def _of_items(
-    answer: Callable[[Given, Sequence[Asked], Advance], Answer], more: str = ""
-) -> Computation:
+def _of_items(answer: Compute, more: str = "") -> Computation:
     """Return the computation of figures of the items of lists, relevant or not."""
     return Computation(
         inputs=f"outcome files or slates {more}".strip(),
@@ -285,28 +293,9 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         default=("neighbour_coverage",),
         answer=neighbour_figures,
     ),
-    "ratings": Computation(
-        inputs=_PREDICTED,
-        heading=RATED,
-        takes=(RATINGS, PREDICTIONS),
-        present=lambda given: bool(given[RATINGS]),
-        default=("rmse", "mae"),
-        answer=rating_figures,
-    ),
-    "rated_items": Computation(
-        inputs=_PREDICTED,
-        heading=RATED,
-        takes=(RATINGS, PREDICTIONS),
-        present=lambda given: bool(given[RATINGS]),
-        answer=item_figures,
-    ),
-    "rated_pairs": Computation(
-        inputs=_PREDICTED,
-        heading=RATED,
-        takes=(RATINGS, PREDICTIONS),
-        present=lambda given: bool(given[RATINGS]),
-        answer=pooled_figures,
-    ),
+    "ratings": replace(_of_predictions(rating_figures), default=("rmse", "mae")),
+    "rated_items": _of_predictions(item_figures),
+    "rated_pairs": _of_predictions(pooled_figures),
     "items": _of_items(item_list_figures),
     "judged_items": Computation(
         inputs="outcome files, or slates with --labels",

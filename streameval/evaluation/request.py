@@ -21,56 +21,35 @@ from streameval.core.metrics.inputs import (
 )
 
 FILES: Final = Table(
-    name="files",
-    heading="",
-    meaning="outcome files, their folder or URI, slates (with --labels), or an index's results"
+    "files",
+    "outcome files, their folder or URI, slates (with --labels), or an index's results"
     " (with --exact)",
+    "",
 )
-LABELS: Final = Table(
-    name="labels", heading=LISTS, meaning="relevant items of lists", columns="list, item, gain"
-)
-RUN: Final = Table(name="run", heading=LISTS, meaning="a TREC run, with --qrels", single=True)
-QRELS: Final = Table(
-    name="qrels", heading=LISTS, meaning="TREC's relevance judgements", single=True
-)
-RATINGS: Final = Table(
-    name="ratings", heading=RATED, meaning="ratings", columns="user, item, rating[, prediction]"
-)
+LABELS: Final = Table("labels", "relevant items of lists", LISTS, "list, item, gain")
+RUN: Final = Table("run", "a TREC run, with --qrels", LISTS, single=True)
+QRELS: Final = Table("qrels", "TREC's relevance judgements", LISTS, single=True)
+RATINGS: Final = Table("ratings", "ratings", RATED, "user, item, rating[, prediction]")
 PREDICTIONS: Final = Table(
-    name="predictions",
-    heading=RATED,
-    meaning="predictions in a table of their own",
-    columns="user, item, prediction",
+    "predictions", "predictions in a table of their own", RATED, "user, item, prediction"
 )
 EXCLUDE_SEEN: Final = Table(
-    name="exclude_seen",
-    heading=LISTS,
-    meaning="items that users have seen, which are left out of their lists",
-    columns="user, item",
+    "exclude_seen",
+    "items that users have seen, which are left out of their lists",
+    LISTS,
+    "user, item",
 )
-NEIGHBOURS: Final = Table(
-    name="neighbours", heading=KNOWN, meaning="neighbours of users", columns="user, neighbour"
-)
-EXACT: Final = Table(
-    name="exact",
-    heading=OTHER,
-    meaning="results of an exact index",
-    columns="list, item, rank or score",
-)
+NEIGHBOURS: Final = Table("neighbours", "neighbours of users", KNOWN, "user, neighbour")
+EXACT: Final = Table("exact", "results of an exact index", OTHER, "list, item, rank or score")
 SAMPLED: Final = Table(
-    name="sampled",
-    heading=OTHER,
-    meaning="a positive among sampled negatives",
-    columns="list, item, score, positive",
+    "sampled", "a positive among sampled negatives", OTHER, "list, item, score, positive"
 )
-EVENTS: Final = Table(
-    name="events", heading=OTHER, meaning="event files, for the daily positive rate"
-)
+EVENTS: Final = Table("events", "event files, for the daily positive rate", OTHER)
 ROUNDS: Final = Table(
-    name="rounds",
-    heading=OTHER,
-    meaning="rounds of a policy, with the probabilities of another one",
-    columns="reward, propensity, target[, predicted, expected]",
+    "rounds",
+    "rounds of a policy, with the probabilities of another one",
+    OTHER,
+    "reward, propensity, target[, predicted, expected]",
 )
 
 TIES: Final = Choice(

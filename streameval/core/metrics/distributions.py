@@ -15,12 +15,7 @@ from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 from streameval.core.metrics.inputs import FEATURES, KNOWN, TRAIN, Table
 
-USER_FEATURES = Table(
-    name="user_features",
-    heading=KNOWN,
-    meaning="features of users",
-    columns="user, feature or category",
-)
+USER_FEATURES = Table("user_features", "features of users", KNOWN, "user, feature or category")
 
 
 def personalization(

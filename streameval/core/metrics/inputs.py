@@ -21,7 +21,7 @@ HEADINGS: Final = (LISTS, RATED, KNOWN, OTHER)
 """Headings of the options in help, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Option:
     """An input by its name. `meaning` is a noun phrase for help and messages."""
 
@@ -50,7 +50,7 @@ class _Option:
         return f"{text[:1].upper()}{text[1:]}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table(_Option):
     """Files of one role. `columns` lists their columns. A `single` table is one file."""
 
@@ -161,14 +161,7 @@ Input: TypeAlias = Table | Parameter
 
 
 FEATURES: Final = Table(
-    name="features",
-    heading=KNOWN,
-    meaning="features of items",
-    columns="item, feature or category[, value]",
+    "features", "features of items", KNOWN, "item, feature or category[, value]"
 )
-TRAIN: Final = Table(
-    name="train", heading=KNOWN, meaning="who has which item", columns="user, item"
-)
-ITEMS: Final = Table(
-    name="items", heading=KNOWN, meaning="all items of the catalogue", columns="item"
-)
+TRAIN: Final = Table("train", "who has which item", KNOWN, "user, item")
+ITEMS: Final = Table("items", "all items of the catalogue", KNOWN, "item")
