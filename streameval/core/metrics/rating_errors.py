@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
-from streameval.core.metrics.inputs import Parameter, Range
+from streameval.core.metrics.inputs import Range
 from streameval.core.metrics.lists import Scores
 
 SCALE = Range(
@@ -67,7 +67,7 @@ def _sums(ratings: Ratings, distance: Callable[[Scores], Scores]) -> Scores:
 
 
 def _over_pairs(
-    distance: Callable[[Scores], Scores], *, normalised: int = 0
+    distance: Callable[[Scores], Scores], normalised: int
 ) -> Callable[[Ratings, int], UnitSums]:
     """Return a score: sums over a user's pairs, divided by the range ** `normalised`."""
 
@@ -107,25 +107,25 @@ _NOTHING = "absent without pairs; a rating without a prediction is left out and 
 def _pairs(
     name: str,
     formula: str,
-    convention: str,
-    score: Callable[[Ratings, int], UnitSums],
+    distance: Callable[[Scores], Scores],
     *,
+    normalised: int = 0,
     root: bool = False,
-    parameters: tuple[Parameter, ...] = (),
 ) -> UnitMetric[Ratings]:
+    """Return a mean over pairs, divided by the range of the scale ** `normalised`."""
     return UnitMetric(
         input_kind="ratings",
         name=name,
         formula=formula,
         source=_SOURCE,
-        convention=convention,
+        convention="over pairs; the scale is given, not observed" if normalised else "over pairs",
         undefined=_NOTHING,
         cutoff="none",
         lower_is_better=True,
-        score=score,
+        score=_over_pairs(distance, normalised),
         root=root,
         own=False,
-        parameters=parameters,
+        parameters=(SCALE,) if normalised else (),
     )
 
 
@@ -160,17 +160,9 @@ def _items(name: str, formula: str, *, squared: bool) -> ItemMetric:
 
 
 METRICS: tuple[Entry, ...] = (
-    _pairs(
-        "mse", "Mean over rated pairs of the squared error", "over pairs", _over_pairs(np.square)
-    ),
-    _pairs(
-        "rmse",
-        "Root of the mean over rated pairs of the squared error",
-        "over pairs",
-        _over_pairs(np.square),
-        root=True,
-    ),
-    _pairs("mae", "Mean over rated pairs of the absolute error", "over pairs", _over_pairs(np.abs)),
+    _pairs("mse", "Mean over rated pairs of the squared error", np.square),
+    _pairs("rmse", "Root of the mean over rated pairs of the squared error", np.square, root=True),
+    _pairs("mae", "Mean over rated pairs of the absolute error", np.abs),
     _users(
         "rmse_user",
         "Mean over users of the root of each one's mean squared error",
@@ -180,25 +172,16 @@ METRICS: tuple[Entry, ...] = (
         "mae_user", "Mean over users of each one's mean absolute error", _over_users(np.abs, _same)
     ),
     _items(
-        "rmse_item",
-        "Mean over items of the root of each one's mean squared error",
-        squared=True,
+        "rmse_item", "Mean over items of the root of each one's mean squared error", squared=True
     ),
     _items("mae_item", "Mean over items of each one's mean absolute error", squared=False),
     _pairs(
         "nrmse",
         "RMSE divided by the range of the rating scale",
-        "over pairs; the scale is given, not observed",
-        _over_pairs(np.square, normalised=2),
+        np.square,
+        normalised=2,
         root=True,
-        parameters=(SCALE,),
     ),
-    _pairs(
-        "nmae",
-        "MAE divided by the range of the rating scale",
-        "over pairs; the scale is given, not observed",
-        _over_pairs(np.abs, normalised=1),
-        parameters=(SCALE,),
-    ),
+    _pairs("nmae", "MAE divided by the range of the rating scale", np.abs, normalised=1),
 )
 """The rows of the catalogue. Units are users: x is a user's sum, y their pairs, or 1."""
