@@ -290,8 +290,7 @@ class RedisStateStore(RedisCalls):
 
         found = await self._once(look_up)
         parsed = [
-            (partition, parse_user(list(chain.from_iterable(row.items()))))
-            for partition, row in enumerate(found)
+            (partition, parse_user(user_id, 0, row.items())) for partition, row in enumerate(found)
         ]
         rows = [(partition, row) for partition, row in parsed if row is not None]
         if not rows:

@@ -8,7 +8,7 @@ among the rows had no counters at the first offset.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,17 +23,6 @@ local rows = {redis.call('HGET', KEYS[1], 'offset')}
 for number = 2, #ARGV do rows[number] = redis.call('HGETALL', ARGV[1] .. ARGV[number]) end
 return rows
 """
-
-
-class UserFields(NamedTuple):
-    """The hash of one user; times in ms, `arms` by experiment."""
-
-    impressions: int
-    slates: int
-    positives: dict[str, int]
-    first_ts: int
-    last_ts: int
-    arms: dict[str, list[str]]
 
 
 class UserRow(NamedTuple):
@@ -95,18 +84,18 @@ async def _names(command: Callable[..., Awaitable[Any]], prefix: str) -> list[st
 
 def _rows(names: Sequence[str], found: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
     for name, flat in zip(names, found, strict=True):
-        row = parse_user(flat)
+        row = parse_user(name, offset, zip(flat[::2], flat[1::2], strict=True))
         if row is not None:
-            yield UserRow(name, offset, *row)
+            yield row
 
 
-def parse_user(flat: Sequence[bytes]) -> UserFields | None:
+def parse_user(user: str, offset: int, found: Iterable[tuple[bytes, bytes]]) -> UserRow | None:
     """Parse fields and values of a user's hash; None for one without counters.
 
     Its time to live may have ended since its key was seen. One that was made anew since may hold
     arms alone.
     """
-    fields = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+    fields = {key.decode(): value for key, value in found}
     if "first_ts" not in fields:
         return None
 
@@ -117,7 +106,9 @@ def parse_user(flat: Sequence[bytes]) -> UserFields | None:
             if key.startswith(prefix)
         }
 
-    return UserFields(
+    return UserRow(
+        user,
+        offset,
         int(fields.get("impressions", 0)),
         int(fields.get("slates", 0)),
         {kind: int(count) for kind, count in below("positives:").items()},
