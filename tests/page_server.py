@@ -15,7 +15,6 @@ import aiohttp.web
 import yaml
 
 from streameval.config.load import load
-from streameval.core.figures import Figures
 from streameval.core.replay import replay
 from streameval.experiments.scorecard import sections
 from streameval.experiments.words import document_of, scorecards
@@ -119,7 +118,7 @@ class Documents:
             ready=True,
             partitions=[PartitionStatus(0), PartitionStatus(1)],
             topic_partitions=2,
-            figures=Figures(self._sections()),
+            figures=self._sections(),
             scorecards=self.cards,
         )
 

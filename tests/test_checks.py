@@ -695,4 +695,4 @@ def test_combined_figures_are_those_of_the_partitions(service):
     """What the snapshots of these tests hold is what `merge` gives."""
     document = json.loads((service.root / "later" / "figures.json").read_text())
     combined = figures(DEFINITION, merge(state.sums() for state in service.states))
-    assert document["combined"]["ranking"] == combined.ranking
+    assert document["combined"]["ranking"] == combined["ranking"]

@@ -159,7 +159,7 @@ def evidence_with(evidence: Evidence, state: Partition) -> Evidence:
         parts={},
         watermarks={0: restored.watermark},
         figures={0: restored.document()},
-        combined=figures(DEFINITION, sums).sections,
+        combined=figures(DEFINITION, sums),
     )
     return dataclasses.replace(evidence, snapshot=snapshot)
 

@@ -45,7 +45,7 @@ ONE_WINDOW = Definition(
     windows=DEFAULT_WINDOWS[1:2],
 )
 SECTIONS = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
-NO_FIGURES = Figures({name: [] for name in SECTIONS})
+NO_FIGURES = {name: [] for name in SECTIONS}
 
 
 def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, **given):
@@ -185,17 +185,15 @@ def golden_status() -> ServiceStatus:
         for kind in ("click", "like")
         for rank in (1, "21+")
     ]
-    shown = Figures(
-        {
-            "rates": rates,
-            "ranking": ranking,
-            "values": values,
-            "lists": lists,
-            "ranks": ranks,
-            "nowcast": nowcast,
-            "maturity": maturity,
-        }
-    )
+    shown = {
+        "rates": rates,
+        "ranking": ranking,
+        "values": values,
+        "lists": lists,
+        "ranks": ranks,
+        "nowcast": nowcast,
+        "maturity": maturity,
+    }
     counters = ProcessCounters(ONE_WINDOW)
     counters.events.add("impression", 4)
     counters.rejected.add("late", 1)
@@ -476,7 +474,7 @@ def printed(definition: Definition, shown: Figures):
 
 def expected(shown: Figures):
     """What the rules must say: every mean and count of the combined figures."""
-    for row in shown.rates:
+    for row in shown["rates"]:
         place = {name: row[name] for name in ("window", "basis", "variant")}
         kind = place | {"feedback": row["feedback"]}
         yield "window_users:sum", place, row["users"]
@@ -484,13 +482,13 @@ def expected(shown: Figures):
         yield "window_positives:sum", kind, row["positives"]
         yield "positive_rate:mean", kind, row["positive_rate"]
         yield "positives_per_impression:mean", kind, row["positives_per_impression"]
-    for row in shown.ranking:
+    for row in shown["ranking"]:
         place = {name: row[name] for name in ("window", "basis", "variant")}
         yield "window_slates:sum", place, row["slates"]
         yield "window_slates_with_positive:sum", place, row["slates_with_positive"]
         for metric in RANKING:
             yield f"{metric.name}:mean", place | {"k": str(row["k"])}, row[metric.name]
-    for row in shown.maturity:
+    for row in shown["maturity"]:
         labels = {"window": row["window"], "variant": row["variant"]}
         yield "maturity_ratio:mean", labels, row["maturity"]
 

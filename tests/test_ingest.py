@@ -316,7 +316,9 @@ def test_segments_that_are_in_no_window_give_their_places_to_new_ones(world, mon
         await asyncio.sleep(10)
         await world.ingest.tick()
         status = world.ingest.status()
-        return {row["variant"] for row in status.figures.rates}, dict(status.counters.impressions)
+        return {row["variant"] for row in status.figures["rates"]}, dict(
+            status.counters.impressions
+        )
 
     async def scenario():
         await world.start()
@@ -764,7 +766,7 @@ def test_figures_hold_what_was_applied_though_its_batch_is_not_due(world):
         await asyncio.sleep(5)
         assert not world.stored()
         await world.ingest.tick()
-        live = [row for row in world.ingest.status().figures.rates if row["basis"] == "live"]
+        live = [row for row in world.ingest.status().figures["rates"] if row["basis"] == "live"]
         assert {row["impressions"] for row in live} == {10}
         await asyncio.sleep(5)
         assert world.stored() == 10, "a flush is part of a commit"

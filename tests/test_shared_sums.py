@@ -78,8 +78,8 @@ def test_too_many_segments_become_other_and_no_impression_is_lost(monkeypatch):
     assert shared.left_out > 0
     assert other in kept.names
     assert kept.by_cluster[0].sum() == sums[0, "live"].by_cluster[0].sum()
-    unchanged = figures(definition, merge([found.sums()])).sections
-    assert figures(definition, merge([sums])).sections == unchanged, "the sums themselves stay"
+    unchanged = figures(definition, merge([found.sums()]))
+    assert figures(definition, merge([sums])) == unchanged, "the sums themselves stay"
 
 
 def names_of(sums, key):
@@ -180,7 +180,7 @@ def test_a_partition_without_events_is_shared_too():
     found = asyncio.run(topic.figures(None, None)).value
     assert found["partitions"]["shown"] == [0, 1]
     assert found["watermark"] == one.watermark
-    wanted = with_intervals(figures(definition, one.sums()).sections, definition.dimensions)
+    wanted = with_intervals(figures(definition, one.sums()), definition.dimensions)
     assert {name: found[name] for name in wanted} == wanted
     points, _ = asyncio.run(topic.points())
     assert len(points) == 3 * len(windows)

@@ -204,7 +204,7 @@ def test_a_worker_shows_the_totals_of_the_segments_that_it_shows():
     shown = ShownSegments(2)
     rows = [
         row
-        for row in figures(definition, merge(partitions, shown)).rates
+        for row in figures(definition, merge(partitions, shown))["rates"]
         if row["basis"] == "live" and row["feedback"] == "click"
     ]
     found = {(row["variant"], row["surface"]): row["impressions"] for row in rows}

@@ -6,9 +6,8 @@ A figure is divided once, at the end. An undefined figure stays None and never b
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from streameval.base.limits import MAX_RANK
 from streameval.base.steps import drained
@@ -27,50 +26,10 @@ from streameval.core.windows.lists import DEEPER
 
 BASES = ("live", "matured")
 Row = dict[str, Any]
+Figures: TypeAlias = dict[str, list[Row]]
+"""Sorted rows by section: the section of each aggregate, and `maturity` (docs/metrics.md)."""
 # Segments whose figures are computed together: their sums fit into a processor's cache.
 _TOGETHER: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Sorted rows by section: the section of each aggregate, and `maturity`."""
-
-    sections: dict[str, list[Row]]
-
-    @property
-    def rates(self) -> list[Row]:
-        """Rows by kind of feedback (docs/metrics.md)."""
-        return self.sections["rates"]
-
-    @property
-    def ranking(self) -> list[Row]:
-        """Rows by cutoff."""
-        return self.sections["ranking"]
-
-    @property
-    def values(self) -> list[Row]:
-        """Rows by kind of feedback that has values."""
-        return self.sections["values"]
-
-    @property
-    def lists(self) -> list[Row]:
-        """One row a window, basis and segment."""
-        return self.sections["lists"]
-
-    @property
-    def ranks(self) -> list[Row]:
-        """Rows by kind of feedback and rank."""
-        return self.sections["ranks"]
-
-    @property
-    def nowcast(self) -> list[Row]:
-        """The share of the expected positives that has come, by kind of feedback."""
-        return self.sections["nowcast"]
-
-    @property
-    def maturity(self) -> list[Row]:
-        """The share of live impressions that can no longer change."""
-        return self.sections["maturity"]
 
 
 class ShownSegments:
@@ -113,7 +72,7 @@ def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figure
     aggregates = [aggregate(definition) for aggregate in AGGREGATES]
     in_order = (one.section for one in AGGREGATES if one.section != "maturity")
     names = [*dict.fromkeys(in_order), "maturity"]
-    sections: dict[str, list[Row]] = {name: [] for name in names}
+    sections: Figures = {name: [] for name in names}
     for (index, basis), found in sums.items():
         window = {"window": definition.windows[index].name}
         for view in found.views(aggregates, _TOGETHER):
@@ -147,7 +106,7 @@ def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figure
     for rows in sections.values():
         rows.sort(key=by_labels)
         yield
-    return Figures(sections)
+    return sections
 
 
 def _labelled(first: Row, labels: Sequence[Row], found: Iterable[FigureRows]) -> list[Row]:
@@ -167,11 +126,10 @@ def document(
     users: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the document of `streameval replay` (docs/metrics.md)."""
-    found = figures(definition, sums)
     printed: dict[str, Any] = {
         "watermark": watermark,
         "events": dict(events),
-        **found.sections,
+        **figures(definition, sums),
     }
     if users is not None:
         printed["users"] = dict(users)

@@ -349,7 +349,7 @@ def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict
         pa.parquet.write_table(rows, folder / name, compression="zstd")
     combined = figures(definition, merge(part.sums for part in parts if part.sums is not None))
     document = {
-        "combined": combined.sections,
+        "combined": combined,
         "partitions": {
             str(part.facts["partition"]): part.document
             for part in parts
@@ -358,7 +358,7 @@ def _write(folder: Path, definition: Definition, parts: Sequence[_Part]) -> dict
     }
     _put(folder / "figures.json", document)
     counts = {"users.parquet": len(users), "open.parquet": len(slates)}
-    counts["figures.json"] = len(combined.rates) + len(combined.ranking)
+    counts["figures.json"] = len(combined["rates"]) + len(combined["ranking"])
     for name in counts:
         _sync(folder / name)
     return {

@@ -15,9 +15,9 @@ from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS, Rat
 from streameval.web.families import clean, gauge
 from streameval.web.status import ServiceStatus
 
-_NO_FIGURES: Final = Figures(
-    {name: [] for name in ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")}
-)
+_NO_FIGURES: Final[Figures] = {
+    name: [] for name in ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
+}
 
 Labels = tuple[Any, ...]
 """Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""
@@ -79,7 +79,7 @@ def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence
 
 def _seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
     """Collect the segments that have an impression in any window: they show in all of them."""
-    return {_segment(row, dimensions) for row in (*figures.rates, *figures.ranking)}
+    return {_segment(row, dimensions) for row in (*figures["rates"], *figures["ranking"])}
 
 
 def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
@@ -89,14 +89,14 @@ def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
 def figure_families(status: ServiceStatus) -> Iterator[Metric]:
     """Build the families of figures, all of them gauges."""
     figures = status.figures or _NO_FIGURES
-    rates = _grid(status, "feedback", figures.rates, status.definition.kinds)
+    rates = _grid(status, "feedback", figures["rates"], status.definition.kinds)
     users = rates.weights()
     yield users.family("window_users", "Users with an impression in the window", "users", 0)
     yield users.family("window_impressions", "Impressions in the window", "impressions", 0)
     yield rates.family("window_positives", "Positives in the window", "positives", 0)
     for rate in RATES:
         yield from _mean_of(rates, rate)
-    ranking = _grid(status, "k", figures.ranking, status.definition.ks)
+    ranking = _grid(status, "k", figures["ranking"], status.definition.ks)
     slates = ranking.weights()
     yield slates.family("window_slates", "Slates with a request_id in the window", "slates", 0)
     yield slates.family(
@@ -109,7 +109,7 @@ def figure_families(status: ServiceStatus) -> Iterator[Metric]:
         yield from _mean(ranking, metric.name, metric.formula)
     yield from _values(status, figures)
     yield from _lists(status, figures)
-    yield _maturity(figures.maturity, status.definition.dimensions)
+    yield _maturity(figures["maturity"], status.definition.dimensions)
     yield from _nowcasts(status, figures)
 
 
@@ -121,7 +121,7 @@ def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
             "observed",
             "Share of the positives expected of the live impressions that have already come",
             ("feedback",),
-            figures.nowcast,
+            figures["nowcast"],
         ),
         (
             "error",
@@ -130,23 +130,21 @@ def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
             status.nowcast_errors,
         ),
     ):
-        names = ["window", *dimensions, *labels]
-        family = gauge(f"nowcast_{column}_ratio", text, names)
-        for row in rows:
-            family.add_metric(clean([str(row[name]) for name in names]), row[f"{column}_ratio"])
-        yield family
+        names, ratio = ["window", *dimensions, *labels], f"{column}_ratio"
+        samples = [([str(row[label]) for label in names], row[ratio]) for row in rows]
+        yield gauge(f"nowcast_{ratio}", text, names, samples)
 
 
 def _values(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
     kinds = [one.kind for one in status.definition.positives if one.value != "none"]
-    values = _grid(status, "feedback", figures.values, kinds)
+    values = _grid(status, "feedback", figures["values"], kinds)
     yield values.family("window_value", "Sum of the values of the window, no cap", "value", 0)
     for mean in VALUE_MEANS:
         yield from _mean_of(values, mean)
 
 
 def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
-    lists = _grid(status, "", figures.lists, [""]).weights()
+    lists = _grid(status, "", figures["lists"], [""]).weights()
     for count, text in (
         ("empty_slates", "Slates that showed nothing in the window"),
         ("short_slates", "Slates with fewer items than the smallest k in the window"),
@@ -167,7 +165,7 @@ def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
         "window_rank_positives", "Positives by rank of the slates", [*labels, "feedback"]
     )
     first = status.definition.kinds[0]
-    for row in figures.ranks:
+    for row in figures["ranks"]:
         if (row["window"], row["basis"]) != (window, "matured"):
             continue
         values = clean([window, "matured", *_segment(row, dimensions), str(row["rank"])])
@@ -193,8 +191,5 @@ def _mean(grid: _Grid, name: str, formula: str) -> Iterator[Metric]:
 
 def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:
     text = "Share of the live impressions whose figures can no longer change"
-    family = gauge("maturity_ratio", text, ["window", *dimensions])
-    for row in rows:
-        if row["maturity"] is not None:
-            family.add_metric(clean([row["window"], *_segment(row, dimensions)]), row["maturity"])
-    return family
+    samples = (([row["window"], *_segment(row, dimensions)], row["maturity"]) for row in rows)
+    return gauge("maturity_ratio", text, ["window", *dimensions], samples)

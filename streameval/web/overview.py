@@ -207,10 +207,10 @@ def _key_figures(status: ServiceStatus) -> str:
     title = "<h2 id=figures-title>Key figures</h2>"
     opening = f"<section id=figures aria-labelledby=figures-title>{title}{_coverage(status)}"
     found = status.figures
-    if found is None or not found.lists:
+    if found is None or not found["lists"]:
         return f"{opening}<p class=dim>No slate in any window yet.</p></section>"
     window = _longest(status.definition)
-    matured = any(row["window"] == window and row["basis"] == "matured" for row in found.lists)
+    matured = any(row["window"] == window and row["basis"] == "matured" for row in found["lists"])
     basis = "matured" if matured else "live"
     return f"{opening}{_table(status.definition, found, window, basis)}</section>"
 
@@ -224,9 +224,7 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     dimensions = definition.dimensions
     rows: dict[tuple[str, Any], dict[Segment, Row]] = {}
     chosen = {
-        section: [
-            r for r in found.sections[section] if (r["window"], r["basis"]) == (window, basis)
-        ]
+        section: [r for r in found[section] if (r["window"], r["basis"]) == (window, basis)]
         for section in SECTIONS
     }
     for section, each in with_intervals(chosen, dimensions).items():

@@ -249,7 +249,7 @@ class WholeTopic:
             sums = {key: found for key, found in sums.items() if key[1] == source}
         return {
             name: [row for row in rows if basis is None or row.get("basis", basis) == basis]
-            for name, rows in figures(self._definition, sums).sections.items()
+            for name, rows in figures(self._definition, sums).items()
         }
 
     def _bounded(self, parts: Sequence[Sums]) -> Callable[[Segment], Segment]:

@@ -88,7 +88,7 @@ class LiveFigures:
             self._counters.keep(present)
         self.figures = await self._pace.take(figuring(self._definition, sums))
         times = [each.state.reading_time or 0 for each in self._partitions.values()]
-        self.past_nowcasts.note(max(times, default=0), self.figures.sections)
+        self.past_nowcasts.note(max(times, default=0), self.figures)
         now = time.time()
         for earliest, count in fresh:
             self._counters.freshness_seconds.observe(max(0.0, now - earliest / 1000), count)
