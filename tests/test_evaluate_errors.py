@@ -62,7 +62,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (*LISTS, "--metrics", "map_blog@1000001"),
             "a cutoff is a whole number from 1 to 1,000",
         ),
-        ((*LISTS, "--metrics", "zzz"), "zzz: no such figure: a name of the catalogue"),
+        ((*LISTS, "--metrics", "zzz"), "zzz: no such figure: write the name of a metric"),
         ((*LISTS, "--report", "r.html", "--checks", "bad.json"), "--checks bad.json: not the res"),
         ((*LISTS, "--report", "r.html", "--checks", "other.json"), "--checks other.json: not the"),
         ((*LISTS, "--report", "r.html", "--checks", "none.json"), "--checks none.json: No such"),

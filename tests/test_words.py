@@ -1,4 +1,4 @@
-"""The retired words of the house, in the names of code: one thing has one name everywhere.
+"""The retired words of the house, in names and in text: one thing has one name everywhere.
 
 Each word has the reason and the name to use. `STILL` lists the words that a package still has. An
 entry that is no longer needed fails too, so the list only shrinks.
@@ -61,6 +61,21 @@ MODULES = {
 }
 """Words that are fine in names and were poor names of modules."""
 
+TEXT = {
+    r"cut-offs?|cuts? at k|with a cut|the cut is": "cutoff",
+    r"(row|rows|name) of the catalogue|catalogue of metrics": "metric, metrics",
+    r"showings": "open slates, impressions",
+    r"sorts? of": "kinds of",
+    r"keepers?": "store",
+    r"(is|are|was|were|be) taken back": "retracted",
+    r"particulars": "slate details",
+    r"crowds|singles": "indexed users, requestless impressions",
+    r"soft feedback": "provisional feedback",
+    r"takeovers?|rereading|outbox|patience": "restore, range reader, outcome writer, retry",
+    r"bury|buries|buried": "dead-letter",
+}
+"""Retired words as text has them: alone they may be plain English (a place, a sort, a verdict)."""
+
 STILL: dict[str, str] = {
     "checks": "catalogue",  # a key of the specification: catalogue_size
     "core": "catalogue shown",  # `shown` is a column of outcome files
@@ -105,6 +120,24 @@ def found(package: Path) -> dict[str, set[str]]:
             for word in retired(name):
                 uses[word].add(f"{path.name}: {name}")
     return uses
+
+
+TEXTS = [
+    *PACKAGE.rglob("*.py"),
+    *(PACKAGE.parent / "docs").glob("*.md"),
+    *PACKAGE.parent.glob("*.md"),
+]
+
+
+@pytest.mark.parametrize("words", TEXT, ids=TEXT.values())
+def test_no_text_of_code_and_docs_has_a_retired_word(words):
+    pattern = re.compile(rf"\b(?:{words})\b".replace(" ", r"\s+"), re.IGNORECASE)
+    uses = {
+        f"{path.relative_to(PACKAGE.parent)}: {found[0]}"
+        for path in TEXTS
+        for found in pattern.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert uses == set(), f"say {TEXT[words]}"
 
 
 PACKAGES = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))

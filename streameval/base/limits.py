@@ -53,7 +53,7 @@ DEAD_LETTER_OVERHEAD: Final = 400
 # Ranks strictly increase from positions on, so each further item may push past the last position.
 MAX_RANK: Final = MAX_POSITION + MAX_ITEMS
 MAX_K: Final = 1_000
-# Cut-offs of one definition: each costs six figures per window, basis and segment.
+# Cutoffs of one definition: each costs six figures per window, basis and segment.
 MAX_KS: Final = 20
 # Integer nano-units of a score: 2**63 / NANO = 9.2e9 slates fit in one sum.
 NANO: Final = 10**9
@@ -166,7 +166,7 @@ assert MAX_ITEMS * (MAX_ID_LENGTH + 3) < MAX_EVENT_BYTES, "the largest slate fit
 assert MAX_DEAD_LETTER_BYTES < MAX_EVENT_BYTES, "a dead letter is smaller than an event"
 assert MIN_READ_MEMORY <= READ_MEMORY <= MAX_READ_MEMORY, "the default is in its range"
 assert MAX_DEAD_LETTER_BYTES < MAX_BATCH_DEAD_LETTER_BYTES, "a batch holds a dead letter"
-assert MAX_K <= MAX_RANK, "a cut-off beyond the last rank means nothing"
+assert MAX_K <= MAX_RANK, "a cutoff beyond the last rank means nothing"
 assert math.isfinite(2.0**MAX_GAIN * MAX_ITEMS), "an ideal DCG is finite"
 assert MAX_DURATION < MAX_TS - MIN_TS, "a window fits into the time of events"
 assert MAX_BATCH_USERS <= MAX_BATCH_EVENTS, "an event touches one user"

@@ -1,4 +1,4 @@
-"""The dashboards for Grafana: their texts (`dashboards.yml`), and panels from the catalogue."""
+"""The dashboards for Grafana: their texts (`dashboards.yml`), and panels of the metrics."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ class Settings(BaseSettings):
         (5, 10),
         min_length=1,
         max_length=MAX_KS,
-        description=f"Cut-offs of the ranking metrics, rising, 1 to {MAX_K}.",
+        description=f"Cutoffs of the ranking metrics, rising, 1 to {MAX_K}.",
     )
     windows: tuple[WindowSettings, ...] = Field(
         tuple(

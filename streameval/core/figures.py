@@ -35,7 +35,7 @@ _TOGETHER: Final = 16
 class ShownSegments:
     """The segments that a worker shows: the first `limit` it met, the rest is `__other__`.
 
-    A segment that has left all windows makes room for another. A total takes no place: it is shown
+    A segment that has left all windows makes room for another. A total takes no room: it is shown
     where one of its segments is.
     """
 

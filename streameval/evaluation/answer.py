@@ -63,7 +63,7 @@ class Answer:
 
     `lists` holds each list's (user's, query's) scores, None where they were not asked for, and
     `users` the user of each; `unseen` are those without an item. `entries` are the rows of the
-    catalogue that were asked for. `differences` compare segments, where a control was named.
+    metrics that were asked for. `differences` compare segments, where a control was named.
     """
 
     figures: Figures

@@ -154,7 +154,7 @@ def _meant(name: str) -> str:
     metric, at, cutoff = name.lower().partition("@")
     close = difflib.get_close_matches(metric, BY_NAME, n=1)
     if not close:
-        return ": a name of the catalogue, with a cutoff where it has one, such as ndcg@10"
+        return ": write the name of a metric, with a cutoff where it has one, such as ndcg@10"
     takes = BY_NAME[close[0]].cutoff
     sound, usual = (_LEVEL, "0.3") if takes == "recall" else (_RANK, "10")
     if takes == "none" or (takes == "optional" and not at):

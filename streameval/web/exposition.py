@@ -5,7 +5,7 @@ Rules of the page (docs/metrics.md says them to its readers):
 1. Names begin with `streameval_`, units are base units, only counters end in `_total`, ratios lie
    in 0-1, no label is called `type`. Names never come from input; label values come from bounded
    sets: the definition, the segments (`max_segments`), closed sets of reasons.
-2. HELP of a figure is its formula, from the catalogue in `core.metrics`.
+2. HELP of a figure is its formula, from `core.metrics`.
 3. Empty is not zero: a figure that is undefined has no sample, a count of nothing is 0. A segment
    once seen shows its counts in every window until no window holds an impression of it.
 4. A mean and its weight carry the same labels (less `feedback` or `k`), so that figures of workers

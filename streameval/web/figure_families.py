@@ -39,7 +39,7 @@ class _Grid:
     ) -> Metric:
         """Build the gauge of `scale` times `column`.
 
-        A place without a row gets `empty` (None: no sample).
+        Labels without a row get `empty` (None: no sample).
         """
         family = gauge(name, text, self.label_names)
         for labels in self.label_sets:

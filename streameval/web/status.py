@@ -3,7 +3,7 @@
 Plain data, no I/O. `Ingest` describes itself each second or tick. Pages and scrapes read only the
 last description, so a scrape never waits for a batch and never sees half of one.
 
-There are two sorts of counts:
+There are two kinds of counts:
 
 * `ProcessCounters` only rise, and count the commits of *this process* since it started. They become
   Prometheus counters, where a restart is a reset that `rate()` understands.

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # Figures that somebody looks at need not be newer.
 FRESH_SECONDS: Final = 2.0
 # Redis that is away keeps a turn no longer than this: the next one tries again.
-PATIENT_SECONDS: Final = 5.0
+TURN_SECONDS: Final = 5.0
 # Of a worker's time, see docs/operations.md.
 SHARE: Final = 0.004
 # A minute of history may take as long as Redis needs, since nothing waits for it.
@@ -115,7 +115,7 @@ class Sharing:
         if not status.store_up:
             return
         self._partitions = status.topic_partitions
-        await answer_within(self._told(self._turn(status, token)), PATIENT_SECONDS)
+        await answer_within(self._told(self._turn(status, token)), TURN_SECONDS)
         if token is not None and (self._remembering is None or self._remembering.done()):
             minute = self._told(self._history.turn(time.time(), status.scorecards))
             self._remembering = asyncio.create_task(answer_within(minute, HISTORY_SECONDS))

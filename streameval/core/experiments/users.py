@@ -1,6 +1,6 @@
 """The users of an experiment, by the arms that each of them has ever been in.
 
-A partition says which (user, arm) it has met (`Visit`). The keeper of the users joins these into
+A partition says which (user, arm) it has met (`Visit`). The store of the users joins these into
 one set for each user: by a union, so that a visit may come twice, and in any order. From the sets
 come the counts of `ArmUsers`.
 """

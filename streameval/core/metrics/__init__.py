@@ -1,4 +1,4 @@
-"""The catalogue of metrics: each file holds one metric, or one family, with its whole meaning.
+"""The metrics: each file holds one metric, or one family, with its whole meaning.
 
 The metrics of a family share their data: `beyond_accuracy`, `daily_positive_rate`,
 `rating_errors`, `rating_thresholds`, `retrieval`. `catalogue` orders all of them, `entry` describes

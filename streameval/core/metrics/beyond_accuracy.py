@@ -198,7 +198,7 @@ def coverage(distinct: int, items: int) -> float | None:
 
 def catalogue_coverage(
     counts: ItemCounts,
-    k: int,  # noqa: ARG001 (they are cut)
+    k: int,  # noqa: ARG001 (counted up to k)
 ) -> tuple[float | None, int]:
     """Return the share of the catalogue that stands in any list."""
     return coverage(len(counts.of_items()), counts.known_items), counts.known_items
@@ -248,4 +248,4 @@ METRICS: tuple[Entry, ...] = (
     DIVERSITY,
     NEIGHBOUR_COVERAGE,
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

@@ -1,4 +1,4 @@
-"""The catalogue: every metric in its one order, which help, docs, rows and Prometheus follow."""
+"""Every metric in its one order, which help, docs, rows and Prometheus follow."""
 
 from __future__ import annotations
 

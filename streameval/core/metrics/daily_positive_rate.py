@@ -56,4 +56,4 @@ METRICS: tuple[UnitMetric[Reads], ...] = (
         score=_release_05,
     ),
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

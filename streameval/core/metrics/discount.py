@@ -44,7 +44,7 @@ def discounted(lists: Lists, gains: Scores, k: int) -> Scores:
 
 
 def ideal_dcg(gains: Scores, k: int) -> Scores:
-    """Return the DCG of gains (n, m) in falling order, cut at k."""
+    """Return the DCG of gains (n, m) in falling order, up to k."""
     best = -np.sort(-gains, axis=1)
     width = min(k, best.shape[1])
     return add_columns(best[:, :width] / logarithms(width)[1 : width + 1])

@@ -20,7 +20,7 @@ USER_FEATURES = Table("user_features", "features of users", KNOWN, "user, featur
 
 def personalization(
     counts: ItemCounts,
-    k: int,  # noqa: ARG001 (they are cut)
+    k: int,  # noqa: ARG001 (counted up to k)
 ) -> tuple[float | None, int]:
     """Return 1 - the mean cosine of two lists as sets of items, over all pairs of lists.
 
@@ -52,7 +52,7 @@ def total_variation(found: Mapping[str, float], expected: Mapping[str, float]) -
     )
 
 
-def item_bias(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (they are cut)
+def item_bias(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (counted up to k)
     """Return the distance of the features of listed items from the items in training."""
     times = counts.of_items()
     found: Counter[str] = Counter()
@@ -133,4 +133,4 @@ METRICS: tuple[Entry, ...] = (
         score=_score_entropy,
     ),
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

@@ -49,7 +49,7 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A row of the catalogue: `formula` is one sentence, `source` says whose convention it is.
+    """The row of a metric: `formula` is one sentence, `source` says whose convention it is.
 
     `convention` names the difference from other figures of the same name. `undefined` says how an
     input without a value counts. `needs` names tables beside the tables of the input kind.

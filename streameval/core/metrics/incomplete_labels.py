@@ -63,4 +63,4 @@ METRICS = (
         score=_inf_ap,
     ),
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

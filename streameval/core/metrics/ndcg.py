@@ -21,7 +21,7 @@ METRIC = Metric(
     formula="Mean over slates of the sum of gain / log2(rank + 1) at rank <= k, "
     "divided by the same sum of the ideal order",
     source="trec_eval ndcg_cut",
-    convention="linear gains, logarithm to base 2, ideal over all relevant items cut at k",
+    convention="linear gains, logarithm to base 2, ideal order of all relevant items, up to k",
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,

@@ -17,7 +17,7 @@ METRIC = Metric(
     formula="Mean over lists of the sum of (2^gain - 1) / log2(rank + 1) at rank <= k, divided "
     "by the same sum of the ideal order",
     source="Burges et al. 2005; ranx ndcg_burges, gdeval",
-    convention="exponential gains, ideal over all relevant items cut at k",
+    convention="exponential gains, ideal order of all relevant items, up to k",
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,

@@ -109,4 +109,4 @@ METRICS: tuple[Entry, ...] = (
     ),
     _WEIGHT,
 )
-"""The rows of the catalogue; a round is a unit."""
+"""The rows of these metrics; a round is a unit."""

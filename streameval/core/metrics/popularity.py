@@ -65,7 +65,7 @@ def _expected(rank: int | None, size: int) -> float:
     return 0.0 if rank is None else (size + 1 - rank) / size
 
 
-def gini(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (they are cut)
+def gini(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (counted up to k)
     """Return the Gini index of how often each item of the catalogue stands in a list."""
     size = counts.known_items
     times = sorted(counts.of_items().values())
@@ -131,4 +131,4 @@ METRICS: tuple[Entry, ...] = (
         score=gini,
     ),
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

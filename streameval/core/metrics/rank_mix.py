@@ -15,4 +15,4 @@ METRIC = Entry(
     undefined="absent over all arms, and where nothing relevant is to be expected",
     cutoff="none",
 )
-"""The row of the catalogue; `stats.rank_mix` computes it."""
+"""The row of the metric; `stats.rank_mix` computes it."""

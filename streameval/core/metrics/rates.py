@@ -1,7 +1,7 @@
 """Means of a window that are no ranking metrics: rates, values, and the health of lists.
 
 They need no kernel: sums of integers, divided when they are read (`figures`). Their formulas stand
-here because this is the catalogue that help, docs and Prometheus read.
+here, where help, docs and Prometheus read the metrics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A row of the catalogue: a mean over the window's count `weight`.
+    """The row of a metric: a mean over the window's count `weight`.
 
     `series` names it on the page where that takes another unit: `scale` times the figure.
     """

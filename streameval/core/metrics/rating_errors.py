@@ -184,4 +184,4 @@ METRICS: tuple[Entry, ...] = (
     ),
     _pairs("nmae", "MAE divided by the range of the rating scale", np.abs, normalised=1),
 )
-"""The rows of the catalogue. Units are users: x is a user's sum, y their pairs, or 1."""
+"""The rows of these metrics. Units are users: x is a user's sum, y their pairs, or 1."""

@@ -222,4 +222,4 @@ METRICS: tuple[Entry, ...] = (
     ),
     AUC_PAIRS,
 )
-"""The rows of the catalogue; a user is a unit, but for `auc_pairs`."""
+"""The rows of these metrics; a user is a unit, but for `auc_pairs`."""

@@ -20,7 +20,7 @@ def score(lists: Lists, k: int) -> Scores:
 METRIC = Metric(
     name="mrr",
     formula="Mean over slates of 1 / rank of the first relevant item at rank <= k, else 0",
-    source="trec_eval recip_rank, with a cut",
+    source="trec_eval recip_rank, with a cutoff",
     convention="ranks from 1; an item below k does not count",
     undefined=NO_RELEVANT,
     cutoff="optional",

@@ -88,4 +88,4 @@ METRICS: tuple[Entry, ...] = (
         score=_ndcg,
     ),
 )
-"""The rows of the catalogue."""
+"""The rows of these metrics."""

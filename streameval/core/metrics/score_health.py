@@ -202,4 +202,4 @@ METRICS: tuple[Entry, ...] = (
         score=_auc_weighted,
     ),
 )
-"""The rows of the catalogue; a list is a unit, or a user for ratings."""
+"""The rows of these metrics; a list is a unit, or a user for ratings."""

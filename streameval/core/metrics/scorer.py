@@ -21,8 +21,8 @@ class Scorer:
     """A scorer of relevant items at every k of `ks`, which remembers the scores.
 
     `columns` names the columns of a score, (metric, k): all metrics of the first k in the order
-    of the catalogue, then all of the next. With `ndcg_gain` exponential, the column `ndcg` holds
-    the catalogue's `ndcg_exp`.
+    of `RANKING`, then all of the next. With `ndcg_gain` exponential, the column `ndcg` holds the
+    metric `ndcg_exp`.
 
     Slates repeat: few positives at few ranks. Memory is bounded by rows and by ranks, and emptied
     as a whole. A forgotten row is scored again, to the same bits.
