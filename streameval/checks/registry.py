@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 
 from streameval.checks import (
@@ -42,111 +43,87 @@ class Check:
     run: Callable[[Evidence, Any], Found]
 
 
+def _check(module: ModuleType, sentence: str, value: str) -> Check:
+    """Return the row of a check, which has the name of its module."""
+    name = module.__name__.rpartition(".")[2]
+    return Check(name, sentence, value, module.Settings, module.check)
+
+
 CHECKS: Final = (
-    Check(
-        "counters_match_log",
+    _check(
+        counters_match_log,
         "Users' counters equal an independent recount of the log.",
         "users with other counters",
-        counters_match_log.Settings,
-        counters_match_log.check,
     ),
-    Check(
-        "windows_match_outcomes",
+    _check(
+        windows_match_outcomes,
         "Matured figures equal those that DuckDB recomputes from the outcome files, exactly.",
         "figures that differ",
-        windows_match_outcomes.Settings,
-        windows_match_outcomes.check,
     ),
-    Check(
-        "slates_once",
+    _check(
+        slates_once,
         "Each slate is in the files once.",
         "share of slates that repeat another one",
-        slates_once.Settings,
-        slates_once.check,
     ),
-    Check(
-        "records_accepted",
+    _check(
+        records_accepted,
         "Few records are rejected or late, and no more than before.",
         "share of records that were rejected or late",
-        records_accepted.Settings,
-        records_accepted.check,
     ),
-    Check(
-        "clocks_agree",
+    _check(
+        clocks_agree,
         "Slates are dated in the order in which the log has them.",
         "share of slates whose time contradicts the log",
-        clocks_agree.Settings,
-        clocks_agree.check,
     ),
-    Check(
-        "attribution_complete",
+    _check(
+        attribution_complete,
         "Feedback is credited to impressions that can have earned it, and little finds none.",
         "share of positive feedback without an impression",
-        attribution_complete.Settings,
-        attribution_complete.check,
     ),
-    Check(
-        "requests_complete",
+    _check(
+        requests_complete,
         "Impressions name their request, in every variant alike and as before.",
         "share of impressions without a request beyond the others' share",
-        requests_complete.Settings,
-        requests_complete.check,
     ),
-    Check(
-        "positions_complete",
+    _check(
+        positions_complete,
         "Items of slates have a position, and lists a first one.",
         "share of items without a position, or of lists with a first position",
-        positions_complete.Settings,
-        positions_complete.check,
     ),
-    Check(
-        "traffic_sane",
+    _check(
+        traffic_sane,
         "No user reads or reacts like a machine, compared with the other users.",
         "chance of the least likely users, judged by the others",
-        traffic_sane.Settings,
-        traffic_sane.check,
     ),
-    Check(
-        "freshness",
+    _check(
+        freshness,
         "Outcome rows keep coming.",
         "seconds since the newest row could be final",
-        freshness.Settings,
-        freshness.check,
     ),
-    Check(
-        "sample_ratio",
+    _check(
+        sample_ratio,
         "Users fall into the variants as the configured split says, each into one.",
         "p-value, valid at every look, or the share of users in several variants",
-        sample_ratio.Settings,
-        sample_ratio.check,
     ),
-    Check(
-        "drift",
+    _check(
+        drift,
         "Items, positions and kinds of feedback are distributed as in the reference.",
         "largest total variation distance beyond chance",
-        drift.Settings,
-        drift.check,
     ),
-    Check(
-        "metric_regression",
+    _check(
+        metric_regression,
         "No variant is worse than the control, and no day than the weeks before.",
         "largest certain drop, as a share of the compared figure",
-        metric_regression.Settings,
-        metric_regression.check,
     ),
-    Check(
-        "logged_scores",
+    _check(
+        logged_scores,
         "Logged scores tell positives from the rest, within lists too, and as probabilities are"
         " calibrated.",
         "AUC, or the calibration error of probabilities",
-        logged_scores.Settings,
-        logged_scores.check,
     ),
-    Check(
-        "off_policy",
+    _check(
+        off_policy,
         "Logged propensities can tell the reward of a random policy.",
         "effective share of the impressions",
-        off_policy.Settings,
-        off_policy.check,
     ),
 )

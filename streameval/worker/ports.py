@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from streameval.core.experiments.users import ArmUsers
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.records import DeadLetter, Listener, Records
 from streameval.store.lease import Lease
+from streameval.store.scorecards import ExperimentStore
 from streameval.store.stored_values import Applied, Commit, Facts, Fenced, Stored
 
 
@@ -66,7 +66,7 @@ class EventLog(Protocol):
         """Leave the group and close, within `deadline` seconds."""
 
 
-class StateStore(Protocol):
+class StateStore(ExperimentStore, Protocol):
     """The store of counters, offsets and checkpoints."""
 
     async def facts(self) -> Facts:
@@ -78,20 +78,11 @@ class StateStore(Protocol):
     async def offset(self, partition: int) -> int | None:
         """Read the stored offset alone."""
 
-    async def header(self, partition: int) -> bytes | None:
-        """Read the header of the stored checkpoint alone."""
-
     async def standing(self, partition: int) -> Stored:
         """Read everything stored of a partition but for the chunks of its checkpoint."""
 
     async def checkpoint_offset(self, partition: int) -> int | None:
         """Read the offset of the stored checkpoint alone."""
-
-    async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
-        """Read the users of an experiment (`ArmSums.users_key`) by arm."""
-
-    async def reported(self, name: str) -> str | None:
-        """Return the last report of the leader."""
 
     async def note_batch(self, partition: int, offset: int, most: int) -> int:
         """Note that the batch at `offset` is being unpacked; count the notes that others left."""
