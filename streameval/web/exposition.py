@@ -204,39 +204,23 @@ def _latencies(counters: ProcessCounters) -> Metric:
     return family
 
 
+_WORK: Final = {
+    "duplicates": "Impressions already in their slate, and repeated or retracted feedback",
+    "ignored": "Feedback of a kind that is not configured as a positive",
+    "key_mismatches": "Records whose key is not their user_id: the user may live in two partitions",
+    "dead_letters": "Records written to the dead-letter topic",
+    "dead_letters_refused": "Rejected records that the dead-letter topic does not take in any form",
+    "events_lost": "Records that the log had dropped before they were read",
+    "commits": "Batches committed to Redis",
+    "fences": "Commits refused because another owner had moved the offset",
+    "checkpoints": "Checkpoints written to Redis",
+}
+"""Counters without labels, each by the name of its field of `ProcessCounters`."""
+
+
 def _work(counters: ProcessCounters) -> Iterator[Metric]:
-    for name, text, count in (
-        (
-            "duplicates",
-            "Impressions already in their slate, and repeated or retracted feedback",
-            counters.duplicates,
-        ),
-        ("ignored", "Feedback of a kind that is not configured as a positive", counters.ignored),
-        (
-            "key_mismatches",
-            "Records whose key is not their user_id: the user may live in two partitions",
-            counters.key_mismatches,
-        ),
-        ("dead_letters", "Records written to the dead-letter topic", counters.dead_letters),
-        (
-            "dead_letters_refused",
-            "Rejected records that the dead-letter topic does not take in any form",
-            counters.dead_letters_refused,
-        ),
-        (
-            "events_lost",
-            "Records that the log had dropped before they were read",
-            counters.events_lost,
-        ),
-        ("commits", "Batches committed to Redis", counters.commits),
-        (
-            "fences",
-            "Commits refused because another owner had moved the offset",
-            counters.fences,
-        ),
-        ("checkpoints", "Checkpoints written to Redis", counters.checkpoints),
-    ):
-        yield counter(name, text, [], [((), count)])
+    for name, text in _WORK.items():
+        yield counter(name, text, [], [((), getattr(counters, name))])
     for step, text, histogram in (
         (
             "batch_duration",
