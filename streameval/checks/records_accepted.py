@@ -66,7 +66,9 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     }
     if not jumps and share <= bound:
         return passed(share, bound, what)
-    key = max(jumps or now, key=lambda name: jumps.get(name, now[name] * _is_reason(name)))
+    key = max(
+        jumps or now, key=lambda name: jumps.get(name, now[name] * name.startswith("rejected."))
+    )
     reason = key.removeprefix("rejected.")
     text = f"{what}; {percent(now[key] / records)} were {reason!r}"
     if jumps:
@@ -86,10 +88,6 @@ def _jumped(now: Counter[str], before: Counter[str], key: str, most: float) -> b
         return False
     chance = chance_of_split(now[key], now[key] + before[key], new, new + old)
     return chance <= _ALPHA / len(_CAUSES)
-
-
-def _is_reason(name: str) -> bool:
-    return name.startswith("rejected.")
 
 
 def _records(counts: Counter[str]) -> int:

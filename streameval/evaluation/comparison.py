@@ -51,6 +51,10 @@ _ALPHAS: Final = (1e-9, 0.5)
 Progress: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[Advance]]
 """Shows how far the reading of files has come."""
 
+_OF_ARMS: Final = (
+    *("by", "against", "experiment"),
+    *("primary", "guardrails", "since", "until", "before"),
+)
 MODELS: Final = ((FILES, LABELS), (RUN, QRELS), (PREDICTIONS, RATINGS))
 """The forms of models: the table of each one's own files, and the table of all."""
 
@@ -78,17 +82,7 @@ class Wanted:
 
     def of_arms(self) -> list[str]:
         """List the options given that belong to arms."""
-        options = {
-            "--by": self.by,
-            "--against": self.against,
-            "--experiment": self.experiment,
-            "--primary": self.primary,
-            "--guardrails": self.guardrails,
-            "--since": self.since,
-            "--until": self.until,
-            "--before": self.before,
-        }
-        return [option for option, value in options.items() if value]
+        return [f"--{name}" for name in _OF_ARMS if getattr(self, name)]
 
 
 def compared(

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
@@ -196,15 +196,13 @@ async def _read(
     give_up = time.monotonic() + SAMPLE_SECONDS
     while missing and time.monotonic() < give_up:
         for topic_partition, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
-            found += [_sampled(record) for record in records]
+            found += [
+                Sampled(each.partition, each.timestamp, each.key, each.value) for each in records
+            ]
             # The position also counts offsets without a record of a compacted or transactional log.
             if await consumer.position(topic_partition) >= extents[topic_partition].end:
                 missing.discard(topic_partition)
     return found
-
-
-def _sampled(record: ConsumerRecord) -> Sampled:
-    return Sampled(record.partition, record.timestamp, record.key, record.value)
 
 
 @asynccontextmanager

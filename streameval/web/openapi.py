@@ -151,6 +151,11 @@ def _one_of(values: Sequence[str]) -> Schema:
     return {"type": "string", "enum": list(values)}
 
 
+def _each(schema: Schema, *names: str) -> dict[str, Schema]:
+    """Describe properties of one schema."""
+    return dict.fromkeys(names, schema)
+
+
 def _object(more: Schema | bool = False, /, **properties: Schema) -> Schema:  # noqa: FBT001
     """Describe an object that has all of these properties, and `more` of its own."""
     return {
@@ -177,9 +182,7 @@ def _schemas(definition: Definition) -> dict[str, Schema]:
                         "type": "object",
                         "additionalProperties": {"type": ["string", "integer"]},
                     },
-                    value=_list(_NUMBER),
-                    low=_list(_NUMBER),
-                    high=_list(_NUMBER),
+                    **_each(_list(_NUMBER), "value", "low", "high"),
                 )
             ),
             segments_left_out=_INTEGER,
@@ -190,11 +193,9 @@ def _schemas(definition: Definition) -> dict[str, Schema]:
         "User": _object(
             user_id=_TEXT,
             partitions=_list(_INTEGER),
-            impressions=_INTEGER,
-            slates=_INTEGER,
+            **_each(_INTEGER, "impressions", "slates"),
             positives=_COUNTS,
-            first_ts=_INTEGER,
-            last_ts=_INTEGER,
+            **_each(_INTEGER, "first_ts", "last_ts"),
             arms={"type": "object", "additionalProperties": _list(_TEXT)},
         ),
     }
@@ -243,58 +244,42 @@ def _rows(labels: Mapping[str, Schema], metrics: Sequence[Any]) -> Schema:
 
 def _experiments() -> dict[str, Schema]:
     figures = {
-        "value": _NUMBER,
-        "control_value": _NUMBER,
-        "difference": _NUMBER,
-        "relative_difference": _NUMBER,
-        "low": _NUMBER,
-        "high": _NUMBER,
+        **_each(_NUMBER, "value", "control_value", "difference", "relative_difference"),
+        **_each(_NUMBER, "low", "high"),
         "verdict": _one_of(("better", "worse", "no difference shown", "not yet")),
         "users_needed": _MAYBE_INTEGER,
     }
     row = _object(
-        name=_TEXT,
-        metric=_TEXT,
+        **_each(_TEXT, "name", "metric"),
         role=_one_of(("primary", "guardrail", "exploratory")),
-        arm=_TEXT,
-        control=_TEXT,
+        **_each(_TEXT, "arm", "control"),
         users=_INTEGER,
         **figures,
     )
     # Only the named figures of an experiment whose users have a past have it.
     row["properties"]["adjusted"] = _object(
-        time=_INTEGER,
-        users_with_past=_INTEGER,
-        users_of=_INTEGER,
+        **_each(_INTEGER, "time", "users_with_past", "users_of"),
         **figures,
-        once_low=_NUMBER,
-        once_high=_NUMBER,
-        theta={"type": "number"},
-        users_saved={"type": "number"},
+        **_each(_NUMBER, "once_low", "once_high"),
+        **_each({"type": "number"}, "theta", "users_saved"),
     )
     split = _object(
         experiment=_TEXT,
         users=_COUNTS,
         crossed_users=_INTEGER,
-        log_evidence=_NUMBER,
-        p_value=_NUMBER,
+        **_each(_NUMBER, "log_evidence", "p_value"),
     )
     card = {
         "name": _TEXT,
         "since": _MAYBE_INTEGER,
-        "sentences": _list(_TEXT),
-        "warnings": _list(_TEXT),
-        "remarks": _list(_TEXT),
+        **_each(_list(_TEXT), "sentences", "warnings", "remarks"),
         "experiments": _list(row),
         "splits": _list(split),
     }
     bounds = _object(
-        metric=_TEXT,
-        arm=_TEXT,
+        **_each(_TEXT, "metric", "arm"),
         times=_list(_INTEGER),
-        difference=_list(_NUMBER),
-        low=_list(_NUMBER),
-        high=_list(_NUMBER),
+        **_each(_list(_NUMBER), "difference", "low", "high"),
     )
     return {
         "Experiments": _object(experiments=_list(_object(**card))),
@@ -317,8 +302,7 @@ def _checks() -> Schema:
     daily = _object(begin={"type": "number"}, users=_INTEGER, rates=_list(rate))
     return _object(
         checks=_list(check),
-        interval_seconds=_NUMBER,
-        running_seconds=_NUMBER,
+        **_each(_NUMBER, "interval_seconds", "running_seconds"),
         daily={"oneOf": [daily, {"type": "null"}]},
     )
 
@@ -328,31 +312,22 @@ def _health() -> Schema:
         partition=_INTEGER,
         worker=_TEXT,
         state=_one_of(("running", "restoring", "waiting")),
-        lag=_MAYBE_INTEGER,
-        committed_offset=_MAYBE_INTEGER,
-        watermark=_MAYBE_INTEGER,
-        reading_time=_MAYBE_INTEGER,
-        open_slates=_INTEGER,
-        users=_INTEGER,
-        behind_seconds=_NUMBER,
-        checkpoint_age_seconds=_NUMBER,
+        **_each(_MAYBE_INTEGER, "lag", "committed_offset", "watermark", "reading_time"),
+        **_each(_INTEGER, "open_slates", "users"),
+        **_each(_NUMBER, "behind_seconds", "checkpoint_age_seconds"),
     )
     worker = _object(
-        name=_TEXT,
-        version=_TEXT,
+        **_each(_TEXT, "name", "version"),
         leader=_FLAG,
-        reason=_MAYBE_TEXT,
-        remark=_MAYBE_TEXT,
+        **_each(_MAYBE_TEXT, "reason", "remark"),
         uptime_seconds={"type": "number"},
-        kafka=_FLAG,
-        redis=_FLAG,
+        **_each(_FLAG, "kafka", "redis"),
         said_seconds_ago={"type": "number"},
     )
     return _object(
         ready=_FLAG,
         reason=_MAYBE_TEXT,
-        topic=_TEXT,
-        group=_TEXT,
+        **_each(_TEXT, "topic", "group"),
         at=_INTEGER,
         reading_time=_MAYBE_INTEGER,
         behind_seconds=_NUMBER,
