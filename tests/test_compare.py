@@ -291,13 +291,13 @@ def test_a_root_of_a_mean_has_the_error_that_its_slope_gives() -> None:
     ("given", "said"),
     [
         ("--against A", "--against: name the column of the arms too"),
-        ("--by variant --against C", "--against C: no variant is called so; there are 'A', 'B'"),
-        ("--by variant --against A", "it is the only variant"),
+        ("--by variant --against C", "--against C: no variant has this name; there are 'A', 'B'"),
+        ("--by variant --against A", "there is no other variant to compare"),
     ],
 )
 def test_a_control_that_is_not_there_is_refused(given: str, said: str) -> None:
     found = write_outcomes(40)
-    if "only" in said:
+    if "no other" in said:
         kept = [one for one in found if one.labels[0] == "A"]
         pq.write_table(table(0, kept, DIMENSIONS), "o.parquet")
     assert said in refused("o.parquet", *given.split(), command="evaluate")

@@ -477,7 +477,7 @@ def changed(one: Outcome, **changes: Any) -> Outcome:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("--by variant --against C", "--against C: no variant is called so; there are 'A', 'B'"),
+        ("--by variant --against C", "--against C: no variant has this name; there are 'A', 'B'"),
         ("--by nothing --against A", "no column nothing"),
         ("--by variant", "give --by and --against"),
         ("--by variant --against A --primary nonsense", "no metric is called nonsense"),
@@ -511,7 +511,7 @@ def test_an_arm_of_one_user_is_refused() -> None:
     write([one for one in found if one.labels == ("A",)] + [alone])
     assert "'B' has 1 user: a difference with bounds needs two" in refused(*GIVEN)
     write([alone])
-    assert "no variant is called so; there are 'B'" in refused(*GIVEN)
+    assert "no variant has this name; there are 'B'" in refused(*GIVEN)
 
 
 def test_values_without_their_cap_are_named() -> None:

@@ -353,9 +353,9 @@ def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch
     [
         ("redis://h:6379/abc", "the database is a number"),
         ("redis://h:6379/0/1", "the database is a number"),
-        ("redis://h/0?db=1", "it takes only the options of rediss://: ssl_ca_certs, "),
-        ("rediss://h/0?socket_timeout=abc", "it takes only the options of"),
-        ("redis://h/0?ssl_ca_certs=/etc/hostname", "it takes only the options of"),
+        ("redis://h/0?db=1", "only rediss:// has options, and only these: ssl_ca_certs, "),
+        ("rediss://h/0?socket_timeout=abc", "only rediss:// has options"),
+        ("redis://h/0?ssl_ca_certs=/etc/hostname", "only rediss:// has options"),
         ("rediss://h/0?ssl_ca_certs=/absent", "ssl_ca_certs: write a file that exists"),
         ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs: write none or required"),
         ("rediss://h/0?ssl_check_hostname=", "ssl_check_hostname: write false or true"),
@@ -380,7 +380,9 @@ def test_a_redis_url_may_name_certificates(write):
 
 @pytest.mark.parametrize("given", ["", "\noutcomes: o", "\nsnapshots: s"])
 def test_checks_need_snapshots_and_outcomes(refused, given):
-    assert refused(f"checks: {__file__}{given}").startswith("checks: they need snapshots and outco")
+    assert refused(f"checks: {__file__}{given}").startswith(
+        "checks: set snapshots and outcomes too"
+    )
 
 
 def test_a_url_without_a_password_is_left_as_it_is():
@@ -392,7 +394,7 @@ def test_a_secret_given_twice_or_unreadable_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"^STREAMEVAL_KAFKA_PASSWORD_FILE: cannot read"):
         load(None)
     monkeypatch.setenv("STREAMEVAL_KAFKA_PASSWORD", "x")
-    with pytest.raises(ConfigError, match="kafka_password is also given by itself"):
+    with pytest.raises(ConfigError, match="kafka_password is also given directly"):
         load(None)
 
 

@@ -427,7 +427,7 @@ def test_an_item_outside_the_catalogue_is_named(tmp_path: Path) -> None:
     said = refused(
         slates_as("slates", tmp_path), "--metrics", "catalogue_coverage", "--items", catalogue
     )
-    assert "c is shown but not in it" in said
+    assert "c is in a list but not in this table" in said
 
 
 def test_neighbours_reach_what_the_user_has_not_rated(tmp_path: Path) -> None:
@@ -849,7 +849,7 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "s.csv: not an outcome file": [slates, "--metrics", "positive_rate"],
         "neighbour_coverage: needs --neighbours": ["--metrics", "neighbour_coverage"],
         "--threshold: no figure": ["--ratings", rated, "--metrics", "mae", "--threshold", "3"],
-        "neighbour_coverage is of all users": [
+        "neighbour_coverage is one figure of all users": [
             *("--neighbours", rated, "--train", rated, "--by", "item", "--metrics"),
             "neighbour_coverage",
         ],

@@ -160,7 +160,7 @@ def test_the_state_does_not_depend_on_experiments(write):
             "since: 2026-01-31T00:00:00Z, until: 2026-01-31T00:00:00Z",
             "experiments.0: until: write a time after since",
         ),
-        ("arm: the arm", "experiments.0.arm: 'the arm' is no name of a field: letters, digits"),
+        ("arm: the arm", "experiments.0.arm: 'the arm' cannot name a field: write letters"),
         ("arm: score", "experiments.0.arm: 'score' has a meaning of its own: choose another field"),
         ("arm: Variant", "experiments: e: arm: another field is 'Variant' but for capitals"),
         ("control: ''", "experiments.0.control: must be 1 to 64 characters"),

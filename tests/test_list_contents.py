@@ -314,5 +314,6 @@ def test_what_these_figures_lack_is_said_in_one_line(files: dict[str, str], tmp_
         slates, "--metrics", "diversity", "--features", files["features"], "--similarity", "x"
     )
     few = written(tmp_path / "few.csv", [{"item": "i1"}])
-    assert "is shown but not in it" in refused(slates, "--metrics", "gini", "--items", few)
+    said = refused(slates, "--metrics", "gini", "--items", few)
+    assert "is in a list but not in this table" in said
     assert not math.isnan(figure(slates, "--metrics", "personalization"))

@@ -63,9 +63,9 @@ def test_a_weight_without_bound_leaves_no_effective_rounds(propensity):
         ({"value": None}, "column feedback has a value without a value"),
         ({"delay": None}, "column feedback has a delay without a value"),
         ({"item": None}, "column feedback has a item without a value"),
-        ({"latency": math.nan}, "column latency_ms has values that are no latency"),
-        ({"latency": 1e300}, "column latency_ms has values that are no latency"),
-        ({"latency": -1.0}, "column latency_ms has values that are no latency"),
+        ({"latency": math.nan}, "column latency_ms has values that are not a latency"),
+        ({"latency": 1e300}, "column latency_ms has values that are not a latency"),
+        ({"latency": -1.0}, "column latency_ms has values that are not a latency"),
     ],
 )
 def test_cells_that_no_worker_writes_are_refused(odd, said):

@@ -87,6 +87,6 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     return failed(
         share,
         bound,
-        f"{why}. See that producers send UTC from clocks that are set, that `ts` is when it"
-        " happened, and that nobody changed the files",
+        f"{why}. See that the clocks of producers are set, that `ts` is the time of the"
+        " event in UTC, and that nobody changed the files",
     )

@@ -77,5 +77,5 @@ def _first_positions(evidence: Evidence, settings: Settings, share: float, what:
         settings.min_first,
         f"{first:,} of {lists:,} lists{of} have a first"
         f" position, most begin at {best}: send positions counted from 1, of the whole list."
-        " Ranking metrics take every item for lower than it stood",
+        " Ranking metrics put every item lower than it stood",
     )

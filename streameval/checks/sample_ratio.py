@@ -85,7 +85,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             found.p_value,
             settings.alpha,
             f"the split is not the configured one. {what}{more}. Assignment, logging or filtering"
-            f" differs by {evidence.arm}: believe no comparison of them until it is found",
+            f" differs by {evidence.arm}: believe no comparison of them until the cause is"
+            " found",
         )
     if crossed >= settings.max_crossed * found.users:
         return failed(

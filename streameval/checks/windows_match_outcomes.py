@@ -101,7 +101,7 @@ def _advice(evidence: Evidence) -> str:
     return (
         "Rows were lost, added or changed, or files removed by age: compare the files' offsets. "
         f"If `outcomes` was switched on less than {duration(longest)} before the snapshot"
-        f" (the first row is of {first} ms), the files lack earlier slates: wait for so long"
+        f" (the first row is of {first} ms), the files lack earlier slates: wait that long"
     )
 
 

@@ -23,7 +23,7 @@ _MOST_USERS: Final = 10**12
 def event_field(value: str) -> str:
     """Return the name of a text field of events; raises ValueError for one that cannot be."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
-        raise ValueError(f"{value!r} is no name of a field: letters, digits and _, a letter first")
+        raise ValueError(f"{value!r} cannot name a field: write letters, digits, _, a letter first")
     if value.lower() in RESERVED_NAMES or len(value) > MAX_LABEL_LENGTH:
         raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
     return value

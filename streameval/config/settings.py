@@ -126,7 +126,7 @@ def _redis_url(value: SecretStr) -> SecretStr:
         raise ValueError("the database is a number: write redis://HOST:PORT/0")
     names = [name for name, _ in options]
     if options and (url.scheme != "rediss" or not _TLS.keys() >= set(names)):
-        raise ValueError(f"it takes only the options of rediss://: {', '.join(_TLS)}")
+        raise ValueError(f"only rediss:// has options, and only these: {', '.join(_TLS)}")
     if len(names) > len(set(names)):
         raise ValueError(f"{', '.join(names)}: write each once")
     for name, given in options:
@@ -191,7 +191,7 @@ class _SecretFiles(PydanticBaseSettingsSource):
         if not path or field_name not in SECRETS:
             return None, field_name, False
         if os.environ.get(variable.removesuffix("_FILE")):
-            raise ConfigError(f"{variable}: {field_name} is also given by itself, drop one of them")
+            raise ConfigError(f"{variable}: {field_name} is also given directly: drop one of them")
         try:
             return Path(path).read_text(encoding="utf-8").removesuffix("\n"), field_name, False
         except (OSError, UnicodeDecodeError) as error:
@@ -444,7 +444,7 @@ class Settings(BaseSettings):
                 "kafka_security_protocol: a password needs SASL_SSL (or SASL_PLAINTEXT)"
             )
         if self.checks and not (self.snapshots and self.outcomes):
-            raise ValueError("checks: they need snapshots and outcomes, set both")
+            raise ValueError("checks: set snapshots and outcomes too, which the checks need")
         if self.experiments:
             check_experiments(self.definition())
         return self

@@ -84,6 +84,8 @@ def require_arms(arms: Sequence[str], dimension: str, control: str) -> None:
         raise InputError(f"--against {control}: there is nothing to compare: no row was found")
     if control not in arms:
         some = ", ".join(map(repr, arms[:_LISTED]))
-        raise InputError(f"--against {control}: no {dimension} is called so; there are {some}")
+        raise InputError(f"--against {control}: no {dimension} has this name; there are {some}")
     if len(arms) < 2:
-        raise InputError(f"--against {control}: it is the only {dimension}: give rows of another")
+        raise InputError(
+            f"--against {control}: there is no other {dimension} to compare: give rows of another"
+        )

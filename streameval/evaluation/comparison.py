@@ -121,7 +121,7 @@ def _experiment(wanted: Wanted, definition: Definition) -> Experiment:
         return replace(described(wanted), alpha=wanted.alpha, planned_users=wanted.planned_users)
     allowed = {"--experiment", "--before"}
     if others := [option for option in wanted.of_arms() if option not in allowed]:
-        raise InputError(f"{others[0]}: the experiment {wanted.experiment} says it already")
+        raise InputError(f"{others[0]}: the experiment {wanted.experiment} defines this already")
     return _configured(definition, wanted.experiment)
 
 
@@ -226,7 +226,7 @@ def _models(wanted: Wanted, definition: Callable[[], Definition]) -> Models:
     files, common = tables.get(own, ()), tables.get(companion, ())
     what = "files of slates" if own == FILES else own.option
     if len(files) < 2:
-        raise InputError(f"{what}: give at least two, the first is what others are compared with")
+        raise InputError(f"{what}: give at least two; the first one is the control")
     if not common:
         raise InputError(f"{what}: needs {companion.described}")
     if len(set(files)) < len(files):

@@ -71,7 +71,7 @@ def _require_latencies(path: str, column: Any) -> None:
     known = pc.drop_null(column)
     sound = pc.and_(pc.greater_equal(known, 0), pc.less_equal(known, MAX_LATENCY))
     if pc.all(sound).as_py() is False:
-        raise InputError(f"{path}: column latency_ms has values that are no latency")
+        raise InputError(f"{path}: column latency_ms has values that are not a latency")
 
 
 _CHECKED: Final = {"feedback": _require_feedback, "latency_ms": _require_latencies}

@@ -176,7 +176,7 @@ def _require_known(whole: Sequence[_Counts], known: set[str], paths: Sequence[st
     """Raise `InputError` for an item that the catalogue does not have."""
     for counts in whole:
         for item in sorted(set[str]().union(*counts.values()) - known):
-            raise InputError(f"{', '.join(paths)}: {item} is shown but not in it")
+            raise InputError(f"{', '.join(paths)}: {item} is in a list but not in this table")
 
 
 def _count_figure(figure: Asked, counts: ItemCounts) -> Figure:

@@ -24,7 +24,7 @@ NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id"
 def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute the coverage over users with ratings or neighbours. Raises `InputError`."""
     if given.by:
-        raise InputError("--by: neighbour_coverage is of all users")
+        raise InputError("--by: neighbour_coverage is one figure of all users")
     rated = given[TRAIN] or given[RATINGS]
     with connected(*given[NEIGHBOURS], *rated) as connection:
         advance(load_interactions(connection, "interactions", rated))

@@ -100,8 +100,8 @@ def _weight_notes(connection: Any, files: Sequence[str]) -> list[Note]:
     if effective < LEAST_EFFECTIVE:
         raise InputError(
             f"{', '.join(files)}: the weights leave {effective:.1f} effective rounds of {count:,}"
-            f" (fewer than {LEAST_EFFECTIVE:.0f}): the log hardly shows what the target policy"
-            " would; only dm needs no weights"
+            f" (fewer than {LEAST_EFFECTIVE:.0f}): the log hardly has the target policy's"
+            " items; only dm needs no weights"
         )
     value = {"mean": total / (count * NANO), "largest": largest, "effective": effective}
     text_ = (
