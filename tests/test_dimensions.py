@@ -11,9 +11,9 @@ from streams import hostile, to_json
 from test_partition_properties import assert_same, run
 
 from streameval.base.steps import drained
+from streameval.config.experiments import event_field, names_of_means
 from streameval.core.definition import RESERVED_NAMES
 from streameval.core.events import EventDecoder, FeedbackEvent, SlateItem, event_types
-from streameval.core.metrics import RANKING, RATES
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import COLUMNS, OutcomeFolder, dataset, dimensions_in, table
@@ -80,6 +80,8 @@ def test_no_dimension_can_take_a_name_that_has_a_meaning():
     keys = {
         key for part in ("rates", "ranking", "maturity") for row in document[part] for key in row
     }
-    assert {metric.name for metric in (*RANKING, *RATES)} <= RESERVED_NAMES
     keys = {key for key in keys if not key.endswith("_stderr")}
-    assert keys <= RESERVED_NAMES | set(definition.dimensions)
+    assert keys <= RESERVED_NAMES | names_of_means() | set(definition.dimensions)
+    for name in ("ts", "impressions", "k", *names_of_means()):
+        with pytest.raises(ValueError, match="has a meaning of its own"):
+            event_field(name)

@@ -20,11 +20,19 @@ from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardra
 _MOST_USERS: Final = 10**12
 
 
+def names_of_means() -> frozenset[str]:
+    """Return the names of the means in rows of figures, which no field may have."""
+    # numpy comes with the catalogue: a configuration without fields of its own goes without.
+    from streameval.core.metrics import RANKING, RATES
+
+    return frozenset(mean.name for mean in (*RANKING, *RATES))
+
+
 def event_field(value: str) -> str:
     """Return the name of a text field of events; raises ValueError for one that cannot be."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
         raise ValueError(f"{value!r} cannot name a field: write letters, digits, _, a letter first")
-    if value.lower() in RESERVED_NAMES or len(value) > MAX_LABEL_LENGTH:
+    if value.lower() in RESERVED_NAMES | names_of_means() or len(value) > MAX_LABEL_LENGTH:
         raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
     return value
 

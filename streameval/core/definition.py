@@ -59,11 +59,12 @@ _OUTCOME_COLUMNS = """
 _FIGURE_KEYS = """
     window basis k metric users impressions positives slates slates_with_positive maturity
     reason arm experiment le quantile job instance namespace
-    precision recall ndcg map mrr hit_rate positive_rate positives_per_impression
     name role control arms
 """
 RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
-"""Names that no dimension may have: they would stand twice in an event, a row or a series."""
+"""Names that no dimension may have: they would stand twice in an event, a row or a series.
+
+The names of means are taken too (`config.experiments.event_field`)."""
 
 DEFAULT_WINDOWS = (
     Window("5m", 300_000, 5_000),
