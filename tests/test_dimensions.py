@@ -12,7 +12,7 @@ from test_partition_properties import assert_same, run
 
 from streameval.base.steps import drained
 from streameval.config.experiments import event_field, names_of_means
-from streameval.core.definition import RESERVED_NAMES
+from streameval.core.definition import RESERVED_NAMES, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, SlateItem, event_types
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
@@ -76,12 +76,12 @@ def test_no_dimension_can_take_a_name_that_has_a_meaning():
     fields = {field for type_ in types for field in type_.__struct_fields__}
     assert fields | set(COLUMNS.names) <= RESERVED_NAMES
     definition, events = hostile(1)
-    document = run(definition, [events])
-    keys = {
-        key for part in ("rates", "ranking", "maturity") for row in document[part] for key in row
-    }
+    definition = replace(definition, positives=(Positive("click", value="sum"),), gains={})
+    sections = [rows for rows in run(definition, [events]).values() if isinstance(rows, list)]
+    keys = {key for rows in sections for row in rows for key in row}
+    assert {"value_per_user", "short_slates", "mean_rank_of_positives", "rank"} <= keys
     keys = {key for key in keys if not key.endswith("_stderr")}
     assert keys <= RESERVED_NAMES | names_of_means() | set(definition.dimensions)
-    for name in ("ts", "impressions", "k", *names_of_means()):
+    for name in ("ts", "impressions", "k", "short_slates", *names_of_means()):
         with pytest.raises(ValueError, match="has a meaning of its own"):
             event_field(name)

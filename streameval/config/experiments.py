@@ -23,9 +23,10 @@ _MOST_USERS: Final = 10**12
 def names_of_means() -> frozenset[str]:
     """Return the names of the means in rows of figures, which no field may have."""
     # numpy comes with the catalogue: a configuration without fields of its own goes without.
-    from streameval.core.metrics import RANKING, RATES
+    from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 
-    return frozenset(mean.name for mean in (*RANKING, *RATES))
+    ranking = (metric.name for metric in RANKING)
+    return frozenset([*ranking, *(mean.name for mean in (*RATES, *VALUE_MEANS, *LIST_MEANS))])
 
 
 def event_field(value: str) -> str:

@@ -58,7 +58,8 @@ _OUTCOME_COLUMNS = """
 """
 _FIGURE_KEYS = """
     window basis k metric users impressions positives slates slates_with_positive maturity
-    reason arm experiment le quantile job instance namespace
+    empty_slates short_slates fallback_slates abandoned_slates slates_with_latency positive_items
+    observed_ratio reason arm experiment le quantile job instance namespace
     name role control arms
 """
 RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
