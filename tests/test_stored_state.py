@@ -136,7 +136,12 @@ def test_another_format_is_refused_and_the_cure_named(number):
         (
             "RANKING",
             fingerprint_module.RANKING[:-1],
-            r"metrics was \['precision', .*'mrr'\] and is",
+            rf"metrics was \['precision', .*'{fingerprint_module.RANKING[-2].name}'\] and is",
+        ),
+        (
+            "AGGREGATES",
+            fingerprint_module.AGGREGATES[:-1],
+            rf"aggregates was \['counts', .*'{fingerprint_module.AGGREGATES[-2].name}'\] and is",
         ),
         ("CLUSTERS", 128, "clusters was 128 and is 256"),
         ("NANO", 1_000, "score_scale was 1000 and is 1000000000"),

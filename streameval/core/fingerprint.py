@@ -15,11 +15,13 @@ from streameval.base.errors import UnusableStateError
 from streameval.base.limits import CLUSTERS, MAX_FEEDBACK_KINDS, MAX_ITEMS, MAX_POSITION, NANO
 from streameval.core.definition import Definition
 from streameval.core.metrics import RANKING
+from streameval.core.windows.aggregates import AGGREGATES
 
 
 def _of_version() -> dict[str, object]:
-    """Return the constants of this version: columns of scores, their unit, clusters, and bounds."""
+    """Return the constants of this version: sums, columns of scores, clusters, and bounds."""
     return {
+        "aggregates": [aggregate.name for aggregate in AGGREGATES],
         "metrics": [metric.name for metric in RANKING],
         "score_scale": NANO,
         "clusters": CLUSTERS,
