@@ -40,8 +40,8 @@ class ExperimentMetric:
 def row_names(definition: Definition) -> tuple[str, ...]:
     """Return the names of the rows of the sums, in their order.
 
-    These are the rows by cluster of `windows.aggregates`, in the same order, but the values are
-    plain sums and stand last.
+    These are the rows of the aggregates that are `by_worth`, in their order. Then come the values,
+    as plain sums.
     """
     return (
         *("impressions", "slates"),

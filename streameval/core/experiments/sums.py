@@ -36,7 +36,7 @@ from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, 
 from streameval.core.windows.cells import Cells, cluster_of
 from streameval.core.windows.scores import UNFOLLOWED
 from streameval.core.windows.tables import CellTotals, SparseTotals, Totals, starts
-from streameval.core.windows.values import HALF, LOW, Values
+from streameval.core.windows.values import HALF, LOW
 
 # Worths of slates that are remembered, some 400 bytes each: most slates have one of a few.
 _MOST_WORTHS: Final = 4_096
@@ -393,7 +393,7 @@ class Worths:
         self._clustered = [
             (index, aggregate)
             for index, aggregate in enumerate(aggregates)
-            if isinstance(aggregate, ClusteredAggregate) and not isinstance(aggregate, Values)
+            if isinstance(aggregate, ClusteredAggregate) and aggregate.by_worth
         ]
         self._latencies = names.index("latencies")
         self._slates, self._abandoned = names.index("slates"), names.index("abandoned")

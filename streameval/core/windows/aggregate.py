@@ -192,7 +192,13 @@ class Aggregate(ABC):
 
 
 class ClusteredAggregate(Aggregate):
-    """An aggregate with sums by (segment, cluster of users), for standard errors."""
+    """An aggregate with sums by (segment, cluster of users), for standard errors.
+
+    `by_worth`: experiments have its rows under names (`experiments.metrics`), and remember what
+    slates of equal worth add to them.
+    """
+
+    by_worth: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -63,6 +63,7 @@ class Values(CellAggregate):
     dtype = "<i8"
     columns = 2
     by_user = True  # it counts users, and the cap is for a user
+    by_worth = False  # amounts hardly repeat: experiments add them one by one
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
