@@ -25,6 +25,7 @@ EVENTS = ROOT / "docs" / "events.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 SOURCE = ROOT / "streameval"
+ASKING = ("conftest", "test_exposition")  # tests that ask for variables of the environment
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -102,8 +103,8 @@ def test_every_variable_of_the_docs_sets_something(page):
     keys = {f"{PREFIX}{key.upper()}" for key in Settings.model_fields}
     keys |= {f"{PREFIX}{key.upper()}_FILE" for key in SECRETS}
     keys |= {f"{PREFIX}CONFIG", PREFIX}
-    tests = (ROOT / "tests" / "conftest.py").read_text()
-    keys |= set(re.findall(rf"\b{PREFIX}SEED\w*", tests))
+    tests = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in ASKING)
+    keys |= set(re.findall(rf"\b{PREFIX}(?:SEED\w*|GOLDEN)", tests))
     assert set(re.findall(rf"\b{PREFIX}\w*", page.read_text())) <= keys
 
 
