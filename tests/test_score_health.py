@@ -222,7 +222,8 @@ def test_the_check_of_logged_scores_has_the_values_of_evaluate(tmp_path: Path) -
     lists = drawn(6)
     found = values(run(outcomes(tmp_path, served(lists)), "--metrics", NAMES))
     with duckdb.connect() as connection:
-        connection.execute(f"CREATE VIEW current AS FROM '{tmp_path}/o.parquet'")
+        rows = f"SELECT ['']::VARCHAR[] AS segment, * FROM '{tmp_path}/o.parquet'"
+        connection.execute(f"CREATE VIEW current AS {rows}")
         evidence = Evidence(connection, Definition(), now=0)
         settings = logged_scores.Settings(probabilities=True, min_items=2, max_calibration_error=1)
         result = logged_scores.check(evidence, settings)

@@ -1,19 +1,26 @@
 """`logged_scores`: logged scores tell positives from the rest.
 
 AUC: the chance that an item with a positive has a higher score than one without, ties counting a
-half; undefined when a class is missing. For scores that claim to be probabilities also their log
-loss and their calibration: the mean distance between score and share of positives over ten bins,
-weighted by items (expected calibration error; Naeini, Cooper and Hauskrecht, AAAI 2015).
+half; undefined when a class is missing. Surfaces and variants may have scores of other scales and
+other shares of positives, so only items of the same segment are compared.
+
+For scores that claim to be probabilities also their log loss and their calibration: the mean
+distance between score and share of positives over ten bins, weighted by items (expected calibration
+error; Naeini, Cooper and Hauskrecht, AAAI 2015).
 
 Scores that were assigned to other items of the same list still tell clickers from the rest, and the
 AUC over all items hides the fault. So the check also looks at pairs within lists, one item with a
 positive and one without. It compares how often the first has the higher score with the frequency
-that follows from the worth of scores over all items.
+that follows from the worth of scores over all items of the segment.
+
+Both are judged over all segments together, and for each segment with enough items: a fault of one
+variant disappears among the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +28,7 @@ from pydantic import Field
 
 from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
 from streameval.core.metrics import nano
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.score_health import (
@@ -35,19 +42,22 @@ from streameval.stats.intervals import Moments
 # Items in one go.
 _ROWS = 65_536
 _SCORED = (
-    "(SELECT scores[i] AS score, (gains[i] > 0)::INTEGER AS hit FROM"
-    " (SELECT scores, gains, unnest(range(1, len(items) + 1)) AS i FROM current)"
+    '(SELECT segment, "user", scores[i] AS score, (gains[i] > 0)::INTEGER AS hit FROM'
+    ' (SELECT segment, "user", scores, gains, unnest(range(1, len(items) + 1)) AS i FROM current)'
     " WHERE scores[i] IS NOT NULL)"
 )
+# Standard errors (by user) that the AUC must lie below its bound: each segment is judged.
+_BELOW = 4.0
 # Standard errors (by user) that the share of right pairs must lie below the promised one.
 _FAR = 4.5
-# Standard errors around that share: if they include one half, scores say nothing within lists.
-_NEAR = 3.0
+# Standard errors around that share: if they include one half, scores say nothing within lists. Two,
+# so that a weak model is spared on a small surface, where three would reach one half.
+_NEAR = 2.0
 # Classes of scores, of equal size, to estimate the worth of a score.
 _CLASSES = 20
 # Lists that give pairs, chosen by hash: more only add time.
 _LISTS = 50_000
-# Smallest number of users with a pair.
+# Smallest number of users of a segment, and of users with a pair.
 _LEAST_USERS = 30
 
 
@@ -95,25 +105,35 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 def _order(evidence: Evidence, scored: _Scored, settings: Settings) -> Found:
     """Judge whether scores put positives first, over all items and within lists."""
-    auc = _auc(evidence, scored.items, scored.hits)
-    what = f"AUC {auc:.3f} over {scored.items:,} scored items, {scored.hits:,} with a positive"
-    if auc < settings.min_auc:
+    whole, *parts = _aucs(evidence, settings.min_items)
+    if math.isnan(whole.auc):
+        return nothing("no segment has scored items both with a positive and without")
+    what = (
+        f"AUC {whole.auc:.3f} over {scored.items:,} scored items, {scored.hits:,} with a positive"
+    )
+    bad = min((whole, *parts), key=lambda part: part.highest)
+    names = evidence.definition.dimensions
+    if bad.highest < settings.min_auc:
+        if bad.segment:
+            what += f"; AUC {bad.auc:.3f} over {bad.items:,} items of {named(names, bad.segment)}"
         return failed(
-            auc,
+            bad.auc,
             settings.min_auc,
             f"{what}: scores do not tell positives from the rest. See whether the logged score is "
             "the one that ranked, of the same model and the same item",
         )
-    within = _within_lists(evidence)
-    if within is None:
-        return passed(auc, settings.min_auc, what)
-    what += f"; within lists {within.right:.3f} where {within.promised:.3f} is to be expected"
-    if not within.says_nothing:
-        return passed(auc, settings.min_auc, what)
+    lists = _within_lists(evidence, settings.min_items)
+    if not lists:
+        return passed(whole.auc, settings.min_auc, what)
+    found = next((part for part in lists if part.says_nothing), lists[0])
+    of = f" of {named(names, found.segment)}" if found.segment else ""
+    what += f"; within lists{of} {found.right:.3f} where {found.promised:.3f} is to be expected"
+    if not found.says_nothing:
+        return passed(whole.auc, settings.min_auc, what)
     return failed(
-        within.right,
+        found.right,
         settings.min_auc,
-        f"{what}, by {within.users:,} users: scores do not tell the items of a list apart."
+        f"{what}, by {found.users:,} users: scores do not tell the items of a list apart."
         " See whether each score is logged with its own item, in the same order, and after"
         " the last ranking",
     )
@@ -143,49 +163,87 @@ def _probabilities(evidence: Evidence, scored: _Scored, settings: Settings, orde
     )
 
 
-def _auc(evidence: Evidence, items: int, hits: int) -> float:
-    """Compute the AUC from the counts of positives and others at each distinct score."""
-    (pairs,) = evidence.row(
-        f"""SELECT sum(hits::DOUBLE * (below + (n - hits) / 2)) FROM (
-            SELECT hits, n, coalesce(sum(n - hits) OVER (
-                ORDER BY score ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS below
-            FROM (SELECT score, sum(hit) AS hits, count(*) AS n FROM {_SCORED} GROUP BY score))"""  # noqa: S608
+@dataclass(frozen=True, slots=True)
+class _Auc:
+    """The AUC of a segment (None: over all), its items, and the highest that it may be."""
+
+    segment: Sequence[str] | None
+    items: int
+    auc: float
+    highest: float
+
+
+def _aucs(evidence: Evidence, least: int) -> list[_Auc]:
+    """Compute the AUC over pairs of one segment: of all segments, then of those with enough items.
+
+    Each user counts with the pairs that their items are in. A pair counts for both of its items, so
+    the standard error is twice that of the delta method (Hájek's projection).
+    """
+    rows = evidence.rows(
+        f"""WITH graded AS (SELECT segment, score, sum(hit)::DOUBLE AS hits,
+                count(*)::DOUBLE - sum(hit) AS others FROM {_SCORED} GROUP BY segment, score),
+            ranked AS (SELECT *, sum(others) OVER upto - others / 2 AS below,
+                    sum(hits) OVER whole - sum(hits) OVER upto + hits / 2 AS above,
+                    sum(others) OVER whole AS all_others, sum(hits) OVER whole AS all_hits
+                FROM graded WINDOW whole AS (PARTITION BY segment),
+                    upto AS (PARTITION BY segment ORDER BY score ROWS UNBOUNDED PRECEDING)),
+            parts AS (SELECT segment, "user", count(*) AS items,
+                    sum(if(hit = 1, below, above)) AS x,
+                    sum(if(hit = 1, all_others, all_hits)) AS y
+                FROM {_SCORED} JOIN ranked USING (segment, score) GROUP BY segment, "user"),
+            wholes AS (SELECT NULL AS segment, "user", sum(items) AS items, sum(x) AS x,
+                sum(y) AS y FROM parts GROUP BY "user")
+        SELECT segment, sum(items)::BIGINT, count(*), sum(x), sum(y), sum(x * x), sum(x * y),
+            sum(y * y) FROM (FROM wholes UNION ALL FROM parts) GROUP BY segment
+        HAVING segment IS NULL
+            OR (sum(items) >= {least} AND sum(y) > 0 AND count(*) >= {_LEAST_USERS})
+        ORDER BY segment NULLS FIRST"""  # noqa: S608  # numbers
     )
-    return float(pairs) / (hits * (items - hits))
+    found = []
+    for segment, items, users, *sums in rows:
+        pairs = Moments(users, *map(float, sums))
+        error = 2 * math.sqrt(float(pairs.variance())) if users > 1 else math.inf
+        auc = float(pairs.ratio())
+        found.append(_Auc(segment, items, auc, auc + _BELOW * error))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Within:
     """Pairs within lists: the share in the right order, and the share that scores promise."""
 
+    segment: Sequence[str] | None
     users: int
     right: float
     promised: float
     says_nothing: bool
 
 
-def _within_lists(evidence: Evidence) -> _Within | None:
-    """Compare pairs of a positive and another item of the same list; None for too few users.
+def _within_lists(evidence: Evidence, least: int) -> list[_Within]:
+    """Compare pairs of a positive and another item of the same list, over all segments, then each.
 
     In a pair of items worth p and q (shares of positives in the classes of their scores), of which
     exactly one has a positive, the better one has it with chance p(1−q) / (p(1−q) + q(1−p)).
+    Segments with fewer items than `least`, or too few users, are left out.
     """
     (lists,) = evidence.row("SELECT count(*) FROM current WHERE request IS NOT NULL")
     every = 1 + lists // _LISTS
-    users, *sums = evidence.row(
+    rows = evidence.rows(
         f"""WITH items AS (
-                SELECT partition, "offset", "user", scores[i] AS score, gains[i] > 0 AS hit
+                SELECT segment, partition, "offset", "user", scores[i] AS score,
+                    gains[i] > 0 AS hit
                 FROM (SELECT *, unnest(range(1, len(items) + 1)) AS i FROM current
                     WHERE request IS NOT NULL AND hash(partition, "offset") % {every} = 0)
                 WHERE scores[i] IS NOT NULL),
-            edges AS (SELECT quantile_disc(score, {[n / _CLASSES for n in range(1, _CLASSES)]})
-                AS edges FROM items),
-            classed AS (SELECT *, len(list_filter(edges, lambda e: e < score)) AS grade
-                FROM items, edges),
-            worth AS (SELECT grade, (sum(hit::INTEGER) + 0.5) / (count(*) + 1) AS worth
-                FROM classed GROUP BY grade),
-            valued AS (SELECT * FROM classed JOIN worth USING (grade)),
-            pairs AS (SELECT good."user" AS "user",
+            edges AS (SELECT segment, count(*) AS items,
+                    quantile_disc(score, {[n / _CLASSES for n in range(1, _CLASSES)]}) AS edges
+                FROM items GROUP BY segment),
+            classed AS (SELECT items.*, len(list_filter(edges, lambda e: e < score)) AS grade
+                FROM items JOIN edges USING (segment)),
+            worth AS (SELECT segment, grade, (sum(hit::INTEGER) + 0.5) / (count(*) + 1) AS worth
+                FROM classed GROUP BY segment, grade),
+            valued AS (SELECT * FROM classed JOIN worth USING (segment, grade)),
+            pairs AS (SELECT good.segment AS segment, good."user" AS "user",
                     CASE WHEN good.score > bad.score THEN 1.0 WHEN good.score < bad.score THEN 0.0
                         ELSE 0.5 END AS right_way,
                     CASE WHEN good.score = bad.score THEN 0.5 ELSE
@@ -196,19 +254,28 @@ def _within_lists(evidence: Evidence) -> _Within | None:
                 FROM valued AS good JOIN valued AS bad
                     ON good.partition = bad.partition AND good."offset" = bad."offset"
                 WHERE good.hit AND NOT bad.hit),
-            by_user AS (SELECT count(*)::DOUBLE AS n, sum(right_way)::DOUBLE AS r,
-                    sum(promised)::DOUBLE AS p FROM pairs GROUP BY "user")
-        SELECT count(*), sum(n), sum(r), sum(p), sum(r * r), sum(r * n), sum(n * n),
-            sum((r - p) * (r - p)), sum((r - p) * n) FROM by_user"""  # noqa: S608  # numbers
+            by_user AS (SELECT segment, "user", count(*)::DOUBLE AS n, sum(right_way)::DOUBLE AS r,
+                    sum(promised)::DOUBLE AS p FROM pairs GROUP BY segment, "user"),
+            parts AS (SELECT * FROM by_user JOIN edges USING (segment) WHERE items >= {least}),
+            wholes AS (SELECT NULL AS segment, sum(n) AS n, sum(r) AS r, sum(p) AS p
+                FROM by_user GROUP BY "user")
+        SELECT segment, count(*), sum(n), sum(r), sum(p), sum(r * r), sum(r * n), sum(n * n),
+            sum((r - p) * (r - p)), sum((r - p) * n)
+        FROM (FROM wholes UNION ALL SELECT segment, n, r, p FROM parts) GROUP BY segment
+        HAVING count(*) >= {_LEAST_USERS} ORDER BY segment NULLS FIRST"""  # noqa: S608  # numbers
     )
-    if users < _LEAST_USERS:
-        return None
-    pairs, right, promised, rr, rn, nn, dd, dn = map(float, sums)
+    return [_judged(segment, users, *map(float, sums)) for segment, users, *sums in rows]
+
+
+def _judged(segment: Sequence[str] | None, users: int, *sums: float) -> _Within:
+    """Judge the pairs of a segment: `sums` are those of the query above, over users."""
+    pairs, right, promised, rr, rn, nn, dd, dn = sums
     off = right - promised
     spread = math.sqrt(Moments(users, right, pairs, rr, rn, nn).variance())
     gap = math.sqrt(Moments(users, off, pairs, dd, dn, nn).variance())
     share = right / pairs
     return _Within(
+        segment,
         users,
         share,
         promised / pairs,
