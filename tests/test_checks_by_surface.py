@@ -1,6 +1,6 @@
-"""Checks of scores judge each surface and variant by itself.
+"""Checks of scores and of traffic judge each surface and variant by itself.
 
-The rows are made here, without a stream: only what the check reads is in them.
+The rows are made here, without a stream: only what these checks read is in them.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from streameval.checks import logged_scores
+from streameval.checks import logged_scores, traffic_sane
 from streameval.checks.evidence import Evidence
 from streameval.core.definition import Definition
 
@@ -39,6 +39,10 @@ class Rows:
                 "feedback": [],
             }
         )
+
+    def visit(self, user, items, rate, surface="home"):
+        """A slate of so many items, with positives at this rate."""
+        self.add(user, [0.0] * items, self.chance.random(items) < rate, surface=surface)
 
     def judged(self, check, **given):
         kinds = pa.list_(pa.struct([("retract", pa.bool_())]))
@@ -111,3 +115,43 @@ def test_without_both_classes_in_a_segment_there_is_no_result():
     for number in range(200):
         rows.add(f"u{number}", range(10), [number % 2] * 10, surface=str(number % 2))
     assert rows.judged(logged_scores).passed is None
+
+
+# --- traffic --------------------------------------------------------------------------------------
+
+
+def people(rows, count, *, rate, surface="home", items=8):
+    """People with a few slates each, some with many."""
+    for number in range(count):
+        taste = rows.chance.gamma(2, 0.5)
+        for _ in range(min(int(rows.chance.pareto(1.2)) + 1, 40)):
+            rows.visit(f"{surface}{number}", items, min(rate * taste, 1), surface)
+
+
+def test_readers_of_a_long_feed_are_no_bots_beside_people_who_search():
+    rows = Rows()
+    people(rows, 400, rate=0.3, surface="search")
+    people(rows, 400, rate=0.002, surface="feed", items=30)
+    found = rows.judged(traffic_sane)
+    assert found.passed is True, found.message
+
+
+def test_ten_silent_bots_are_found_where_few_people_are_nearly_as_busy():
+    rows = Rows()
+    people(rows, 400, rate=0.1)
+    for number in range(1_000):
+        rows.visit(f"bot{number % 10}", 8, 0)
+    found = rows.judged(traffic_sane)
+    assert found.passed is False
+    assert "'bot0', 'bot1', 'bot2', …" in found.message
+
+
+def test_machines_that_are_alike_do_not_hide_behind_each_other():
+    rows = Rows()
+    for number in range(1_500):
+        rows.visit(f"u{number % 500}", 8, 0.1)
+    for number in range(600):
+        rows.visit(f"robot{number % 2}", 8, 0.1)
+    found = rows.judged(traffic_sane)
+    assert found.passed is False
+    assert "2 users, 'robot0', 'robot1' have 28.6 % of all" in found.message
