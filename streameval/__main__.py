@@ -8,22 +8,21 @@ before the first record is read.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
+
+from streameval.base import signals
 
 
 def main() -> None:
     """Run the command line; ends the process with the documented exit code."""
     if sys.argv[1:2] == ["worker"]:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _end)
+        signals.take(_end)
     from streameval.cli.app import main as command_line
 
     command_line()
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _end(_: object) -> None:
     # Past every `except` and `finally` in the modules being imported.
     os.write(2, b"streameval: stopped before anything was read\n")
     os._exit(0)

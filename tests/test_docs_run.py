@@ -100,8 +100,8 @@ SHIMS = {
     "redis-cli": "exec {redis_cli} -p {redis_port} {arguments}",
     # A worker runs until it is stopped: here when it has counted the event that was sent.
     "streameval": (
-        'if [[ $1 != worker ]]; then exec {python} -m streameval.cli.app "$@"; fi\n'
-        '{python} -m streameval.cli.app "$@" &\n'
+        'if [[ $1 != worker ]]; then exec {python} -m streameval "$@"; fi\n'
+        '{python} -m streameval "$@" &\n'
         "for _ in {{1..300}}; do\n"
         "  redis-cli --scan --pattern 'streameval:*:user:u42' | grep -q . && break\n"
         "  sleep 0.2\n"

@@ -109,9 +109,9 @@ def run(
 ) -> int:
     """Run a worker until it is told to stop, or fails; return the exit code.
 
-    Call it last in a process, in the main thread. `build` makes the parts inside the loop, once
-    signals are taken: it may start threads. `open_api` makes the API for the site's thread. Raises
-    InputError where `listen` names an address that this machine lacks, or a port that is taken.
+    Call it last in a process, in the main thread. `build` makes the parts inside the loop.
+    `open_api` makes the API for the site's thread. Raises InputError where `listen` names an
+    address that this machine lacks, or a port that is taken.
     """
     shutdown = Shutdown(options.shutdown_seconds)
     listening = _listen(options.host, options.port)
@@ -137,7 +137,6 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         shutdown_seconds=settings.shutdown_deadline / 1000,
     )
 
-    # Imported below because numpy starts threads, which must come after `take_signals`.
     async def build() -> tuple[Ingest, Lease, Sharing]:
         from streameval.worker.sharing import Sharing
         from streameval.worker.worker_loop import open_ingest
@@ -396,7 +395,7 @@ class _Site(Web):
 
     def __init__(self, app: _App, frame: Frame) -> None:
         super().__init__(app)
-        from streameval.web.pages import Pages  # imports numpy, which starts threads
+        from streameval.web.pages import Pages
 
         self._frame = frame
         self._server: asyncio.Server | None = None

@@ -1,10 +1,10 @@
 """One way to stop a worker: one deadline shared by all steps, and an end that always comes.
 
-SIGTERM and SIGINT are blocked before any thread exists, and one thread takes them in `sigwait`. So
-they are heard while the event loop is blocked, while Kafka or Redis is away, and while the worker
-starts. This thread asks the loop to stop and arms a timer. When the time is up, the process ends at
-once. Nothing is lost: records that are not committed are read again from the log.
-`streameval.__main__` takes earlier signals, while Python imports.
+One thread takes SIGTERM and SIGINT (`base.signals`). So they are heard while the event loop is
+blocked, while Kafka or Redis is away, and while the worker starts. This thread asks the loop to
+stop and arms a timer. When the time is up, the process ends at once. Nothing is lost: records that
+are not committed are read again from the log. `streameval.__main__` answers earlier signals, while
+Python imports.
 
 Exit codes: 0 when everything read was committed, 75 (EX_TEMPFAIL: run me again) when not, the
 error's own code where an error ended the worker.
@@ -21,11 +21,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from streameval.base import signals
+
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 EXIT_FLUSHED: Final = 0
 EXIT_UNFLUSHED: Final = os.EX_TEMPFAIL
@@ -86,25 +86,19 @@ class Shutdown:
 
 
 def take_signals(shutdown: Shutdown, on_stop: Callable[[str], None]) -> None:
-    """Take SIGTERM and SIGINT in a thread of their own, until the process ends.
+    """Let SIGTERM and SIGINT stop the worker, until the process ends.
 
-    `on_stop` is called there with the signal's name, once. A second Ctrl-C ends the process at
-    once. To be called before any other thread exists, whose signal mask would let them through.
+    `on_stop` is called in a thread with the signal's name, once. A second Ctrl-C ends the process
+    at once.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    watch = threading.Thread(
-        target=_watch, args=(shutdown, on_stop), name="streameval-signals", daemon=True
-    )
-    watch.start()
 
-
-def _watch(shutdown: Shutdown, on_stop: Callable[[str], None]) -> None:
-    while True:
-        taken = signal.sigwait(SIGNALS)
+    def stop(taken: signal.Signals) -> None:
         if shutdown.begin():
-            on_stop(signal.Signals(taken).name)
+            on_stop(taken.name)
         elif taken == signal.SIGINT:
             shutdown.end_now()
+
+    signals.take(stop)
 
 
 def _say(line: str) -> None:
