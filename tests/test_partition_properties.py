@@ -262,7 +262,7 @@ def test_figures_of_partitions_with_disjoint_users_add_up(seed):
     found = figures(definition, merge(partition.sums(end, curves) for partition in partitions))
     expected = oracle(definition, events)
     for part in SECTIONS:
-        assert_same_rows(part, getattr(found, part), expected[part])
+        assert_same_rows(part, found[part], expected[part])
 
 
 def test_checkpoint_and_restore_at_any_cut_change_nothing(seed):
