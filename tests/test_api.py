@@ -15,6 +15,7 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import HISTORY_POINTS, MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
+from streameval.core.figures import SECTIONS
 from streameval.experiments.words import Scorecard, document_of
 from streameval.web import experiment_history
 from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
@@ -94,6 +95,11 @@ def get(path, *, listeners=0, error=AWAY, token=None, **changed):
 def test_the_description_of_any_definition_is_openapi():
     """Also where a dimension has the name of a parameter."""
     OpenAPIV31SpecValidator(DESCRIBED).validate()
+
+
+def test_every_section_of_figures_is_described():
+    described = DESCRIBED["components"]["schemas"]["Figures"]
+    assert set(SECTIONS) == described["properties"].keys() - {*described["required"], "next"}
 
 
 @pytest.mark.parametrize("path", ["/figures", "/history", "/checks", "/health", "/stream"])

@@ -25,6 +25,7 @@ from mcp import Client, StdioServerParameters
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streameval.config.load import load
+from streameval.core.figures import SECTIONS
 from streameval.store.shared_store import SharedStore
 from streameval.web.intervals import with_intervals
 from streameval.web.whole_topic import WholeTopic
@@ -53,7 +54,6 @@ SETTINGS = {
         }
     ],
 }
-SECTIONS = "rates, ranking, values, lists, ranks, nowcast, maturity"
 EXACT = ("ranking", "values", "lists", "ranks")
 
 
@@ -301,7 +301,11 @@ def test_checks_are_empty_where_none_are_configured(running):
         ("/experiments/absent", 404, "no experiment has this name: ranker"),
         ("/experiments/ranker?metric=ndcg@10", 400, f"metric: write one of {PRIMARY}"),
         ("/figures?window=1h", 400, "window: write one of 30m, 2h"),
-        ("/figures?limit=5", 400, f"limit, after: they need a section, one of {SECTIONS}"),
+        (
+            "/figures?limit=5",
+            400,
+            f"limit, after: they need a section, one of {', '.join(SECTIONS)}",
+        ),
         ("/figures?section=rates&limit=0", 400, "limit: write a number from 1 to 10000000"),
         ("/figures?basis=x", 400, "basis: write one of live, matured, nowcast"),
         (

@@ -20,7 +20,7 @@ from test_experiment_words import a_card, a_row, adjusted, open_clicks
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive
 from streameval.core.delays import delay_edges
-from streameval.core.figures import BASES, Figures, figures
+from streameval.core.figures import BASES, SECTIONS, Figures, figures
 from streameval.core.list_shapes import slots_of
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.core.sums import BasisSums, merge
@@ -44,7 +44,6 @@ ONE_WINDOW = Definition(
     ks=(10,),
     windows=DEFAULT_WINDOWS[1:2],
 )
-SECTIONS = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
 NO_FIGURES = {name: [] for name in SECTIONS}
 
 

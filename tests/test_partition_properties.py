@@ -15,7 +15,7 @@ from streams import accepted, cuts, hostile, permute_within_lateness, redeliver
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import ledger, nowcast, relevance, users
 from streameval.core.checkpoint import checkpoint, restore
-from streameval.core.figures import figures
+from streameval.core.figures import SECTIONS, figures
 from streameval.core.nowcast import ArrivalCurves
 from streameval.core.partition import Partition
 from streameval.core.sums import merge
@@ -24,8 +24,6 @@ from streameval.core.windows import panes
 SEEDS = 150  # of each property; STREAMEVAL_SEEDS=2000 for a change of the core
 
 # --- what is equal -------------------------------------------------------------------------------
-
-SECTIONS = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
 
 
 def assert_same(document, expected, *, but: Sequence[str] = ()):

@@ -13,13 +13,13 @@ from oracle.figures import oracle
 from streams import cuts, hostile
 from test_dimensions import OWN, labelled
 from test_oracle import DEFINITION, click, show
-from test_partition_properties import SECTIONS, assert_same, run, run_with_kills
+from test_partition_properties import assert_same, run, run_with_kills
 
 from streameval.base.limits import ALL
 from streameval.core import nowcast
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
-from streameval.core.figures import ShownSegments, figures, figuring
+from streameval.core.figures import SECTIONS, ShownSegments, figures, figuring
 from streameval.core.partition import Partition
 from streameval.core.sums import merge
 

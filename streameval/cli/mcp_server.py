@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streameval import __version__
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
+from streameval.core.figures import SECTIONS
 from streameval.web.openapi import PREFIX
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
+    Section = str
+else:
+    Section = Literal[SECTIONS]  # agents are told the names
+
 # A worker that computes figures of many segments answers within seconds.
 ANSWER_SECONDS: Final = 30.0
 
-Section = Literal["rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity"]
 Basis = Literal["live", "matured", "nowcast"]
 
 INSTRUCTIONS: Final = """\

@@ -25,9 +25,14 @@ from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.lists import DEEPER
 
 BASES = ("live", "matured")
+SECTIONS: Final = (
+    *dict.fromkeys(one.section for one in AGGREGATES if one.section != "maturity"),
+    "maturity",
+)
+"""The sections of figures: those of the aggregates, in their order, and last `maturity`."""
 Row = dict[str, Any]
 Figures: TypeAlias = dict[str, list[Row]]
-"""Sorted rows by section: the section of each aggregate, and `maturity` (docs/metrics.md)."""
+"""Sorted rows by section, all of `SECTIONS` (docs/metrics.md)."""
 # Segments whose figures are computed together: their sums fit into a processor's cache.
 _TOGETHER: Final = 16
 
@@ -70,9 +75,7 @@ def figures(definition: Definition, sums: Sums) -> Figures:
 def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figures]:
     """Make `figures` in steps: the rows of some segments, or the order of a section."""
     aggregates = [aggregate(definition) for aggregate in AGGREGATES]
-    in_order = (one.section for one in AGGREGATES if one.section != "maturity")
-    names = [*dict.fromkeys(in_order), "maturity"]
-    sections: Figures = {name: [] for name in names}
+    sections: Figures = {name: [] for name in SECTIONS}
     for (index, basis), found in sums.items():
         window = {"window": definition.windows[index].name}
         for view in found.views(aggregates, _TOGETHER):

@@ -20,10 +20,11 @@ from aiohttp import web
 from streameval.base.errors import InputError, RefusedError, StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_LISTENERS
 from streameval.core.definition import Definition
+from streameval.core.figures import SECTIONS
 from streameval.experiments.words import document_of
 from streameval.web import experiment_history, history, intervals
 from streameval.web.health import health
-from streameval.web.openapi import CHARTED, MAX_HOURS, MAX_ROWS, PREFIX, SECTIONS, filters, openapi
+from streameval.web.openapi import CHARTED, MAX_HOURS, MAX_ROWS, PREFIX, filters, openapi
 from streameval.web.status import ServiceStatus
 from streameval.web.whole_topic import Document, SharedState, WholeTopic, document
 

@@ -9,15 +9,13 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from streameval.core.figures import BASES, Figures, Row
+from streameval.core.figures import BASES, SECTIONS, Figures, Row
 from streameval.core.merged_segments import Segment
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS, Rate
 from streameval.web.families import clean, gauge
 from streameval.web.status import ServiceStatus
 
-_NO_FIGURES: Final[Figures] = {
-    name: [] for name in ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
-}
+_NO_FIGURES: Final[Figures] = {name: [] for name in SECTIONS}
 
 Labels = tuple[Any, ...]
 """Label values of a sample: window, basis, segment, and a kind of feedback or a k if it has one."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from streameval import __version__
 from streameval.core.definition import Definition
+from streameval.core.figures import SECTIONS
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.web import history, intervals
 
@@ -17,7 +18,6 @@ PREFIX: Final = "/api/v1"
 MAX_HOURS: Final = 24
 # Rows of one section that can be asked for at once: all that `MAX_SEGMENTS` could make.
 MAX_ROWS: Final = 10_000_000
-SECTIONS: Final = ("rates", "ranking", "values", "lists", "ranks", "nowcast", "maturity")
 
 Schema = dict[str, Any]
 CHARTED: Final = ("section", "figure", "window", "basis", "hours")
