@@ -11,7 +11,7 @@ from streams import hostile, to_json
 from test_partition_properties import assert_same, run
 
 from streameval.base.steps import drained
-from streameval.config.experiments import event_field, names_of_means
+from streameval.config.experiments import event_field, names_of_figures
 from streameval.core.definition import RESERVED_NAMES, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, SlateItem, event_types
 from streameval.core.outcome import Span
@@ -81,7 +81,7 @@ def test_no_dimension_can_take_a_name_that_has_a_meaning():
     keys = {key for rows in sections for row in rows for key in row}
     assert {"value_per_user", "short_slates", "mean_rank_of_positives", "rank"} <= keys
     keys = {key for key in keys if not key.endswith("_stderr")}
-    assert keys <= RESERVED_NAMES | names_of_means() | set(definition.dimensions)
-    for name in ("ts", "impressions", "k", "short_slates", *names_of_means()):
+    assert keys <= RESERVED_NAMES | names_of_figures() | set(definition.dimensions)
+    for name in ("ts", "impressions", "k", "short_slates", *names_of_figures()):
         with pytest.raises(ValueError, match="has a meaning of its own"):
             event_field(name)

@@ -20,20 +20,23 @@ from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardra
 _MOST_USERS: Final = 10**12
 
 
-def names_of_means() -> frozenset[str]:
-    """Return the names of the means in rows of figures, which no field may have."""
+def names_of_figures() -> frozenset[str]:
+    """Return the names of means and of other figures in rows, which no field may have."""
     # numpy comes with the catalogue: a configuration without fields of its own goes without.
     from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+    from streameval.core.windows.aggregates import AGGREGATES
 
     ranking = (metric.name for metric in RANKING)
-    return frozenset([*ranking, *(mean.name for mean in (*RATES, *VALUE_MEANS, *LIST_MEANS))])
+    means = (mean.name for mean in (*RATES, *VALUE_MEANS, *LIST_MEANS))
+    others = (name for aggregate in AGGREGATES for name in aggregate.figure_names)
+    return frozenset([*ranking, *means, *others])
 
 
 def event_field(value: str) -> str:
     """Return the name of a text field of events; raises ValueError for one that cannot be."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value, re.ASCII) is None or iskeyword(value):
         raise ValueError(f"{value!r} cannot name a field: write letters, digits, _, a letter first")
-    if value.lower() in RESERVED_NAMES | names_of_means() or len(value) > MAX_LABEL_LENGTH:
+    if value.lower() in RESERVED_NAMES | names_of_figures() or len(value) > MAX_LABEL_LENGTH:
         raise ValueError(f"{value!r} has a meaning of its own: choose another field of the event")
     return value
 

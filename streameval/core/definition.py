@@ -57,15 +57,14 @@ _OUTCOME_COLUMNS = """
     ms item rank gain kind delay day list
 """
 _FIGURE_KEYS = """
-    window basis k metric users impressions positives slates slates_with_positive maturity
-    empty_slates short_slates fallback_slates abandoned_slates slates_with_latency positive_items
-    observed_ratio reason arm experiment le quantile job instance namespace
+    window basis k metric users impressions positives slates maturity
+    reason arm experiment le quantile job instance namespace
     name role control arms
 """
 RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KEYS).split())
 """Names that no dimension may have: they would stand twice in an event, a row or a series.
 
-The names of means are taken too (`config.experiments.event_field`)."""
+The names of figures are taken too (`config.experiments.event_field`)."""
 
 DEFAULT_WINDOWS = (
     Window("5m", 300_000, 5_000),

@@ -151,11 +151,13 @@ class Aggregate(ABC):
     """One kind of sum that windows hold, under a definition.
 
     `name` stands in checkpoints, `section` is the part of `replay`'s document that its figures
-    belong to, `columns` counts the values of a row.
+    belong to, `columns` counts the values of a row. `figure_names` are in its rows of figures, but
+    are no means of the catalogue: no dimension may have such a name.
     """
 
     name: ClassVar[str]
     section: ClassVar[str]
+    figure_names: ClassVar[tuple[str, ...]] = ()
     dtype: ClassVar[str] = "<i4"
     columns: int
 

@@ -48,6 +48,7 @@ class Delays(SegmentAggregate):
 
     name = "delays"
     section = "nowcast"
+    figure_names = ("observed_ratio",)
     has_figures = False
 
     def __init__(self, definition: Definition) -> None:

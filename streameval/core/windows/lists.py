@@ -49,6 +49,10 @@ class Lists(ClusterAggregate):
 
     name = "lists"
     section = "lists"
+    figure_names = (
+        *("empty_slates", "short_slates", "fallback_slates", "abandoned_slates"),
+        *("slates_with_latency", "positive_items"),
+    )
     columns = 7
 
     def __init__(self, definition: Definition) -> None:
@@ -76,16 +80,10 @@ class Lists(ClusterAggregate):
         sums, slates = view.by_cluster[self.name], view.slates
         hits, abandoned = sums[_HITS], slates - sums[_WITH_POSITIVE]
         measured, latency = view.by_cluster[Latencies.name]
-        counts = {
-            "slates": slates,
-            "empty_slates": sums[_EMPTY],
-            "short_slates": sums[_SHORT],
-            "fallback_slates": sums[_FALLBACK],
-            "abandoned_slates": abandoned,
-            "slates_with_latency": measured,
-            "positive_items": hits,
-        }
         of_slates = np.stack((sums[_EMPTY], sums[_SHORT], sums[_FALLBACK], abandoned))
+        counts = dict(
+            zip(("slates", *self.figure_names), (slates, *of_slates, measured, hits), strict=True)
+        )
         yield [
             {**dict(zip(counts, each, strict=True)), **rates, **ranks, **latencies}
             for each, rates, ranks, latencies in zip(

@@ -118,6 +118,7 @@ class Scores(ClusterAggregate):
 
     name = "scores"
     section = "ranking"
+    figure_names = ("slates_with_positive",)
     dtype = "<i8"
 
     def __init__(self, definition: Definition) -> None:
