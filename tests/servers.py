@@ -8,7 +8,9 @@ A missing program skips the test, and fails it where CI is set.
 
 import atexit
 import base64
+import collections
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import itertools
@@ -37,6 +39,10 @@ _names = itertools.count(1)
 # Below the ports that Linux, macOS and Windows give to connections that go out.
 PORTS = (20_000, 32_000)
 _random = random.SystemRandom()  # processes that test side by side must not agree
+# A server binds its port seconds after it was chosen: until then its lock keeps others away.
+_LOCKS = pathlib.Path(tempfile.gettempdir()) / "streameval-test-ports"
+_held = collections.deque()
+MOST_HELD = 200  # open files
 
 
 def _kafka_jars():
@@ -53,12 +59,19 @@ def unique(stem="topic"):
 
 
 def free_port():
-    """A loopback port that was free a moment ago, below those that connections go out from."""
+    """A loopback port that is free and that no other test takes, below those of connections."""
+    _LOCKS.mkdir(exist_ok=True)
     while True:
         port = _random.randrange(*PORTS)
-        with socket.socket() as listener, contextlib.suppress(OSError):
+        lock = os.open(_LOCKS / str(port), os.O_RDWR | os.O_CREAT)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             listener.bind(("127.0.0.1", port))
+            _held.append(lock)
+            if len(_held) > MOST_HELD:
+                os.close(_held.popleft())
             return port
+        os.close(lock)
 
 
 def browser_program():
