@@ -63,11 +63,11 @@ WITH_EXPERIMENT: Final = {
     "an experiment": "streameval",
     "slates, an experiment": "streameval, slates",
 }
-# What a worker keeps beside the peers, each of which does a part of its work. A loss of a fifth of
-# what runs have had shows (docs/benchmarks.md).
+# What a worker keeps beside the peers, each of which does a part of its work. A loss of a quarter
+# of what runs have had shows (docs/benchmarks.md).
 OF_RAW_READER: Final = 0.22
-TIMES_FAUST: Final = 11.0
-TIMES_LOOP: Final = 1.7
+TIMES_FAUST: Final = 10.0
+TIMES_LOOP: Final = 1.6
 VERDICTS: Final = {True: "met", False: "MISSED", None: ""}
 
 
