@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -22,7 +22,7 @@ from streameval.files import locations
 from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
 
 MEMORY: Final = "512MB"
-_BATCH_ROWS: Final = 1 << 18
+BATCH_ROWS: Final = 1 << 18
 
 LIST_NAMES: Final = ("list", "list_id", "request", "request_id", "query", "qid", "user", "user_id")
 USER_NAMES: Final = ("user", "user_id")
@@ -84,9 +84,13 @@ def connected(*files: str) -> Iterator[Any]:
 
 def batches(rows: Any) -> Iterator[Any]:
     """The rows of a query as batches of Arrow, while they are found; its errors are DuckDB's."""
+    return iterated(rows.to_arrow_reader(BATCH_ROWS))
+
+
+def iterated(reader: Iterable[Any]) -> Iterator[Any]:
+    """What a reader of Arrow yields; its errors are DuckDB's."""
     import duckdb
 
-    reader = rows.to_arrow_reader(_BATCH_ROWS)
     try:
         yield from reader
     except (pa.ArrowException, OSError) as error:
@@ -128,7 +132,8 @@ def view(
             ((count,),) = connection.execute(f"SELECT count(*) FROM {table.scan}").fetchall()  # noqa: S608  # quoted
         before += count
     # A view of a table in memory can only be a temporary one.
-    connection.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(parts)}")
+    kind = "TEMP VIEW" if any(isinstance(table.file, InMemory) for table in tables) else "VIEW"
+    connection.execute(f"CREATE {kind} {name} AS {' UNION ALL '.join(parts)}")
 
 
 def _rows(table: TableFile, columns: Mapping[str, Column], before: str) -> str:

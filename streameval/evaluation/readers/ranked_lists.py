@@ -20,6 +20,7 @@ from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.evaluation.answer import Segment
 from streameval.evaluation.batches import ROWS, Batch, Judged, irrelevant_by, judged_of
 from streameval.evaluation.readers.outcomes import checksums_of, segments_of
+from streameval.files.arrow_arrays import column, numbers
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -86,6 +87,24 @@ class RankedLists:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of slates, list after list: numbers of lists and items, ranks, and scores.
+
+    A rank is 0 and a score NaN where there is none. `compared` is the score as ties compare it.
+    """
+
+    lists: Ints
+    items: Ints
+    ranks: Ints
+    scores: Floats
+    compared: npt.NDArray[np.floating[Any]]
+
+    def take(self, rows: Ints) -> _Rows:
+        """Return these rows, in this order."""
+        return _Rows(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
 def ranked_lists(
     slates: Any,
     labels: Any,
@@ -96,56 +115,69 @@ def ranked_lists(
     level: float | None = None,
     with_judged: bool = False,
 ) -> RankedLists:
-    """Join tables of pyarrow: `slates` (list, item, user, rank, score, compared, line, `by …`).
+    """Join tables of pyarrow: `slates` (list, item, user, rank, score, `by …`) and `labels`.
 
-    Its rows are ordered by `rank`, then by `compared` from the highest (the score, rounded for
-    ties). At equal ones, with `last_first`, the item that sorts last comes first, and then `line`
-    decides. `labels` has list, item, gain. `complete`: lists that only `labels` has are lists
-    without items; else they are left out. `level` and `with_judged` are those of `batches.Batch`.
+    All rows of a list lie together. They are ordered by `rank`, then by `score` from the highest,
+    then as they stand. With `last_first` scores are equal in single precision, and among equal ones
+    the item that sorts last comes first. `labels` has list, item, gain. `complete`: lists that only
+    `labels` has are lists without items; else they are left out. `level` and `with_judged` are
+    those of `batches.Batch`.
     """
-    rows = slates.num_rows
-    lists, names = _numbered_runs(slates["list"], labels["list"])
+    size = slates.num_rows
+    lists, names = _numbered_runs([*slates["list"].chunks, *labels["list"].chunks])
     items, item_names = _numbered([*slates["item"].chunks, *labels["item"].chunks])
     # Lists are numbered as they come: those that are shown before all others.
-    count = int(lists[:rows].max(initial=-1)) + 1
+    first = _starts(lists[:size])
+    count = len(first)
     whole = len(names) if complete else count
-    pairs = lists * len(item_names) + items
-    by_id = _sorted_positions(item_names, items[:rows], last_first=last_first)
-    order = _order(slates, lists[:rows], by_id)
-    order, by_pair = _without_repeats(order, pairs[:rows])
-    own = lists[order]
-    length = np.bincount(own, minlength=whole)
-    given = _filled(slates["rank"], 0)[order]
-    ranks = _ranks(own, _numbers(own, length), given)
-    score_ranks, equal = _score_ranks(slates, order, own, length)
-    by_score = _there(slates["score"])[order] & (given == 0)
-    first = _first_rows(lists[:rows], count)
-    judged, gains = _judged(pairs[rows:], labels["gain"], whole * len(item_names))
-    row, found = _looked_up(judged, pairs[order], by_pair)
+    rows = _rows(slates, lists[:size], items[:size], single=last_first)
+    rows = _in_order(rows, _sorted_positions(item_names) if last_first else None)
+    rows, pairs, by_pair = _without_repeats(rows, len(item_names))
+    length = np.bincount(rows.lists, minlength=whole)
+    number = np.arange(1, len(pairs) + 1) - np.repeat(np.cumsum(length) - length, length)
+    score_ranks, equal = _score_ranks(rows, number, length)
+    by_score = ~np.isnan(rows.scores) & (rows.ranks == 0)
+    labelled = lists[size:] * len(item_names) + items[size:]
+    judged, gains = _judged(labelled, labels["gain"], whole * len(item_names))
+    row = _looked_up(judged, pairs, by_pair)
     of_list = judged // max(len(item_names), 1)
-    rank, score_rank = np.zeros(len(row), np.int64), np.zeros(len(row))
-    rank[found], score_rank[found] = ranks[row[found]], score_ranks[row[found]]
-    positive = _positive(of_list, np.where(found, rank, np.iinfo(np.int64).max), gains)
-    listed = np.where(found, row, -1)
-    judged_above = partial(_judged_above, of_list, gains, listed, positive, length, level)
+    rank, score_rank = _taken(_ranks(rows, number), row), _taken(score_ranks, row)
+    positive = _positive(of_list, rank, gains)
+    judged_above = partial(_judged_above, of_list, gains, row, positive, length, level)
     ids = names.slice(0, whole)
-    users = slates["user"].combine_chunks().take(pa.array(first))
     return RankedLists(
         ids=ids,
-        users=pa.concat_arrays([pc.coalesce(users, ids.slice(0, count)), ids.slice(count)]),
+        users=_users(slates["user"], first, ids),
         values=_values(slates, by, first) + [("",) * len(by)] * (whole - count) if by else None,
         relevant=np.bincount(of_list[positive], minlength=whole),
         ranks=rank[positive],
         gains=gains[positive],
         score_ranks=score_rank[positive],
         length=length,
-        equal=_any(own, by_score & equal, whole),
-        by_score=_any(own, by_score, whole),
+        equal=_any(rows.lists, by_score & equal, whole),
+        by_score=_any(rows.lists, by_score, whole),
         labelled=bool((of_list < count).any()),
-        met=bool(found.any()),
+        met=bool((row >= 0).any()),
         level=level,
         judged=judged_above() if with_judged else None,
     )
+
+
+def _rows(slates: Any, lists: Ints, items: Ints, *, single: bool) -> _Rows:
+    """Return the rows of slates; `single`: scores are compared in single precision."""
+    scores = _filled(slates["score"], np.nan)
+    with np.errstate(over="ignore"):  # beyond it all scores are equal
+        compared = scores.astype(np.float32) if single else scores
+    return _Rows(lists, items, _filled(slates["rank"], 0), scores, compared)
+
+
+def _users(cells: Any, first: Ints, ids: Any) -> Any:
+    """Return the user in the `first` row of each list; a list without one is its own user."""
+    if cells.null_count == len(cells):
+        return ids
+    known = cells.combine_chunks().take(column(first)).cast(pa.string())
+    count = len(first)
+    return pa.concat_arrays([pc.coalesce(known, ids.slice(0, count)), ids.slice(count)])
 
 
 def _judged_above(  # noqa: PLR0917  # called once, by `ranked_lists`
@@ -172,92 +204,115 @@ def _judged_above(  # noqa: PLR0917  # called once, by `ranked_lists`
     return Judged(np.bincount(of_irrelevant, minlength=len(length)), above, unjudged)
 
 
-def _first_rows(lists: Ints, count: int) -> Ints:
-    """Return the first row of each of `count` lists."""
-    first = np.empty(count, np.int64)
-    first[lists[::-1]] = np.arange(len(lists))[::-1]
-    return first
+def _numbered_runs(chunks: Sequence[Any]) -> tuple[Ints, Any]:
+    """Return texts as `_numbered` does, looking once at equal ones in a row."""
+    runs = [_texts_of_runs(chunk) for chunk in chunks]
+    codes, names = _distinct([texts for texts, _ in runs])
+    lengths = [length for _, length in runs]
+    return np.repeat(codes, np.concatenate([np.empty(0, np.int64), *lengths])), names
 
 
-def _numbered_runs(first: Any, second: Any) -> tuple[Ints, Any]:
-    """Number two columns of text, one after the other, looking once at equal texts in a row."""
-    runs = [pc.run_end_encode(chunk) for chunk in (*first.chunks, *second.chunks)]
-    numbers, names = _numbered([run.values for run in runs])
-    lengths = [np.diff(run.run_ends.to_numpy(), prepend=0) for run in runs]
-    return np.repeat(numbers, np.concatenate([np.empty(0, np.int64), *lengths])), names
+def _texts_of_runs(chunk: Any) -> tuple[Any, Ints]:
+    """Return the text and the length of each run of equal texts."""
+    if not pa.types.is_dictionary(chunk.type):
+        runs = pc.run_end_encode(chunk)
+        return runs.values, np.diff(numbers(runs.run_ends), prepend=0)
+    codes = numbers(chunk.indices)
+    starts = _starts(codes)
+    texts = chunk.dictionary.take(column(codes[starts]))
+    return texts, np.diff(starts, append=len(codes))
+
+
+def _starts(codes: npt.NDArray[np.integer[Any]]) -> Ints:
+    """Return where runs of equal numbers start."""
+    new = np.ones(len(codes), np.bool_)
+    np.not_equal(codes[1:], codes[:-1], out=new[1:])
+    return np.flatnonzero(new)
 
 
 def _numbered(chunks: Sequence[Any]) -> tuple[Ints, Any]:
+    """Return texts as numbers of the distinct ones, and those; texts may be dictionaries already.
+
+    Numbers go by the order in which texts come first, in chunks that are no dictionaries.
+    """
+    encoded = [
+        chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        for chunk in chunks
+    ]
+    codes, names = _distinct([chunk.dictionary for chunk in encoded])
+    starts = np.cumsum([0, *(len(chunk.dictionary) for chunk in encoded)])
+    parts = [
+        codes[start:][numbers(chunk.indices)]
+        for start, chunk in zip(starts[:-1].tolist(), encoded, strict=True)
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts]), names
+
+
+def _distinct(chunks: Sequence[Any]) -> tuple[Ints, Any]:
     """Return texts as numbers of the distinct ones, in the order in which they come; and those."""
     encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = pa.concat_arrays(encoded.chunks)
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+    return numbers(encoded.indices).astype(np.int64), encoded.dictionary
 
 
-def _filled(column: Any, empty: float) -> Any:
-    return pc.fill_null(column, empty).to_numpy()
+def _filled(cells: Any, empty: float) -> Any:
+    """Return numbers, `empty` for a null."""
+    if cells.null_count == len(cells):
+        return np.full(len(cells), empty)
+    return numbers(pc.fill_null(cells, empty) if cells.null_count else cells)
 
 
-def _there(column: Any) -> Flags:
-    found: Flags = column.is_valid().to_numpy()
-    return found
-
-
-def _sorted_positions(names: Any, items: Ints, *, last_first: bool) -> Ints | None:
-    """Number items by the bytes of their ids, the last one first; None if that decides nothing."""
-    if not last_first:
-        return None
+def _sorted_positions(names: Any) -> Ints:
+    """Number items by the bytes of their ids, the last one first."""
     positions = np.empty(len(names), np.int64)
-    positions[pc.sort_indices(names).to_numpy()] = np.arange(len(names))[::-1]
-    return positions[items]
+    positions[numbers(pc.sort_indices(names))] = np.arange(len(names))[::-1]
+    return positions
 
 
-def _order(slates: Any, lists: Ints, items: Ints | None) -> Ints:
-    """Return the rows in order, list after list."""
-    keys = lists * _STEP + _filled(slates["rank"], _STEP - 1)
+def _in_order(rows: _Rows, positions: Ints | None) -> _Rows:
+    """Order the rows of each list; `positions` by item decide between equal scores."""
+    keys = rows.lists * _STEP + np.where(rows.ranks > 0, rows.ranks, _STEP - 1)
     if (keys[1:] > keys[:-1]).all():
-        return np.arange(len(keys))
-    # The last of the keys counts first.
-    scores = -_filled(slates["compared"], -np.inf)
-    return np.lexsort((slates["line"], *([] if items is None else [items]), scores, keys))
+        return rows
+    # The last of the keys counts first, and NaN comes last.
+    tied = [] if positions is None else [positions[rows.items]]
+    return rows.take(np.lexsort((*tied, -rows.compared, keys)))
 
 
-def _without_repeats(order: Ints, pairs: Ints) -> tuple[Ints, Ints]:
-    """Keep the first of equal pairs; also return the order of the rest by pair."""
-    by_pair = np.argsort(pairs[order], kind="stable")
-    found = pairs[order][by_pair]
+def _without_repeats(rows: _Rows, items: int) -> tuple[_Rows, Ints, Ints]:
+    """Keep an item's first row in each list; also return the rows' pairs, and their order."""
+    pairs = rows.lists * items + rows.items
+    by_pair = np.argsort(pairs, kind="stable")
+    found = pairs[by_pair]
     repeated = by_pair[1:][found[1:] == found[:-1]]
     if not len(repeated):
-        return order, by_pair
-    order = np.delete(order, repeated)
-    return order, np.argsort(pairs[order], kind="stable")
+        return rows, pairs, by_pair
+    return _without_repeats(rows.take(np.delete(np.arange(len(pairs)), repeated)), items)
 
 
-def _numbers(own: Ints, length: Ints) -> Ints:
-    """Count rows within their list, from 1."""
-    return np.arange(1, len(own) + 1) - (np.cumsum(length) - length)[own]
+def _ranks(rows: _Rows, number: Ints) -> Ints:
+    """Ranks as `core.metrics.order_ranks` has them: gaps stay and equal ranks move down.
 
-
-def _ranks(own: Ints, number: Ints, given: Ints) -> Ints:
-    """Ranks as `core.metrics.order_ranks` has them: gaps stay and equal ranks move down."""
-    gaps = np.maximum(given - number, 0)
+    `number` counts rows within their list, from 1.
+    """
+    gaps = np.maximum(rows.ranks - number, 0)
     if not gaps.any():
         return number
     # A gap holds for the rest of its list; the next list begins a step higher.
-    return number + np.maximum.accumulate(gaps + own * _STEP) - own * _STEP
+    ends = rows.lists * _STEP
+    return number + np.maximum.accumulate(gaps + ends) - ends
 
 
-def _score_ranks(slates: Any, order: Ints, own: Ints, length: Ints) -> tuple[Floats, Flags]:
+def _score_ranks(rows: _Rows, number: Ints, length: Ints) -> tuple[Floats, Flags]:
     """Rank each row by score, as `core.metrics.Lists` has it, and say whether another is equal.
 
     NaN in a list where only some have a score; a list in which none has is taken by its order.
     """
-    number = _numbers(own, length)
-    known = _there(slates["score"])[order]
+    known = ~np.isnan(rows.scores)
     if not known.any():
-        return number.astype(np.float64), np.zeros(len(own), np.bool_)
-    score = _filled(slates["score"], -np.inf)[order]
+        return number.astype(np.float64), np.zeros(len(number), np.bool_)
+    own, score = rows.lists, np.where(known, rows.scores, -np.inf)
     best_first = np.lexsort((-score, own))
     starts, sizes = _runs(own[best_first], score[best_first])
     by_score = np.empty(len(own))
@@ -265,7 +320,7 @@ def _score_ranks(slates: Any, order: Ints, own: Ints, length: Ints) -> tuple[Flo
     scores = np.bincount(own[known], minlength=len(length))
     score_ranks = np.where(scores[own] == length[own], by_score, np.nan)
     # Rounding keeps the order of scores, so equal ones still lie side by side.
-    compared = _filled(slates["compared"], -np.inf)[order]
+    compared = np.where(known, rows.compared, -np.inf)
     _, sizes = _runs(own[best_first], compared[best_first])
     equal = np.empty(len(own), np.bool_)
     equal[best_first] = np.repeat(sizes > 1, sizes)
@@ -281,8 +336,9 @@ def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
 
 def _judged(pairs: Ints, gain: Any, end: int) -> tuple[Ints, Floats]:
     """Return distinct pairs below `end` that have a gain, in order, and the largest of each."""
-    known = _there(gain) & (pairs < end)
-    pairs, gains = pairs[known], _filled(gain, 0.0)[known]
+    gains = _filled(gain, np.nan)
+    known = ~np.isnan(gains) & (pairs < end)
+    pairs, gains = pairs[known], gains[known]
     order = np.lexsort((-gains, pairs))
     pairs, gains = pairs[order], gains[order]
     first = np.diff(pairs, prepend=-1) != 0
@@ -292,20 +348,27 @@ def _judged(pairs: Ints, gain: Any, end: int) -> tuple[Ints, Floats]:
 def _positive(of_list: Ints, rank: Ints, gains: Floats) -> Ints:
     """Return the labels with a gain above 0, list after list, by rank and then by gain."""
     positive = np.flatnonzero(gains > 0)
-    return positive[np.lexsort((-gains[positive], rank[positive], of_list[positive]))]
+    ranks = rank[positive]
+    last = np.where(ranks > 0, ranks, np.iinfo(np.int64).max)
+    return positive[np.lexsort((-gains[positive], last, of_list[positive]))]
 
 
-def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> tuple[Ints, Flags]:
-    """Return the rows of pairs, of which `by_pair` is the order; and which of them there are."""
+def _looked_up(wanted: Ints, pairs: Ints, by_pair: Ints) -> Ints:
+    """Return the rows of pairs, of which `by_pair` is the order; -1 where there is none."""
     if not len(pairs):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+        return np.full(len(wanted), -1)
     where = np.searchsorted(pairs, wanted, sorter=by_pair)
     row = by_pair[np.minimum(where, len(pairs) - 1)]
-    return row, pairs[row] == wanted
+    return np.where(pairs[row] == wanted, row, -1)
+
+
+def _taken(values: npt.NDArray[Any], row: Ints) -> npt.NDArray[Any]:
+    """Return the values of rows, 0 for row -1."""
+    return np.append(values, values.dtype.type(0))[row]
 
 
 def _values(slates: Any, by: Sequence[str], rows: Ints) -> list[Segment]:
-    columns = [slates["by " + name].take(pa.array(rows)).to_pylist() for name in by]
+    columns = [slates["by " + name].take(column(rows)).to_pylist() for name in by]
     return [tuple(value or "" for value in row) for row in zip(*columns, strict=True)]
 
 

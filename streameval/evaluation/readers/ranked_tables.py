@@ -17,16 +17,20 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
+from streameval.base.in_memory import InMemory
 from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.ranked_lists import ranked_lists
+from streameval.files.arrow_arrays import column, numbers
+from streameval.files.parquet_rows import ParquetRows
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     GAIN_NAMES,
@@ -53,7 +57,7 @@ Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.
 LINES: Final = 100_000
 # Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
-PORTION_ROWS: Final = 500_000
+PORTION_ROWS: Final = 250_000
 
 _ORDER: Final[dict[Ties, str]] = {
     "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
@@ -110,8 +114,9 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     """
     labelled = met = False
     with connected(*tables.slates, *tables.labels) as connection:
-        unread = load_ranked(connection, tables, advance, notes, stored=False)
-        for share, slates, labels in _portions(connection, tables):
+        view = load_ranked(connection, tables, advance, notes, stored=False)
+        unread = size(tables.slates) if view else 0
+        for share, slates, labels in _portions(connection, tables, view):
             advance(int(unread * share))
             lists = ranked_lists(
                 slates,
@@ -134,25 +139,27 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
 def load_ranked(
     connection: Any, tables: Tables, advance: Advance, notes: list[Note], *, stored: bool = True
-) -> int:
+) -> ParquetRows | None:
     """Make the tables `slates`, without seen items, and `labels` if there are any.
 
-    Not `stored`: `slates` may be a view, for a reader that goes through it once or twice. Return
-    the bytes of files that are read only then.
+    Not `stored`: they may be views, for a reader that goes through the rows once or twice. Then
+    return the rows of slates.
     """
-    unread = 0
+    view = None
     if tables.kind == "trec":
         _load_trec(connection, tables, advance)
     else:
         stored = stored or bool(tables.seen)
-        unread = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
+        view = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
         if tables.labels:
-            load_labels(connection, tables.labels, advance)
+            load_labels(connection, tables.labels, advance, stored=stored)
     notes += seen_notes(exclude_seen(connection, tables.seen))
-    return unread
+    return view
 
 
-def _portions(connection: Any, tables: Tables) -> Iterator[tuple[float, Any, Any]]:
+def _portions(
+    connection: Any, tables: Tables, view: ParquetRows | None
+) -> Iterator[tuple[float, Any, Any]]:
     """Slates and labels a portion of the lists at a time, each all of a list or nothing.
 
     Before them stands the portion's share of the slates. Where the rows of each list lie together,
@@ -160,93 +167,116 @@ def _portions(connection: Any, tables: Tables) -> Iterator[tuple[float, Any, Any
     """
     if tables.kind == "trec":
         connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
-    columns = f"list, item, user, rank, score, {_EQUAL[tables.ties]} AS compared, line"
-    columns += "".join(f", {quoted('by ' + name)}" for name in tables.by)
-    slate_sizes, label_sizes, together = _sizes(connection)
-    order = "" if together else "ORDER BY hash(list), list"
-    slates = connection.sql(f"SELECT {columns} FROM slates {order}")  # noqa: S608  # names are quoted
+    division = _divided(connection)
+    slates = _slates(connection, tables.by, view, together=division.together)
     # A connection has one open result at a time.
-    labels = connection.cursor().sql(
-        "SELECT list, item, gain FROM labels POSITIONAL JOIN portions ORDER BY portion, line"
+    labels = _found(connection.cursor().sql(division.labels_in_order))
+    rows = max(sum(division.slates), 1)
+    shares = (count / rows for count in division.slates)
+    yield from zip(
+        shares, _parts(*slates, division.slates), _parts(*labels, division.labels), strict=True
     )
-    rows = max(sum(slate_sizes), 1)
-    shares = (count / rows for count in slate_sizes)
-    parts = _parts(slates, slate_sizes), _parts(labels, label_sizes)
-    yield from zip(shares, *parts, strict=True)
 
 
-def _parts(rows: Any, sizes: Sequence[int]) -> Iterator[Any]:
+def _slates(
+    connection: Any, by: Sequence[str], view: ParquetRows | None, *, together: bool
+) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of the slates, and their rows, all of a list together."""
+    if together and view is not None and view.readable():
+        return view.schema, _checked(connection, view)
+    columns = ", ".join(["list, item, user, rank, score", *(quoted(f"by {name}") for name in by)])
+    order = "" if together else "ORDER BY hash(list), list, line"
+    return _found(connection.sql(f"SELECT {columns} FROM slates {order}"))  # noqa: S608  # names are quoted
+
+
+def _found(rows: Any) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of a query's rows, and these in batches."""
+    return rows.limit(0).to_arrow_table().schema, batches(rows)
+
+
+def _checked(connection: Any, view: ParquetRows) -> Iterator[Any]:
+    for batch, sound in view.batches():
+        if not sound:  # DuckDB goes through all cells, and says which one is wrong
+            connection.execute("SELECT max(hash(COLUMNS(*))) FROM slates")
+        yield batch
+
+
+def _parts(schema: Any, found: Iterator[Any], sizes: Sequence[int]) -> Iterator[Any]:
     """Cut rows into tables of these sizes."""
-    table = rows.limit(0).to_arrow_table()
-    found = batches(rows)
+    table = pa.Table.from_batches([], schema)
     for wanted in sizes:
         held, count = table.to_batches(), len(table)
         while count < wanted:
             held.append(next(found))
             count += len(held[-1])
-        table = pa.Table.from_batches(held, table.schema)
+        table = pa.Table.from_batches(held, schema)
         yield table.slice(0, wanted)
         table = table.slice(wanted)
 
 
-def _sizes(connection: Any) -> tuple[list[int], list[int], bool]:
-    """Return how many rows of slates and of labels each portion has, and make `portions`.
+class _Division(NamedTuple):
+    """How many rows of slates and of labels each portion has, and the SQL of labels by portion.
 
-    That table has the portion of each row of labels. Also tell whether the rows of each list of
-    slates lie together; else portions go by the hash of the list.
+    `together`: the rows of each list of slates lie together; else portions go by the list's hash.
     """
-    hashes, lengths, together = _lists(connection)
-    ((labels,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
-    rows = int(lengths.sum())
-    count = (rows + labels) // PORTION_ROWS + 1
-    starts = np.cumsum(lengths) - lengths
-    wanted = np.arange(1, count) * rows // count
-    bounds = starts[np.searchsorted(starts, wanted, "right") - 1]
-    portion_of = np.searchsorted(bounds, starts, "right").astype(np.int32)
-    del starts
+
+    slates: list[int]
+    labels: list[int]
+    labels_in_order: str
+    together: bool
+
+
+def _divided(connection: Any) -> _Division:
+    """Divide slates and labels into portions; a table `portions` has that of each row of labels."""
+    hashes, lengths = _runs(connection, "slates")
     order = np.argsort(hashes)
-    by_hash, by_hash_portion = hashes[order], portion_of[order]
+    by_hash = hashes[order]
+    first = np.append(True, by_hash[1:] != by_hash[:-1])
+    together = bool(first.all())
+    if not together:
+        lengths = np.add.reduceat(lengths[order], np.flatnonzero(first))
+        by_hash = by_hash[first]
+        order = np.arange(len(by_hash))
+    labelled, label_lengths = _runs(connection, "labels")
+    rows = int(lengths.sum())
+    count = (rows + int(label_lengths.sum())) // PORTION_ROWS + 1
+    starts = np.cumsum(lengths) - lengths
+    ends = np.arange(1, count) * rows // count
+    bounds = starts[np.searchsorted(starts, ends, "right") - 1]
+    portion_of = np.searchsorted(bounds, starts, "right").astype(np.int32)
+    sought = np.argsort(labelled)  # a search in order finds what it needs in the caches
+    wanted = labelled[sought]
+    position = np.minimum(np.searchsorted(by_hash, wanted), len(by_hash) - 1)
+    # The hash spreads lists that have no slate.
+    spread = (wanted % np.uint64(count)).astype(np.int32)
+    chosen = np.empty(len(labelled), np.int32)
+    chosen[sought] = np.where(by_hash[position] == wanted, portion_of[order][position], spread)
+    in_order = "SELECT list, item, gain FROM labels"
+    if (chosen[1:] < chosen[:-1]).any():
+        portions = pa.table({"portion": column(np.repeat(chosen, label_lengths))})
+        connection.register("chosen", portions)
+        connection.execute("CREATE TABLE portions AS SELECT portion FROM chosen")
+        in_order += " POSITIONAL JOIN portions ORDER BY portion, line"
+    return _Division(
+        np.bincount(portion_of, lengths, count).astype(np.int64).tolist(),
+        np.bincount(chosen, label_lengths, count).astype(np.int64).tolist(),
+        in_order,
+        together,
+    )
 
-    def portion(batch: Any) -> Any:
-        """Return the portion of each list. The hash spreads lists that have no slate."""
-        lists = batch.column(0).to_numpy()
-        position = np.minimum(np.searchsorted(by_hash, lists), len(by_hash) - 1)
-        found = by_hash[position] == lists
-        return np.where(found, by_hash_portion[position], lists % np.uint64(count)).astype(np.int32)
 
-    numbers = np.concatenate([np.empty(0, np.int32), *map(portion, _hashes(connection, "labels"))])
-    connection.register("numbers", pa.table({"portion": numbers}))
-    connection.execute("CREATE TABLE portions AS SELECT portion FROM numbers")
-    slates = np.bincount(portion_of, lengths, count)
-    of_labels = np.bincount(numbers, minlength=count)
-    return slates.astype(np.int64).tolist(), of_labels.tolist(), together
-
-
-def _lists(connection: Any) -> tuple[Any, Any, bool]:
-    """Return the hashes of the lists, their numbers of rows, and whether their rows lie together.
-
-    The order is that of the rows, or by hash if the rows of a list lie apart.
-    """
+def _runs(connection: Any, table: str) -> tuple[Any, Ints]:
+    """Return the hash of the list and the length of each run of rows of one list of a table."""
     # One list without rows, so that there is one.
     hashes, starts = [np.zeros(1, np.uint64)], [np.zeros(1, np.int64)]
     rows, last = 0, None
-    for batch in _hashes(connection, "slates"):
-        values = batch.column(0).to_numpy()
+    for batch in batches(connection.sql(f"SELECT hash(list) FROM {table}")):  # noqa: S608  # ours
+        values = numbers(batch.column(0))
         new = np.flatnonzero(np.append(values[0] != last, values[1:] != values[:-1]))
         hashes.append(values[new])
         starts.append(new + rows)
         rows, last = rows + len(values), values[-1]
-    runs, lengths = np.concatenate(hashes), np.diff(np.concatenate(starts), append=rows)
-    ordered_hashes = np.sort(runs)
-    if (ordered_hashes[1:] != ordered_hashes[:-1]).all():
-        return runs, lengths, True
-    distinct, which = np.unique(runs, return_inverse=True)
-    return distinct, np.bincount(which, lengths).astype(np.int64), False
-
-
-def _hashes(connection: Any, table: str) -> Any:
-    """Batches of the hashes of a table's lists, in the order of its rows."""
-    return batches(connection.sql(f"SELECT hash(list) FROM {table}"))  # noqa: S608  # ours
+    return np.concatenate(hashes), np.diff(np.concatenate([*starts, [rows]]))
 
 
 def load_slates(
@@ -256,11 +286,11 @@ def load_slates(
     advance: Advance,
     *,
     stored: bool = True,
-) -> int:
+) -> ParquetRows | None:
     """Read slates into the table `slates`: list, item, rank, score, user, `by …`, line.
 
-    `user` is null where the files name none: each list is a user of its own. Not `stored`: make a
-    view of files that need no parsing. Return the bytes of files that only the view reads.
+    `user` is null where the files name none: each list is a user of its own. Not `stored`: of files
+    that need no parsing make a view, and return its rows.
     """
     tables, known = opened(connection, files)
     lists = named(files, known, LIST_NAMES)
@@ -281,9 +311,10 @@ def load_slates(
     is_view = not (stored or any(table.parsed for table in tables))
     (view if is_view else load)(connection, "slates", tables, columns)
     check_one_segment(connection, "slates", files, by)
-    unread = size(files) if is_view else 0
-    advance(size(files) - unread)
-    return unread
+    if is_view:
+        return ParquetRows(tables, columns)
+    advance(size(files))
+    return None
 
 
 def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Sequence[str]) -> None:
@@ -301,15 +332,19 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
             )
 
 
-def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
-    """Read labels into the table `labels`: list, item, gain, line."""
+def load_labels(
+    connection: Any, files: Sequence[str], advance: Advance, *, stored: bool = True
+) -> None:
+    """Read labels into the table `labels`: list, item, gain, line. `stored`: see `load_slates`."""
     tables, known = opened(connection, files)
     columns = {
         "list": text(named(files, known, LIST_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),
         "gain": number(optional(known, GAIN_NAMES)),
     }
-    load(connection, "labels", tables, columns)
+    # A cursor reads them, for which a view of tables in memory is not there.
+    stored = stored or any(table.parsed or isinstance(table.file, InMemory) for table in tables)
+    (load if stored else view)(connection, "labels", tables, columns)
     advance(size(files))
 
 

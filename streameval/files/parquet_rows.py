@@ -1,0 +1,149 @@
+"""Rows of Parquet files as Arrow reads them, with ids as the dictionaries that the files hold.
+
+DuckDB unpacks the id of each row. Where no column needs work, Arrow reads them for half of the
+processor's time, and ids are numbers already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streameval.base.in_memory import InMemory
+from streameval.base.limits import MAX_EVALUATED_RANK
+from streameval.files.table_scans import TableFile
+from streameval.files.tables import BATCH_ROWS, CellType, Column, iterated
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """The rows that `tables.view` has of files and columns, in their order, without a line."""
+
+    files: Sequence[TableFile]
+    columns: Mapping[str, Column]
+
+    @property
+    def schema(self) -> Any:
+        """The names and types of the columns."""
+        return pa.schema(
+            [(name, _CELLS[column.type].arrow) for name, column in self.columns.items()]
+        )
+
+    def readable(self) -> bool:
+        """Tell whether Arrow can read each column as it is stored."""
+        try:
+            return all(
+                not isinstance(table.file, InMemory) and self._fits(pq.read_schema(table.file))
+                for table in self.files
+            )
+        except (pa.ArrowException, OSError):
+            return False
+
+    def _fits(self, schema: Any) -> bool:
+        """Tell whether a file has the columns by these very names, in types that say the same."""
+        return all(
+            column.source is None
+            or (
+                schema.names.count(column.source) == 1
+                and _CELLS[column.type].fit(schema.field(column.source).type)
+            )
+            for column in self.columns.values()
+        )
+
+    def batches(self) -> Iterator[tuple[Any, bool]]:
+        """Yield batches, each with whether all of its cells are sound. Errors are DuckDB's."""
+        given = {column.source: column.type for column in self.columns.values() if column.source}
+        for table in self.files:
+            schema = pq.read_schema(table.file)
+            ids = [
+                name
+                for name, kind in given.items()
+                if kind == "id" and _is_text(schema.field(name).type)
+            ]
+            with pq.ParquetFile(table.file, read_dictionary=ids) as file:
+                parts = file.iter_batches(BATCH_ROWS, columns=list(given), use_threads=False)
+                for batch in iterated(parts):
+                    yield self._converted(batch)
+
+    def _converted(self, batch: Any) -> tuple[Any, bool]:
+        cells, sound = [], True
+        for column in self.columns.values():
+            kind = _CELLS[column.type]
+            if column.source is None:
+                cells.append(pa.nulls(len(batch), kind.arrow))
+                continue
+            cells.append(kind.converted(batch.column(column.source)))
+            sound = sound and kind.sound(cells[-1])
+        return pa.RecordBatch.from_arrays(cells, schema=self.schema), sound
+
+
+def _is_text(kind: Any) -> bool:
+    """Tell whether a column holds texts, as such or as a dictionary."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _is_name(kind: Any) -> bool:
+    return _is_text(kind) or bool(pa.types.is_integer(kind))
+
+
+def _as_ids(cells: Any) -> Any:
+    """Return ids as a dictionary of texts."""
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    indices, texts = cells.indices.cast(pa.int32()), cells.dictionary.cast(pa.string())
+    return pa.DictionaryArray.from_arrays(indices, texts)
+
+
+def _are_ids(cells: Any) -> bool:
+    """Tell whether each cell has an id that is not empty, in UTF-8."""
+    try:
+        cells.dictionary.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    shortest = pc.min(pc.binary_length(cells.dictionary)).as_py()
+    return not cells.null_count and shortest != 0
+
+
+def _are_ranks(cells: Any) -> bool:
+    bounds = pc.min_max(cells).as_py()
+    return bounds["min"] is None or 1 <= bounds["min"] <= bounds["max"] <= MAX_EVALUATED_RANK
+
+
+class _Cells(NamedTuple):
+    """Cells of one type: Arrow's type, which columns fit, how they become it, which are sound."""
+
+    arrow: Any
+    fit: Callable[[Any], bool]
+    converted: Callable[[Any], Any]
+    sound: Callable[[Any], bool]
+
+
+_CELLS: Final[dict[CellType, _Cells]] = {
+    "id": _Cells(pa.dictionary(pa.int32(), pa.string()), _is_name, _as_ids, _are_ids),
+    "label": _Cells(
+        pa.string(),
+        _is_name,
+        lambda cells: pc.fill_null(cells.cast(pa.string()), ""),
+        lambda _: True,
+    ),
+    "number": _Cells(
+        pa.float64(),
+        lambda kind: pa.types.is_float32(kind) or pa.types.is_float64(kind),
+        lambda cells: cells.cast(pa.float64()),
+        lambda cells: pc.all(pc.is_finite(cells)).as_py() is not False,
+    ),
+    "rank": _Cells(
+        pa.int64(),
+        lambda kind: pa.types.is_integer(kind) and not pa.types.is_uint64(kind),
+        lambda cells: cells.cast(pa.int64()),
+        _are_ranks,
+    ),
+}
