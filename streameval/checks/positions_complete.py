@@ -12,6 +12,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.shares import Shares
 
 # Lists of a segment below which a missing first position means nothing.
 _LEAST_LISTS: Final = 20
@@ -21,7 +22,11 @@ class Settings(CheckSettings):
     """The bounds on items without a position and on lists with a first position."""
 
     max_missing: float = Field(
-        0.01, ge=0, le=1, description="Largest share of items of slates without a position."
+        0.01,
+        ge=0,
+        le=1,
+        description="Largest share of items of slates without a position, of all and of a value of"
+        " `arm` beyond that of the others.",
     )
     min_first: float = Field(
         0.1,
@@ -46,7 +51,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     share = float(missing / items)
     what = f"{percent(share)} of {items:,} items of slates have no position"
     if share <= settings.max_missing:
-        return _first_positions(evidence, settings, share, what)
+        return _by_arm(evidence, settings) or _first_positions(evidence, settings, share, what)
     segment, count, lost = max(rows, key=lambda row: row[2] / row[1])
     where = named(evidence.definition.dimensions, segment)
     most = f", most in {where}: {percent(lost / count)}" if where else ""
@@ -55,6 +60,21 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         settings.max_missing,
         f"{what}{most}. Send "
         "`position` with each impression, or whole slates: ranking metrics rest on it",
+    )
+
+
+def _by_arm(evidence: Evidence, settings: Settings) -> Found | None:
+    """Return a failure where one arm lacks positions that the others have."""
+    missing = "len(list_filter(positions, lambda p: p IS NULL))"
+    gap = Shares.of(evidence, missing, "request IS NOT NULL").widest_gap()
+    if gap is None or gap.apart <= settings.max_missing:
+        return None
+    return failed(
+        gap.apart,
+        settings.max_missing,
+        f"{gap.side}: {percent(gap.share)} of {gap.impressions:,.0f} items of slates have no"
+        f" position, {gap.beside} {percent(gap.other)}. Send `position` with each"
+        " impression, or whole slates: ranking metrics rest on it",
     )
 
 
