@@ -3,12 +3,14 @@
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from evaluating import refused, run
 from pyarrow import parquet as pq
 
+from streameval.evaluation.readers import ranked_tables
 from streameval.files import parquet_rows
 from streameval.files.parquet_rows import ParquetRows
 
@@ -20,6 +22,8 @@ TEXTS = [
     pa.dictionary(pa.int8(), pa.large_string()),
 ]
 NUMBERS = [pa.int8(), pa.uint32(), pa.int64(), pa.uint64()]
+# Encodings of which Arrow makes no dictionary, by case.
+DELTAS = {4: "DELTA_BYTE_ARRAY", 6: "DELTA_LENGTH_BYTE_ARRAY", 10: "DELTA_BYTE_ARRAY"}
 METRICS = ("--metrics", "ndcg@3,auc,recall,map@10", "--per-list")
 
 
@@ -64,8 +68,8 @@ def table(chance, lists, id_type, rank_type, score_type):
 
 
 @pytest.mark.parametrize("case", range(16))
-def test_lists_are_the_same_whichever_reads_them(case, tmp_path, ways):
-    """Ids of every type, in two files of different ones; row groups and batches of a few rows."""
+def test_lists_are_the_same_whichever_reads_them(case, tmp_path, ways, monkeypatch):
+    """Ids of every type, in two files of different ones; row groups, batches, portions of a few."""
     chance = random.Random(case)
     whole = case % 2
     files, types = [], NUMBERS if whole else TEXTS
@@ -78,21 +82,40 @@ def test_lists_are_the_same_whichever_reads_them(case, tmp_path, ways):
             chance.choice([pa.float32(), pa.float64()]),
         )
         files.append(str(tmp_path / f"shown{number}.parquet"))
+        packed = DELTAS.get(case)
+        delta = {"use_dictionary": False, "column_encoding": {"item": packed}}
         pq.write_table(
-            shown, files[-1], row_group_size=chance.choice([5, 1000]), store_schema=case % 3 > 0
+            shown,
+            files[-1],
+            row_group_size=chance.choice([5, 1000]),
+            store_schema=case % 3 > 0,
+            **(delta if packed and not whole else {}),
         )
-    told = tmp_path / "labels.parquet"
+    chosen = (*METRICS, "--ties", chance.choice(["trec", "input"]))
+    chosen += chance.choice([(), ("--by", "model"), ("--by", "user")])
     names = [chance.randrange(35) for _ in range(90)]
     items = [chance.randrange(25) for _ in names]
     if case % 4 > 1:
         names.sort()
     kind = (lambda value: value) if whole else "é{}".format
-    labels = {"list": list(map(kind, names)), "item": list(map(kind, items))}
-    pq.write_table(pa.table({**labels, "gain": [chance.randrange(3) for _ in names]}), told)
-    chosen = (*METRICS, "--ties", chance.choice(["trec", "input"]))
-    chosen += chance.choice([(), ("--by", "model"), ("--by", "user")])
-    found, wanted, answers = ways(lambda: run(*files, "--labels", str(told), *chosen))
-    assert answers == [True]
+    labels = pa.table(
+        {
+            "list": list(map(kind, names)),
+            "item": list(map(kind, items)),
+            "gain": [chance.randrange(3) for _ in names],
+        }
+    )
+    for number, part in enumerate((labels.slice(0, 40), labels.slice(40))):
+        told = str(tmp_path / f"labels{number}.parquet")
+        pq.write_table(part, told)
+        chosen += ("--labels", told)
+    monkeypatch.setattr(ranked_tables, "PORTION_ROWS", chance.choice([10, 1_000]))
+    # In so small a file only a larger bound lets Arrow keep dictionaries.
+    bound = chance.choice([8, 10_000])
+    monkeypatch.setattr(parquet_rows, "_CELL_BYTES", bound)
+    found, wanted, answers = ways(lambda: run(*files, *chosen))
+    # Texts that were written as a dictionary are DuckDB's where that is none, or a large one.
+    assert answers == [True] or (not whole and (bound == 8 or case in DELTAS))
     assert found == wanted
     assert len(found["lists"]) >= 30
 
@@ -125,8 +148,9 @@ def test_a_wrong_cell_is_named_whichever_reads_it(column, wrong, said, tmp_path,
     assert said in found
 
 
-def test_a_name_that_no_row_has_may_be_empty(tmp_path, ways):
+def test_a_name_that_no_row_has_may_be_empty(tmp_path, ways, monkeypatch):
     """A dictionary may hold more than the rows use."""
+    monkeypatch.setattr(parquet_rows, "_CELL_BYTES", 1000)
     item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), ["", "x", "y"])
     shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
     pq.write_table(pa.table({"list": ["a", "a", "b"], "item": item, "rank": [1, 2, 1]}), shown)
@@ -151,6 +175,31 @@ def test_ids_that_are_no_text_are_named_as_before(tmp_path, ways):
     assert answers == [True]
     assert found == wanted
     assert "UTF-8" in found or "utf-8" in found or "string" in found
+
+
+def test_a_broken_file_is_named(tmp_path):
+    """The pages of its items are damaged; another file is sound."""
+    files = [str(tmp_path / f"shown{number}.parquet") for number in range(2)]
+    for number, file in enumerate(files):
+        rows = {"list": [f"l{number}"] * 500, "item": [f"i{item}" for item in range(500)]}
+        pq.write_table(pa.table({**rows, "rank": list(range(1, 501))}), file)
+    chunk = pq.read_metadata(files[1]).row_group(0).column(1)
+    with Path(files[1]).open("r+b") as broken:
+        broken.seek(chunk.data_page_offset + 40)
+        broken.write(b"\xff" * 40)
+    told = tmp_path / "labels.parquet"
+    pq.write_table(pa.table({"list": ["l0"], "item": ["i1"]}), told)
+    assert refused(*files, "--labels", str(told)).startswith(f"{files[1]}: ")
+
+
+def test_a_dictionary_is_kept_where_it_is_small(tmp_path, monkeypatch):
+    """With all ids of a row group in each batch, time and memory would grow with the group."""
+    columns = {"few": ["a", "b"] * 500, "many": [f"{number:030}" for number in range(1000)]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    metadata = pq.read_metadata(tmp_path / "t.parquet")
+    assert parquet_rows._dictionaries(metadata) == {"few"}
+    monkeypatch.setattr(parquet_rows, "_DICTIONARY_BYTES", 100)
+    assert parquet_rows._dictionaries(metadata) == set()
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 1), pa.float64(), pa.string()])

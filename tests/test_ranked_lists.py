@@ -182,3 +182,46 @@ def plain(lists):
         name: ([tuple(map(float, item)) for item in items], int(length), int(cluster), model)
         for name, (items, length, cluster, model) in sorted(lists.items())
     }
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_what_was_seen_leaves_its_places_to_the_items_below(case, tmp_path):
+    """Equal ranks, gaps and repeats among them: first every item has its place, then some go."""
+    chance = random.Random(case)
+    shown = [
+        {"list": name, "item": f"i{chance.randrange(12)}", "user": f"u{name}"}
+        | {"rank": chance.randrange(1, 12)}
+        for name in "abcdef"
+        for _ in range(8)
+    ]
+    seen = {(f"u{chance.choice('abcdef')}", f"i{chance.randrange(12)}") for _ in range(20)}
+    wanted = {}
+    for name in "abcdef":
+        rows = sorted((row for row in shown if row["list"] == name), key=lambda row: row["rank"])
+        places, gap, left_out = {}, 0, 0
+        for row in rows:
+            if row["item"] in places:
+                continue
+            number = len(places) + 1
+            gap = max(gap, row["rank"] - number)
+            left_out += (row["user"], row["item"]) in seen
+            places[row["item"]] = number + gap - left_out
+        kept = {item: place for item, place in places.items() if (f"u{name}", item) not in seen}
+        wanted[name] = sorted(place for item, place in kept.items() if int(item[1:]) % 2)
+    labels = [
+        {"list": name, "item": f"i{item}", "gain": 1.0}
+        for name in "abcdef"
+        for item in (1, 3, 5, 7, 9, 11)
+    ]
+    files = [
+        written(tmp_path / "shown.parquet", shown),
+        written(tmp_path / "labels.parquet", labels),
+        written(
+            tmp_path / "seen.csv", [{"user": user, "item": item} for user, item in sorted(seen)]
+        ),
+    ]
+    tables = Tables(files[:1], files[1:2], "tables", seen=files[2:])
+    found, _, _ = as_read(read_tables(tables, lambda _: None, []))
+    assert {
+        name: [int(rank) for rank, _, _ in rows if rank] for name, (rows, *_) in found.items()
+    } == wanted

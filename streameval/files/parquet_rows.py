@@ -16,8 +16,16 @@ import pyarrow.parquet as pq
 
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVALUATED_RANK
-from streameval.files.table_scans import TableFile
+from streameval.files.table_scans import TableFile, reading
 from streameval.files.tables import BATCH_ROWS, CellType, Column, iterated
+
+# Bytes of a file that are read in one go; without it, a whole column of a row group is.
+_BUFFER: Final = 1 << 20
+# What a column of a row group takes at most, a cell and in all, if a dictionary of it pays.
+_CELL_BYTES: Final = 8
+_DICTIONARY_BYTES: Final = 16 << 20
+# The encodings of which Arrow makes a dictionary.
+_ENCODINGS: Final = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +46,39 @@ class ParquetRows:
         """Tell whether Arrow can read each column as it is stored."""
         try:
             return all(
-                not isinstance(table.file, InMemory) and self._fits(pq.read_schema(table.file))
+                not isinstance(table.file, InMemory)
+                and self._fits(pq.read_schema(table.file), pq.read_metadata(table.file))
                 for table in self.files
             )
         except (pa.ArrowException, OSError):
             return False
 
-    def _fits(self, schema: Any) -> bool:
-        """Tell whether a file has the columns by these very names, in types that say the same."""
+    def _fits(self, schema: Any, metadata: Any) -> bool:
+        """Tell whether a file has the columns by these very names, in types that say the same.
+
+        Arrow reads as a dictionary what was written as one, and so it must be a small one.
+        """
+        small = _dictionaries(metadata)
         return all(
             column.source is None
             or (
                 schema.names.count(column.source) == 1
-                and _CELLS[column.type].fit(schema.field(column.source).type)
+                and _CELLS[column.type].fit(kind := schema.field(column.source).type)
+                and (column.source in small or not pa.types.is_dictionary(kind))
             )
             for column in self.columns.values()
         )
 
     def batches(self) -> Iterator[tuple[Any, bool]]:
-        """Yield batches, each with whether all of its cells are sound. Errors are DuckDB's."""
+        """Yield batches, each with whether all of its cells are sound. Raises `InputError`."""
         given = {column.source: column.type for column in self.columns.values() if column.source}
         for table in self.files:
-            schema = pq.read_schema(table.file)
-            ids = [
-                name
-                for name, kind in given.items()
-                if kind == "id" and _is_text(schema.field(name).type)
-            ]
-            with pq.ParquetFile(table.file, read_dictionary=ids) as file:
+            ids = {name for name, kind in given.items() if kind == "id"}
+            kept = list(ids & _dictionaries(pq.read_metadata(table.file)))
+            with (
+                reading(table.file),
+                pq.ParquetFile(table.file, read_dictionary=kept, buffer_size=_BUFFER) as file,
+            ):
                 parts = file.iter_batches(BATCH_ROWS, columns=list(given), use_threads=False)
                 for batch in iterated(parts):
                     yield self._converted(batch)
@@ -80,6 +93,27 @@ class ParquetRows:
             cells.append(kind.converted(batch.column(column.source)))
             sound = sound and kind.sound(cells[-1])
         return pa.RecordBatch.from_arrays(cells, schema=self.schema), sound
+
+
+def _dictionaries(metadata: Any) -> set[str]:
+    """Name the columns of bytes whose dictionaries are small, in each row group.
+
+    Others are dearer as such: a batch comes with all that its row group has named so far.
+    """
+    chunks: dict[str, list[Any]] = {}
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(number)
+            chunks.setdefault(chunk.path_in_schema, []).append(chunk)
+    return {name for name, found in chunks.items() if all(map(_has_small_dictionary, found))}
+
+
+def _has_small_dictionary(chunk: Any) -> bool:
+    return (
+        chunk.physical_type == "BYTE_ARRAY"
+        and _ENCODINGS.issuperset(chunk.encodings)
+        and chunk.total_uncompressed_size <= min(_CELL_BYTES * chunk.num_values, _DICTIONARY_BYTES)
+    )
 
 
 def _is_text(kind: Any) -> bool:

@@ -132,8 +132,7 @@ def view(
             ((count,),) = connection.execute(f"SELECT count(*) FROM {table.scan}").fetchall()  # noqa: S608  # quoted
         before += count
     # A view of a table in memory can only be a temporary one.
-    kind = "TEMP VIEW" if any(isinstance(table.file, InMemory) for table in tables) else "VIEW"
-    connection.execute(f"CREATE {kind} {name} AS {' UNION ALL '.join(parts)}")
+    connection.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(parts)}")
 
 
 def _rows(table: TableFile, columns: Mapping[str, Column], before: str) -> str:

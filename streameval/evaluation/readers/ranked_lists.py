@@ -26,6 +26,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 # Larger than any rank: one list's ranks end before the next list's begin.
 _STEP: Final = MAX_EVALUATED_RANK + 2
+# Scores beyond it are equal in single precision.
+LARGEST_SINGLE: Final = 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,9 @@ def ranked_lists(
 def _rows(slates: Any, lists: Ints, items: Ints, *, single: bool) -> _Rows:
     """Return the rows of slates; `single`: scores are compared in single precision."""
     scores = _filled(slates["score"], np.nan)
-    with np.errstate(over="ignore"):  # beyond it all scores are equal
-        compared = scores.astype(np.float32) if single else scores
+    compared = (
+        np.clip(scores, -LARGEST_SINGLE, LARGEST_SINGLE).astype(np.float32) if single else scores
+    )
     return _Rows(lists, items, _filled(slates["rank"], 0), scores, compared)
 
 

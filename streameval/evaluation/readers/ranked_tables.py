@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
-from streameval.base.in_memory import InMemory
 from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.item_tables import load_interactions
-from streameval.evaluation.readers.ranked_lists import ranked_lists
+from streameval.evaluation.readers.ranked_lists import LARGEST_SINGLE, ranked_lists
 from streameval.files.arrow_arrays import column, numbers
 from streameval.files.parquet_rows import ParquetRows
 from streameval.files.table_scans import quoted
@@ -59,11 +58,13 @@ LINES: Final = 100_000
 # Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
 PORTION_ROWS: Final = 250_000
 
+# Beyond single precision all scores are equal.
+_SINGLE: Final = f"CAST(least(greatest(score, -{LARGEST_SINGLE}), {LARGEST_SINGLE}) AS FLOAT)"
 _ORDER: Final[dict[Ties, str]] = {
-    "trec": "CAST(score AS FLOAT) DESC, item DESC, line",
+    "trec": f"{_SINGLE} DESC, item DESC, line",
     "input": "score DESC, line",
 }
-_EQUAL: Final[dict[Ties, str]] = {"trec": "CAST(score AS FLOAT)", "input": "score"}
+_EQUAL: Final[dict[Ties, str]] = {"trec": _SINGLE, "input": "score"}
 """The value by which scores count as equal, so that the rule for ties orders the items."""
 
 
@@ -142,8 +143,8 @@ def load_ranked(
 ) -> ParquetRows | None:
     """Make the tables `slates`, without seen items, and `labels` if there are any.
 
-    Not `stored`: they may be views, for a reader that goes through the rows once or twice. Then
-    return the rows of slates.
+    Not `stored`: `slates` may be a view of rows, for a reader that goes through them once or twice.
+    Then return these rows.
     """
     view = None
     if tables.kind == "trec":
@@ -152,7 +153,7 @@ def load_ranked(
         stored = stored or bool(tables.seen)
         view = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
         if tables.labels:
-            load_labels(connection, tables.labels, advance, stored=stored)
+            load_labels(connection, tables.labels, advance)
     notes += seen_notes(exclude_seen(connection, tables.seen))
     return view
 
@@ -195,9 +196,11 @@ def _found(rows: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _checked(connection: Any, view: ParquetRows) -> Iterator[Any]:
+    known_as_sound = False
     for batch, sound in view.batches():
-        if not sound:  # DuckDB goes through all cells, and says which one is wrong
+        if not (sound or known_as_sound):  # DuckDB goes through all, and says which cell is wrong
             connection.execute("SELECT max(hash(COLUMNS(*))) FROM slates")
+            known_as_sound = True
         yield batch
 
 
@@ -332,26 +335,23 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
             )
 
 
-def load_labels(
-    connection: Any, files: Sequence[str], advance: Advance, *, stored: bool = True
-) -> None:
-    """Read labels into the table `labels`: list, item, gain, line. `stored`: see `load_slates`."""
+def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
+    """Read labels into the table `labels`: list, item, gain, line."""
     tables, known = opened(connection, files)
     columns = {
         "list": text(named(files, known, LIST_NAMES)),
         "item": text(named(files, known, ITEM_NAMES)),
         "gain": number(optional(known, GAIN_NAMES)),
     }
-    # A cursor reads them, for which a view of tables in memory is not there.
-    stored = stored or any(table.parsed or isinstance(table.file, InMemory) for table in tables)
-    (load if stored else view)(connection, "labels", tables, columns)
+    load(connection, "labels", tables, columns)
     advance(size(files))
 
 
 def exclude_seen(connection: Any, paths: Sequence[str]) -> int:
     """Leave out of `slates` what the user of a list has seen; return how many rows those are.
 
-    Items below move up: a rank loses one for each item above that is left out.
+    Items below move up by as many places. Equal ranks stay equal: they have a place each, and the
+    ranks below them begin after the last one (`core.metrics.order_ranks`).
     """
     if not paths:
         return 0
@@ -364,16 +364,24 @@ def exclude_seen(connection: Any, paths: Sequence[str]) -> int:
     ((count,),) = connection.execute("SELECT count(*) FROM marked WHERE was_seen").fetchall()
     connection.execute("""
         CREATE OR REPLACE TABLE slates AS
-        WITH above AS (
-            SELECT list, item, min(rank) AS rank FROM marked
-            WHERE was_seen AND rank NOTNULL GROUP BY list, item
-        ), lost AS (
-            SELECT marked.line, count(*) AS ranks FROM marked
-            JOIN above ON marked.list = above.list AND above.rank < marked.rank
-            WHERE NOT was_seen GROUP BY marked.line
+        WITH rows AS (
+            SELECT DISTINCT list, item, rank, was_seen,
+                rank = min(rank) OVER (PARTITION BY list, item) AS best
+            FROM marked WHERE rank NOTNULL
+        ), ranks AS (
+            SELECT list, rank, count(*) FILTER (WHERE best) AS places,
+                count(*) FILTER (WHERE best AND NOT was_seen) AS kept
+            FROM rows GROUP BY list, rank
+        ), above AS (
+            SELECT list, rank, sum(kept) OVER upper - kept AS kept,
+                CASE WHEN places > 0 THEN rank - 1 - (sum(places) OVER upper - places) END AS gap
+            FROM ranks WINDOW upper AS (PARTITION BY list ORDER BY rank)
+        ), moved AS (
+            SELECT list, rank, CAST(1 + kept + greatest(max(gap) OVER upper, 0) AS BIGINT) AS place
+            FROM above WINDOW upper AS (PARTITION BY list ORDER BY rank)
         )
-        SELECT marked.* EXCLUDE (was_seen) REPLACE (rank - coalesce(lost.ranks, 0) AS rank)
-        FROM marked LEFT JOIN lost USING (line) WHERE NOT was_seen ORDER BY line
+        SELECT marked.* EXCLUDE (was_seen) REPLACE (moved.place AS rank)
+        FROM marked LEFT JOIN moved USING (list, rank) WHERE NOT was_seen ORDER BY line
     """)
     connection.execute("DROP TABLE marked; DROP TABLE seen")
     return int(count)
