@@ -234,6 +234,7 @@ def _divided(connection: Any) -> _Division:
     hashes, lengths = _runs(connection, "slates")
     order = np.argsort(hashes)
     by_hash = hashes[order]
+    del hashes  # each array is 8 bytes a list
     first = np.append(True, by_hash[1:] != by_hash[:-1])
     together = bool(first.all())
     if not together:
@@ -247,13 +248,16 @@ def _divided(connection: Any) -> _Division:
     ends = np.arange(1, count) * rows // count
     bounds = starts[np.searchsorted(starts, ends, "right") - 1]
     portion_of = np.searchsorted(bounds, starts, "right").astype(np.int32)
+    by_hash_portion = portion_of[order]
+    slates = np.bincount(portion_of, lengths, count).astype(np.int64).tolist()
+    del starts, order, lengths, portion_of
     sought = np.argsort(labelled)  # a search in order finds what it needs in the caches
     wanted = labelled[sought]
     position = np.minimum(np.searchsorted(by_hash, wanted), len(by_hash) - 1)
     # The hash spreads lists that have no slate.
     spread = (wanted % np.uint64(count)).astype(np.int32)
     chosen = np.empty(len(labelled), np.int32)
-    chosen[sought] = np.where(by_hash[position] == wanted, portion_of[order][position], spread)
+    chosen[sought] = np.where(by_hash[position] == wanted, by_hash_portion[position], spread)
     in_order = "SELECT list, item, gain FROM labels"
     if (chosen[1:] < chosen[:-1]).any():
         portions = pa.table({"portion": column(np.repeat(chosen, label_lengths))})
@@ -261,7 +265,7 @@ def _divided(connection: Any) -> _Division:
         connection.execute("CREATE TABLE portions AS SELECT portion FROM chosen")
         in_order += " POSITIONAL JOIN portions ORDER BY portion, line"
     return _Division(
-        np.bincount(portion_of, lengths, count).astype(np.int64).tolist(),
+        slates,
         np.bincount(chosen, label_lengths, count).astype(np.int64).tolist(),
         in_order,
         together,
