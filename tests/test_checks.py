@@ -529,7 +529,10 @@ def test_pages_after_the_first_are_no_fault_and_lists_from_2_are(tmp_path):
 def test_a_small_arm_without_positions_is_found_beside_the_others(tmp_path):
     """A twentieth of all items may lack a position, and each of the small arm does."""
     service = clean(tmp_path, stream(slates=2_000), halves=False)
-    small = lambda row: zlib.crc32(row["user"].encode()) % 25 == 0  # noqa: E731  # used twice
+
+    def small(row):
+        return zlib.crc32(row["user"].encode()) % 25 == 0
+
     edit(service, lambda row: row | {"variant": "small"} if small(row) else row)
     assert only("positions_complete", service, max_missing=0.05).passed is True
     edit(service, lambda row: row | {"positions": [None] * 5} if small(row) else row)

@@ -25,8 +25,8 @@ class Settings(CheckSettings):
         0.01,
         ge=0,
         le=1,
-        description="Largest share of items of slates without a position, of all and of a value of"
-        " `arm` beyond that of the others.",
+        description="Largest share of items of slates without a position, of all; of a value of"
+        " `arm` beyond the others', of a segment beyond the reference's.",
     )
     min_first: float = Field(
         0.1,
@@ -51,7 +51,9 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     share = float(missing / items)
     what = f"{percent(share)} of {items:,} items of slates have no position"
     if share <= settings.max_missing:
-        return _by_arm(evidence, settings) or _first_positions(evidence, settings, share, what)
+        return _beside_others(evidence, settings) or _first_positions(
+            evidence, settings, share, what
+        )
     segment, count, lost = max(rows, key=lambda row: row[2] / row[1])
     where = named(evidence.definition.dimensions, segment)
     most = f", most in {where}: {percent(lost / count)}" if where else ""
@@ -63,8 +65,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     )
 
 
-def _by_arm(evidence: Evidence, settings: Settings) -> Found | None:
-    """Return a failure where one arm lacks positions that the others have."""
+def _beside_others(evidence: Evidence, settings: Settings) -> Found | None:
+    """Return a failure where an arm lacks positions that the others have, or the reference had."""
     missing = "len(list_filter(positions, lambda p: p IS NULL))"
     gap = Shares.of(evidence, missing, "request IS NOT NULL").widest_gap()
     if gap is None or gap.apart <= settings.max_missing:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_LATENCY
+from streameval.files.arrow_arrays import is_text
 from streameval.files.outcome_files import COLUMNS
 
 NEVER_NULL = ("user", "time", "items", "ranks", "gains", "scores")
@@ -110,17 +111,9 @@ class OutcomeTable:
 def _meant(field: Any) -> Any:
     """Return the type in outcome files of a column that can have it, else its own."""
     if field.name not in COLUMNS.names:
-        return pa.string() if _is_text(field.type) else field.type
+        return pa.string() if is_text(field.type) else field.type
     meant = COLUMNS.field(field.name).type
     return meant if _is_nested(field.type) == _is_nested(meant) else field.type
-
-
-def _is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
 
 
 def _is_nested(kind: Any) -> bool:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVALUATED_RANK
+from streameval.files.arrow_arrays import is_text
 from streameval.files.table_scans import TableFile, reading
 from streameval.files.tables import BATCH_ROWS, CellType, Column, iterated
 
@@ -116,16 +117,8 @@ def _has_small_dictionary(chunk: Any) -> bool:
     )
 
 
-def _is_text(kind: Any) -> bool:
-    """Tell whether a column holds texts, as such or as a dictionary."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
 def _is_name(kind: Any) -> bool:
-    return _is_text(kind) or bool(pa.types.is_integer(kind))
+    return is_text(kind) or bool(pa.types.is_integer(kind))
 
 
 def _as_ids(cells: Any) -> Any:

@@ -230,7 +230,10 @@ class _Division(NamedTuple):
 
 
 def _divided(connection: Any) -> _Division:
-    """Divide slates and labels into portions; a table `portions` has that of each row of labels."""
+    """Divide slates and labels into portions.
+
+    Where labels do not lie in the order of the portions, make a table `portions`: that of each row.
+    """
     hashes, lengths = _runs(connection, "slates")
     order = np.argsort(hashes)
     by_hash = hashes[order]
