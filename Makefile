@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms scorecards watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -99,8 +99,13 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## lint and every test (ARGS are pytest's)
-	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
+PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup
+
+fast: lint ## lint, and the tests of core, metrics, stats and config: no file, no program (1 minute)
+	STREAMEVAL_SEED_SECONDS=0 $(PYTEST) --fast $(ARGS)
+
+test: lint ## lint and the tests, but the slow ones (8 minutes; ARGS are pytest's)
+	$(PYTEST) --durations=30 -m "not slow" $(ARGS)
 
 # Each has an environment of its own; tests that start servers run on one Python only.
 pythons: ## the tests that need no server, on every later Python that is here (PYTHONS names them)

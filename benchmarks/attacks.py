@@ -115,7 +115,7 @@ def main() -> int:
         with servers.kafka() as kafka, servers.redis() as redis:
             for attack in ATTACKS:
                 slow += attacked(Stack(kafka, redis), attack.__name__.replace("_", "-"), attack())
-    except (pytest.skip.Exception, pytest.fail.Exception) as error:  # of `servers.missing`
+    except (pytest.skip.Exception, pytest.fail.Exception) as error:  # of `programs.need`
         print(f"attacks: {error}", file=sys.stderr)
         return 2
     return slow > 0

@@ -8,12 +8,10 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterator
 from typing import Final
 
-import servers
+import programs
 
 PACKAGES: Final = ("aiokafka", "faust-streaming", "msgspec", "numpy", "redis", "hiredis")
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -73,11 +71,9 @@ def facts() -> list[str]:
 
 
 def _kafka_version() -> str:
-    jars = sorted(servers._LIBS.glob("kafka_2.13-*.jar"))  # noqa: SLF001 - one place knows the jars
+    jars = sorted(programs.KAFKA_LIBS.glob("kafka_2.13-*.jar"))
     return jars[0].stem.removeprefix("kafka_2.13-") if jars else "unknown"
 
 
 def _redis_version() -> str:
-    program = shutil.which("redis-server") or servers.missing("redis-server")
-    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
-    return "Redis " + said.partition("v=")[2].split()[0]
+    return f"Redis {programs.version_of(programs.need('redis-server'), '--version')}"

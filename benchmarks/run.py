@@ -130,7 +130,7 @@ def main() -> int:
             print(f"{title}: {version(name) or 'not installed, `make bench-peers` gets it'}")
         with servers.kafka() as kafka, servers.redis() as redis:
             targets = measure(Stack(kafka, redis), sizes)
-    except (pytest.skip.Exception, pytest.fail.Exception) as error:  # of `servers.missing`
+    except (pytest.skip.Exception, pytest.fail.Exception) as error:  # of `programs.need`
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     _table(

@@ -13,7 +13,7 @@ import signal
 import tempfile
 
 import aiohttp
-import servers
+import programs
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -121,7 +121,7 @@ async def browser():
     """A function that opens tabs of a new browser, which ends with the block."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
-            servers.browser_program() or servers.missing("Chromium"),
+            programs.need("chromium"),
             *FLAGS,
             f"--user-data-dir={folder}",
             "about:blank",

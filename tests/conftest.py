@@ -1,9 +1,14 @@
-"""How the tests run: properties over seeds within a budget, and files spread over processes.
+"""How the tests run: in tiers, over seeds within a budget, and spread over processes.
 
-A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth seed. The
-first `FLOOR` seeds of a test (60, or its module's own `FLOOR`) always run. Further ones, up to the
-module's own `SEEDS` (or 300), run until the test has used `STREAMEVAL_SEED_SECONDS` of CPU time
-(default 12). The last lines of a run say how many seeds ran, and which files are dear.
+Tiers. `make fast` gives `--fast`: files that import only the layers of `FAST`, themselves and
+through their helpers, and that start no program. `make test` leaves out what is marked `slow`.
+`.ci/run` runs the rest: `--passed` writes which tests passed, and `--but` leaves those out.
+
+Seeds. A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth
+seed. The first `FLOOR` seeds of a test (20, or its module's own `FLOOR`) always run. Further ones,
+up to the module's own `SEEDS` (or 300), run until the test has used `STREAMEVAL_SEED_SECONDS` of
+CPU time (default 3). `.ci/run` always runs the seeds up to `DEEP` (60, or the module's own): these
+are items marked `slow`. The last lines of a run say how many seeds ran, and which files are dear.
 `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and `STREAMEVAL_SEED=17` runs that one,
 as a failure says.
 
@@ -11,22 +16,28 @@ Under pytest-xdist (`make test`) tests of a file that share a fixture stay in on
 process starts servers of its own.
 """
 
+import ast
 import collections
+import functools
 import logging
 import os
+import pathlib
 import time
 
+import programs
 import pytest
-import servers
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure: no example and no generator is timed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-FLOOR = 60
+HERE = pathlib.Path(__file__).parent
+# Layers that `make fast` tests: no server, no file and no program.
+FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
+FLOOR, DEEP = 20, 60
 SHARES = 4
-SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "12"))
+SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "3"))
 EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
 ONE = os.environ.get("STREAMEVAL_SEED")
 FAILING = pytest.StashKey()
@@ -43,11 +54,59 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def pytest_report_header():
-    missing = servers.missing_programs()
-    if not missing:
-        return "servers: everything that tests start is installed"
-    return f"servers: tests that need {', '.join(missing)} are skipped (.ci/run installs them)"
+def pytest_report_header(config):
+    missing = [] if config.option.fast else programs.missing()
+    return [f"skipped: {line}" for line in missing]
+
+
+# --- tiers ---------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("tiers")
+    group.addoption("--fast", action="store_true", help="only what needs no file and no program")
+    group.addoption("--passed", metavar="FILE", help="write the names of tests that passed")
+    group.addoption("--but", metavar="FILE", help="leave out the tests that a file names")
+
+
+@functools.cache
+def imported(path):
+    """The modules that a file imports; of streameval, with one name more."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += names if node.module == "streameval" else [node.module]
+    return found
+
+
+def is_fast(path):
+    """Whether a file and its helpers import the layers of `FAST` alone, and start no program."""
+    seen, waiting = {path}, [path]
+    while waiting:
+        for module in imported(waiting.pop()):
+            first, _, rest = module.partition(".")
+            layer = rest.split(".")[0]
+            if first in {"subprocess", "typer"} or (first == "streameval" and layer not in FAST):
+                return False
+            helper = HERE / f"{first}.py"
+            if helper not in seen and helper.exists():
+                seen.add(helper)
+                waiting.append(helper)
+    return True
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.option.fast and collection_path.suffix == ".py" and not is_fast(collection_path):
+        return True
+    return None
+
+
+def name_of(nodeid):
+    """A test's name without the group that pytest-xdist adds."""
+    return nodeid.removesuffix(f"@{nodeid.partition('::')[0].rpartition('/')[2]}")
 
 
 # --- seeds ---------------------------------------------------------------------------------------
@@ -56,7 +115,19 @@ def pytest_report_header():
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         shares = [0] if ONE is not None else range(SHARES)
-        metafunc.parametrize("seed", shares, ids=[f"share{share}" for share in shares])
+        items = [pytest.param(share, id=f"share{share}") for share in shares]
+        if EXACTLY is None and ONE is None and deep_seeds(metafunc.module):
+            items += [
+                pytest.param(share + SHARES, id=f"deep{share}", marks=pytest.mark.slow)
+                for share in shares
+            ]
+        metafunc.parametrize("seed", items)
+
+
+def deep_seeds(module):
+    """The seeds that `make test` may leave out and `.ci/run` does not."""
+    most = min(getattr(module, "SEEDS", 300), getattr(module, "DEEP", DEEP))
+    return range(getattr(module, "FLOOR", FLOOR), most)
 
 
 def share_of(item):
@@ -71,6 +142,9 @@ def seeds_of(item):
         yield int(ONE)
         return
     ordinary = getattr(item.module, "SEEDS", 300)
+    if share >= SHARES:
+        yield from deep_seeds(item.module)[share - SHARES :: SHARES]
+        return
     floor = getattr(item.module, "FLOOR", FLOOR)
     end = time.process_time() + SEED_SECONDS / SHARES
     for seed in range(share, int(EXACTLY or ordinary), SHARES):
@@ -136,19 +210,21 @@ def pytest_sessionfinish(session):
         session.config.workeroutput["costs"] = dict(COSTS)
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, config):
     ran = collections.Counter()
-    for report in terminalreporter.stats.get("passed", ()):
-        properties = dict(report.user_properties)
-        if report.when == "call" and "seeds" in properties:
-            ran[report.nodeid.split("[")[0]] += properties["seeds"]
+    passed = [one for one in terminalreporter.stats.get("passed", ()) if one.when == "call"]
+    for report in passed:
+        ran[report.nodeid.split("[")[0]] += dict(report.user_properties).get("seeds", 0)
+    if config.option.passed:
+        names = sorted(f"{name_of(report.nodeid)}\n" for report in passed)
+        pathlib.Path(config.option.passed).write_text("".join(names))
     if COSTS.total() > LONG:
         terminalreporter.section(f"CPU seconds: {COSTS.total():.0f}; the dearest files")
         for file, seconds in COSTS.most_common(25):
             terminalreporter.write_line(f"{seconds:6.0f} {file}")
-    if ran:
+    if +ran:
         terminalreporter.section("seeds that ran")
-        for test, count in sorted(ran.items()):
+        for test, count in sorted((+ran).items()):
             terminalreporter.write_line(f"{count:6} {test}")
 
 
@@ -161,8 +237,14 @@ def pytest_xdist_auto_num_workers(config):
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_collection_modifyitems(items):
-    """Keep tests in one process that share what only a whole file sets up."""
+# Before pytest-xdist, which reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave out what has passed, and keep tests in one process that share what a file sets up."""
+    if config.option.but:
+        passed = set(pathlib.Path(config.option.but).read_text().splitlines())
+        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in passed])
+        items[:] = [one for one in items if one.nodeid not in passed]
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
         if any(each.scope != "function" and each.baseid for group in definitions for each in group):

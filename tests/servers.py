@@ -3,7 +3,7 @@
 Each is one process of ours on a random loopback port with a temporary folder; it can be killed,
 paused and started again on the same port and folder, and is stopped by its pid at the end.
 `shared_kafka` and `shared_redis` start once a process: tests use names of their own on them.
-A missing program skips the test, and fails it where CI is set.
+A program that is missing or too old skips the test, and fails it where CI is set (`programs`).
 """
 
 import atexit
@@ -12,7 +12,6 @@ import collections
 import contextlib
 import fcntl
 import functools
-import importlib.util
 import itertools
 import os
 import pathlib
@@ -27,14 +26,9 @@ import time
 import urllib.request
 import uuid
 
+import programs
 import pytest
 
-_LIBS = pathlib.Path(
-    os.environ.get("STREAMEVAL_KAFKA_LIBS")
-    or pathlib.Path(__file__).parent.parent / ".cache" / "kafka" / "libs"
-)
-_S3_SERVER = pathlib.Path(__file__).parent.parent / ".cache" / "s3" / "bin" / "moto_server"
-AXE = pathlib.Path(__file__).parent.parent / ".cache/npm/node_modules/axe-core/axe.min.js"
 _names = itertools.count(1)
 # Below the ports that Linux, macOS and Windows give to connections that go out.
 PORTS = (20_000, 32_000)
@@ -43,14 +37,6 @@ _random = random.SystemRandom()  # processes that test side by side must not agr
 _LOCKS = pathlib.Path(tempfile.gettempdir()) / "streameval-test-ports"
 _held = collections.deque()
 MOST_HELD = 200  # open files
-
-
-def _kafka_jars():
-    return _LIBS.glob("kafka_2.13-*.jar")
-
-
-def _s3_program():
-    return _S3_SERVER if _S3_SERVER.exists() else shutil.which("moto_server")
 
 
 def unique(stem="topic"):
@@ -72,37 +58,6 @@ def free_port():
                 os.close(_held.popleft())
             return port
         os.close(lock)
-
-
-def browser_program():
-    """A browser that the tests of the live page can drive, if there is one."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next(filter(None, map(shutil.which, names)), None)
-
-
-def missing_programs():
-    """What tests need and this machine lacks, for a person to read."""
-    here = {
-        "Apache Kafka (Java and its jars)": shutil.which("java") and any(_kafka_jars()),
-        "redis-server": shutil.which("redis-server"),
-        "promtool": shutil.which("promtool"),
-        "prometheus": shutil.which("prometheus"),
-        "openssl": shutil.which("openssl"),
-        "kcat": shutil.which("kcat"),
-        "javac": shutil.which("javac"),
-        "Spark (Java and pyspark)": shutil.which("java") and importlib.util.find_spec("pyspark"),
-        "a server for S3 (moto)": _s3_program(),
-        "Chromium": browser_program(),
-        "axe-core": AXE.exists(),
-    }
-    return [name for name, found in here.items() if not found]
-
-
-def missing(what):
-    """Skip the test that needs `what`; in CI nothing may be missing."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and CI must not skip")
-    pytest.skip(f"{what} is missing (.ci/run installs it)")
 
 
 class Server:
@@ -209,7 +164,7 @@ def prometheus(configuration, openmetrics=None):
 
     With the path of a file of OpenMetrics it has the blocks that promtool makes of it.
     """
-    program = shutil.which("prometheus") or missing("prometheus")
+    program = programs.need("prometheus")
     port, folder = free_port(), _folder("prometheus")
     pathlib.Path(folder, "prometheus.yml").write_text(configuration)
     # Without a bound it would delete blocks from before 15 days.
@@ -219,8 +174,8 @@ def prometheus(configuration, openmetrics=None):
         "--storage.tsdb.retention.time=100y",
     )
     if openmetrics is not None:
-        promtool = shutil.which("promtool") or missing("promtool")
-        command = [promtool, "tsdb", "create-blocks-from", "openmetrics", openmetrics, "data"]
+        command = [programs.need("promtool"), "tsdb", "create-blocks-from", "openmetrics"]
+        command += [openmetrics, "data"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     command = [program, f"--web.listen-address=127.0.0.1:{port}", *options]
     return _running(Server("Prometheus", command, _prometheus_answers, port, folder))
@@ -318,10 +273,7 @@ def _listeners(port, controller):
 
 def _kafka_node(number, port, controllers, cluster_id, changed, probe=_kafka_answers):
     """A KRaft node, not started; `controllers` are the ports of all nodes', `changed` settings."""
-    if shutil.which("java") is None:
-        missing("java")
-    if not any(_kafka_jars()):
-        missing(f"Kafka's jars in {_LIBS} or STREAMEVAL_KAFKA_LIBS")
+    programs.need_pinned("Apache Kafka")
     folder = pathlib.Path(_folder("kafka"))
     voters = ",".join(f"{voter}@127.0.0.1:{at}" for voter, at in controllers.items())
     settings = {
@@ -351,8 +303,8 @@ def _kafka_node(number, port, controllers, cluster_id, changed, probe=_kafka_ans
     settings |= changed
     properties = folder / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    java = ["java", "-XX:+UseSerialGC", "-Xmx384m"]
-    java += ["-cp", f"{_LIBS}/*", f"-Dkafka.logs.dir={folder}"]
+    java = [programs.need("java"), "-XX:+UseSerialGC", "-Xmx384m"]
+    java += ["-cp", f"{programs.KAFKA_LIBS}/*", f"-Dkafka.logs.dir={folder}"]
     formatting = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
     subprocess.run(
         [*formatting, "--config", properties], check=True, capture_output=True, timeout=60
@@ -369,7 +321,7 @@ def _cluster_id():
 def redis(*, aof=None, password=None, policy="noeviction", **options):
     """Real redis-server; `aof` is None, "always" or "everysec"; `options` are its settings
     with `_` for `-`. A context manager."""
-    program = shutil.which("redis-server") or missing("redis-server")
+    program = programs.need("redis-server")
     return _running(_redis("redis", program, aof, password, policy, options))
 
 
@@ -431,10 +383,10 @@ def s3(name="bucket", *, strict=False):
 
     `strict`: it knows no keys, once the bucket is made.
     """
-    program = _s3_program() or missing("moto_server")
+    programs.need_pinned("moto")
     port = free_port()
     checked = ["INITIAL_NO_AUTH_ACTION_COUNT=2"] if strict else []
-    command = ["env", *checked, str(program), "-H", "127.0.0.1", "-p", str(port)]
+    command = ["env", *checked, str(programs.MOTO), "-H", "127.0.0.1", "-p", str(port)]
     return _with_bucket(_running(Server("s3", command, _tcp_answers, port, _folder("s3"))), name)
 
 

@@ -31,7 +31,7 @@ from streameval.files.users_past import PAST, ArmsOfTopic, last_before, needed
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan
 
-FLOOR, SEEDS = 20, 60
+FLOOR, DEEP, SEEDS = 8, 28, 60
 CLICKS = "positives_per_impression{feedback=click}"
 MIDDLE = START + LENGTH // 2
 

@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from datetime import UTC, datetime
 
+import programs
 import pytest
 import servers
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -169,8 +170,9 @@ def test_recorded_series_follow_from_the_blocks(filled):
     with servers.prometheus(json.dumps(EMPTY), openmetrics=filled) as server:
         between = ["--start", iso(FIRST), "--end", iso(LAST), "--eval-interval", "1m"]
         where = ["--url", f"http://{server.address}", "--output-dir", "data"]
+        command = [programs.need("promtool"), "tsdb", "create-blocks-from", "rules"]
         done = subprocess.run(
-            ["promtool", "tsdb", "create-blocks-from", "rules", *between, *where, rules],
+            [*command, *between, *where, rules],
             cwd=server.folder,
             capture_output=True,
             text=True,

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -365,10 +365,10 @@ def test_compose_begins_with_the_dashboard_of_quality():
 
 @each_board
 def test_grafanas_linter_has_nothing_to_say(name):
-    """The linter is a Go program that no package has: it is asked where it is installed."""
-    linter = shutil.which("dashboard-linter")
+    """The linter is a Go program that no package has: it is asked where somebody names it."""
+    linter = os.environ.get("STREAMEVAL_DASHBOARD_LINTER")
     if linter is None:
-        pytest.skip("dashboard-linter is not installed")
+        pytest.skip("STREAMEVAL_DASHBOARD_LINTER names no dashboard-linter")
     command = [linter, "lint", "--strict", str(BOARDS[name])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from default_events import decode_batch
@@ -279,10 +280,8 @@ def demo(*arguments):
 
 def children(pid):
     """The processes that `pid` has started and that still run."""
-    listing = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(line) for line in listing.stdout.split()]
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for listed in tasks for child in listed.read_text().split()]
 
 
 def embedded():

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
+import programs
 import pyarrow.parquet as pq
 import pytest
 import servers
@@ -117,22 +118,26 @@ class Scene:
 
     def __init__(self, folder: Path, kafka: servers.Server, redis: servers.Server) -> None:
         self.folder, self.kafka, self.redis = folder, kafka, redis
-        programs = folder / "bin"
-        programs.mkdir()
+        here = folder / "bin"
+        here.mkdir()
+        # What a page calls is what tests start, whatever comes first on PATH.
+        for name in programs.PROGRAMS.keys() - SHIMS.keys():
+            if (found := programs.find(name)) is not None:
+                (here / name).symlink_to(found)
         for name, text in SHIMS.items():
             filled = text.format(
-                jars=shlex.quote(f"{servers._LIBS}/*"),
-                redis_cli=shutil.which("redis-cli"),
+                jars=shlex.quote(f"{programs.KAFKA_LIBS}/*"),
+                redis_cli=programs.need("redis-cli"),
                 redis_port=redis.port,
                 python=shlex.quote(sys.executable),
                 arguments='"$@"',
             )
-            (programs / name).write_text(f"#!/bin/bash\n{filled}\n")
-            (programs / name).chmod(0o755)
+            (here / name).write_text(f"#!/bin/bash\n{filled}\n")
+            (here / name).chmod(0o755)
         # What `make test` was called with is not for a `make` of the docs.
         ours = (PREFIX, "MAKE", "MFLAGS", "VENV", "WHEEL", "ARGS", "PROCESSES")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        self.environment = clean | {"PATH": f"{programs}:{clean['PATH']}", "PYTHONUTF8": "1"}
+        self.environment = clean | {"PATH": f"{here}:{clean['PATH']}", "PYTHONUTF8": "1"}
         self.environment["STREAMEVAL_LISTEN"] = "127.0.0.1:0"
         self.environment.setdefault("PYTHONPATH", "" if "PYTHONSAFEPATH" in clean else str(ROOT))
 
@@ -338,8 +343,7 @@ def test_a_program_in_python_runs(scene: Scene, block: Block) -> None:
 @pytest.mark.servers
 @of("java")
 def test_a_program_in_java_runs(scene: Scene, block: Block) -> None:
-    if shutil.which("javac") is None:
-        servers.missing("javac")
+    programs.need("javac")
     before = len(records(scene))
     program = (
         "import java.util.Properties;\nimport org.apache.kafka.clients.producer.*;\n"
@@ -348,7 +352,7 @@ def test_a_program_in_java_runs(scene: Scene, block: Block) -> None:
         f"{block.text}}} }}\n"
     )
     (scene.folder / "Example.java").write_text(scene.placed(program))
-    jars = shlex.quote(f"{servers._LIBS}/*")
+    jars = shlex.quote(f"{programs.KAFKA_LIBS}/*")
     scene.run(f"javac -cp {jars} Example.java && java -cp .:{jars} Example")
     assert_an_event(records(scene)[before:])
 
@@ -374,10 +378,9 @@ def test_a_script_runs(scene: Scene, block: Block) -> None:
         return
     if "kafka-topics.sh" in script:
         asyncio.run(delete_topics({"bootstrap_servers": scene.kafka.address}, [*TOPICS]))
-    if "kcat" in script and shutil.which("kcat") is None:
-        servers.missing("kcat")
-    if "promtool" in script and shutil.which("promtool") is None:
-        servers.missing("promtool")
+    for name in ("kcat", "promtool"):
+        if name in script:
+            programs.need(name)
     if "offset" in script:
         for _ in range(3):
             send_an_event_of_u42(scene)
@@ -436,7 +439,7 @@ def test_a_query_runs(scene: Scene, block: Block) -> None:
 
 @of("promql")
 def test_a_query_of_prometheus_is_sound(block: Block, tmp_path: Path) -> None:
-    tool = shutil.which("promtool") or servers.missing("promtool")
+    tool = programs.need("promtool")
     rules = {"groups": [{"name": "docs", "rules": [{"record": "a:b", "expr": block.text}]}]}
     (tmp_path / "rules.yml").write_text(json.dumps(rules))
     subprocess.run([tool, "check", "rules", "rules.yml"], cwd=tmp_path, check=True)

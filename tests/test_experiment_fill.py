@@ -24,7 +24,7 @@ from streameval.worker import experiment_fill
 from streameval.worker.experiment_fill import ExperimentFill
 
 # A seed takes some 0.6 s.
-FLOOR = 16
+FLOOR, DEEP = 8, 40
 
 
 def folder(root, definition, **options):

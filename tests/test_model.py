@@ -16,7 +16,8 @@ from world import World, simulate
 
 from streameval.base.limits import MAX_TS, MIN_TS
 
-SEEDS = FLOOR = 200
+FLOOR, SEEDS = 40, 200
+DEEP = SEEDS
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

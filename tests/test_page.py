@@ -13,8 +13,8 @@ from html import unescape
 import aiohttp
 import browser
 import page_server
+import programs
 import pytest
-import servers
 import test_exposition
 
 from streameval.base.limits import ALL
@@ -69,8 +69,7 @@ async def opened(tab, documents, query="", **how):
 @pytest.mark.parametrize("width", [390, 1_440])
 def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
     """What matters stands first, nothing is wider than the screen, axe-core finds nothing."""
-    if not servers.AXE.exists():
-        servers.missing("axe-core (make npm)")
+    programs.need_pinned("axe-core")
 
     async def scenario():
         async with opened(tab, documents, width=width, scheme=scheme) as page:
@@ -84,7 +83,7 @@ def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
             assert "A 95 % interval stands in brackets" in text
             assert await page.evaluate("document.documentElement.scrollWidth") == width
             assert await page.evaluate(AS_WIDE), "two variants fit on a phone"
-            await page.evaluate(servers.AXE.read_text() + "; 0")
+            await page.evaluate(programs.AXE.read_text() + "; 0")
             found = await page.evaluate("axe.run().then((found) => found.violations)")
         return [(one["id"], one["nodes"][0]["html"]) for one in found]
 
@@ -231,7 +230,7 @@ def test_a_user_is_shown_to_those_with_the_token(run, tab, documents):
 def test_arrow_keys_read_the_chart(run, tab, documents):
     """The legend has the figures of the point at the cursor, which they move by one."""
     if CHARTS not in STATIC:
-        servers.missing("uPlot")
+        programs.absent("uPlot is missing in the package: install npm, then make clean test")
     legend = "document.querySelector('#history .legend').innerText"
     values = documents.history({"hours": "6"})["series"][0]["value"]
 

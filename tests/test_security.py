@@ -4,12 +4,12 @@ import contextlib
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import time
 
 import comparison
+import programs
 import pytest
 import redis as redis_client
 import servers
@@ -23,7 +23,7 @@ OTHERS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A certificate that `localhost` gave itself, its key, and both in one file."""
-    openssl = shutil.which("openssl") or servers.missing("openssl")
+    openssl = programs.need("openssl")
     folder = tmp_path_factory.mktemp("certificate")
     certificate, key, both = (folder / name for name in ("certificate.pem", "key.pem", "both.pem"))
     command = [openssl, "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-days", "2"]

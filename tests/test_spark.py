@@ -4,12 +4,11 @@ Without pyspark or Java these tests skip, and fail where CI is set.
 """
 
 import json
-import shutil
 import subprocess
 import sys
 
+import programs
 import pytest
-import servers
 from clean_service import Service, stream
 from test_outcomes import an_outcome
 from typer.testing import CliRunner
@@ -25,12 +24,9 @@ FIGURES = [*DEFAULT, "ndcg@3", "map", "f1_mean@5", "auc"]
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        servers.missing("pyspark")
-    if shutil.which("java") is None:
-        servers.missing("java")
+    programs.need_pinned("Spark")
+    from pyspark.sql import SparkSession
+
     folder = tmp_path_factory.mktemp("spark")
     begun = (
         SparkSession.builder.master("local[2]")

@@ -15,6 +15,7 @@ import tomllib
 import typing
 import venv
 
+import programs
 import pytest
 import servers
 
@@ -52,7 +53,7 @@ def pip(python: pathlib.Path, *arguments: str) -> None:
     command = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     if done.returncode and "connection broken" in done.stderr:
-        servers.missing("a package registry")
+        programs.absent("no package registry answers")
     assert done.returncode == 0, done.stderr
 
 
@@ -107,6 +108,9 @@ class Bare(typing.NamedTuple):
         return done.returncode, done.stdout, done.stderr
 
 
+slow = pytest.mark.slow  # installing takes a minute
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory) -> Bare:
     """Install the wheel with the locked versions, which the cache of pip has from `make venv`."""
@@ -123,6 +127,7 @@ def bare(tmp_path_factory) -> Bare:
     return Bare(python.parent, bytes_by_name(packages) - before)
 
 
+@slow
 def test_without_extras_it_takes_150_megabytes_at_most(bare):
     assert 10_000_000 < bare.sizes["numpy"] < bare.sizes.total() <= MOST_BYTES, (
         bare.sizes.most_common(5)
@@ -131,6 +136,7 @@ def test_without_extras_it_takes_150_megabytes_at_most(bare):
     assert not {"pyarrow", "duckdb", "matplotlib"} & set(bare.sizes)
 
 
+@slow
 def test_help_and_replay_run_without_extras(bare, tmp_path):
     code, output, errors = bare.run(tmp_path, "--help")
     assert (code, errors, "replay" in output) == (0, "", True)
@@ -141,6 +147,7 @@ def test_help_and_replay_run_without_extras(bare, tmp_path):
     assert (code, errors, "--reset-windows" in output) == (0, "", True)
 
 
+@slow
 def test_the_worker_starts_without_extras(bare, tmp_path):
     """It makes all its parts; nothing is connected yet."""
     program = (
@@ -155,6 +162,7 @@ def test_the_worker_starts_without_extras(bare, tmp_path):
     assert bare.run(tmp_path, "-c", program, program="python") == (0, "True\n[]\n", "")
 
 
+@slow
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
@@ -171,6 +179,7 @@ def test_other_commands_name_the_missing_extra(bare, tmp_path, arguments, extra)
     assert f"not installed: pip install 'streameval[{extra}]'" in errors
 
 
+@slow
 @pytest.mark.parametrize("arguments", [["user", "u1"], ["experiment", "e", "--gate"]])
 def test_commands_that_look_at_a_service_run_without_extras(bare, tmp_path, arguments):
     """They get as far as the servers."""
@@ -182,6 +191,7 @@ def test_commands_that_look_at_a_service_run_without_extras(bare, tmp_path, argu
     assert (code, f"Kafka at {address} does not answer" in errors) == (3, True), errors
 
 
+@slow
 def test_a_worker_that_is_to_write_files_says_what_that_takes(bare, tmp_path):
     (tmp_path / "streameval.yaml").write_text("outcomes: outcomes")
     cure = "writing files needs pyarrow, which is not installed: pip install 'streameval[files]'"

@@ -53,6 +53,8 @@ def _fetch(described: Path, target: Path) -> str:
         if ran.returncode:
             return f"npm ci failed ({' '.join(ran.stderr.split())[:300]})"
         package = Path(folder) / "node_modules" / "uplot"
+        if not all((package / source).exists() for source in FILES):
+            return f"{npm} is no npm: it brought no uPlot"
         target.mkdir(parents=True)
         for source, name in FILES.items():
             shutil.copy(package / source, target / name)
