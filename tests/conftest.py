@@ -32,6 +32,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+# Kafka and Spark live for seconds here: the optimising compiler would cost them more than it gives.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 HERE = pathlib.Path(__file__).parent
 # Layers that `make fast` tests: no server, no file and no program.
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}

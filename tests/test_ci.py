@@ -1,11 +1,16 @@
-"""CI's script says how long it took."""
+"""CI's script says how long it took, and walks the newcomer's way; tiers leave nothing out."""
 
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-RUN = Path(__file__).parent.parent / ".ci" / "run"
+import conftest
+import programs
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RUN = ROOT / ".ci" / "run"
 
 
 def test_a_failed_run_says_how_long_it_took(tmp_path):
@@ -17,3 +22,50 @@ def test_a_failed_run_says_how_long_it_took(tmp_path):
     )
     assert run.returncode != 0
     assert re.fullmatch(r"\d+ s in all", run.stdout.splitlines()[-1])
+
+
+def test_the_newcomer_runs_both_commands_of_the_readme_among_look_alikes():
+    script = RUN.read_text()
+    readme = re.findall(r"^make (?:demo|test)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert re.findall(r"^newcomer (make \w+)", script, re.MULTILINE) == readme
+    looked_alike = re.search(r"^for name in (.*?); do$", script, re.MULTILINE | re.DOTALL)[1]
+    names = looked_alike.replace("\\\n", " ").split()
+    every = programs.PROGRAMS | programs.BUILDING
+    assert set(names) >= every.keys() | {"moto_server"}
+
+
+def test_a_test_is_fast_by_what_its_file_and_helpers_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "HERE", tmp_path)
+    files = {
+        "plain": "from streameval.core import events\nimport streameval.stats.intervals\n",
+        "round": "import plain\nfrom other_round import f\n",
+        "other_round": "from round import g\n",
+        "layer": "from streameval.files.locations import opened\n",
+        "starts": "def f():\n    import subprocess\n",
+        "command": "from typer.testing import CliRunner\n",
+        "through": "import plain\nimport starts\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    found = {name for name in files if conftest.is_fast(tmp_path / f"{name}.py")}
+    assert found == {"plain", "round", "other_round"}
+
+
+def test_what_has_passed_is_left_out_by_its_name(tmp_path):
+    """pytest-xdist adds a group to a name, and a name may have its sign."""
+    assert conftest.name_of("tests/test_a.py::test_b[ndcg@5]@test_a.py") == (
+        "tests/test_a.py::test_b[ndcg@5]"
+    )
+    assert conftest.name_of("tests/test_a.py::test_b[ndcg@5]") == "tests/test_a.py::test_b[ndcg@5]"
+
+
+def test_ci_runs_the_seeds_that_make_test_may_leave_out():
+    """A tier has fewer seeds, and no test lost one of those that always ran."""
+
+    class Module:
+        SEEDS, FLOOR, DEEP = 100, 10, 30
+
+    assert conftest.deep_seeds(Module) == range(10, 30)
+    Module.SEEDS = 5
+    assert not conftest.deep_seeds(Module)
+    assert conftest.deep_seeds(pytest) == range(20, 60)

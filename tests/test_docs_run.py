@@ -284,6 +284,9 @@ def test_the_blocks_of_the_readme_run_from_top_to_bottom(scene: Scene) -> None:
         if script.startswith("make demo"):
             # It has no end of its own, and within five seconds no verdict yet.
             marked.append('make demo ARGS="--seconds 5" >demo.txt || test -s demo.txt\n')
+        elif script == "make test\n":
+            # `.ci/run` has just run it, in a clone of its own.
+            assert re.search("^newcomer make test ", (ROOT / ".ci/run").read_text(), re.MULTILINE)
         elif service in script:
             # After the configuration that stands above these commands.
             marked.append(f"cat > streameval.yaml <<'END'\n{settings}END\n{script}")

@@ -25,7 +25,7 @@ EVENTS = ROOT / "docs" / "events.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 SOURCE = ROOT / "streameval"
-ASKING = ("conftest", "test_exposition")  # tests that ask for variables of the environment
+ASKING = ("conftest", "programs", "test_exposition")  # these ask for variables of the environment
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -104,7 +104,7 @@ def test_every_variable_of_the_docs_sets_something(page):
     keys |= {f"{PREFIX}{key.upper()}_FILE" for key in SECRETS}
     keys |= {f"{PREFIX}CONFIG", PREFIX}
     tests = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in ASKING)
-    keys |= set(re.findall(rf"\b{PREFIX}(?:SEED\w*|GOLDEN)", tests))
+    keys |= set(re.findall(rf"\b{PREFIX}(?:SEED\w*|GOLDEN|TEST_PROGRAMS)", tests))
     assert set(re.findall(rf"\b{PREFIX}\w*", page.read_text())) <= keys
 
 

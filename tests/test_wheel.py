@@ -4,6 +4,7 @@ CI tests the built wheel: a test that imported the source tree would prove nothi
 """
 
 import collections
+import hashlib
 import json
 import os
 import pathlib
@@ -32,10 +33,32 @@ SLATE = (
 )
 
 
+of_the_wheel = pytest.mark.skipif(
+    not os.environ.get("STREAMEVAL_TEST_WHEEL"),
+    reason="`make test WHEEL=1` tests the wheel, this run the source tree",
+)
+
+
+@of_the_wheel
 def test_continuous_integration_imports_the_wheel_and_not_the_source_tree():
-    if not os.environ.get("STREAMEVAL_TEST_WHEEL"):
-        pytest.skip("`make test WHEEL=1` tests the wheel, this run the source tree")
     assert "site-packages" in PACKAGE.parts
+
+
+@of_the_wheel
+def test_the_wheel_has_the_files_of_the_source_tree_byte_for_byte():
+    """CI runs tests without servers on the source tree; so they hold for the wheel as well."""
+
+    def content(folder):
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {
+            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+            if path.suffix != ".pyc"
+        }
+
+    found = content(PACKAGE)
+    assert len(found) > 300
+    assert found == content(ROOT / "streameval")
 
 
 def test_the_wheel_has_the_charts_of_the_live_page_with_their_licence():
