@@ -1,5 +1,6 @@
 """CI's script says how long it took, and walks the newcomer's way; tiers leave nothing out."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -57,6 +58,17 @@ def test_what_has_passed_is_left_out_by_its_name(tmp_path):
         "tests/test_a.py::test_b[ndcg@5]"
     )
     assert conftest.name_of("tests/test_a.py::test_b[ndcg@5]") == "tests/test_a.py::test_b[ndcg@5]"
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Something that is dear to make."""
+
+
+def test_tests_that_share_a_fixture_of_their_file_stay_in_one_process(shared, request):
+    """pytest-xdist adds the group to a test's name; with pytest 9.2 it did not."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    assert alone or request.node.nodeid.endswith("@test_ci.py")
 
 
 def test_ci_runs_the_seeds_that_make_test_may_leave_out():
