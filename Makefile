@@ -102,7 +102,7 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 fast: lint ## lint, and the tests of core, metrics, stats and config: no file, no program (1 minute)
-	STREAMEVAL_SEED_SECONDS=0 $(PYTEST) --fast $(ARGS)
+	STREAMEVAL_SEED_SECONDS=0 $(PYTEST) --fast -m "not slow" $(ARGS)
 
 test: lint ## lint and the tests, but the slow ones (8 minutes; ARGS are pytest's)
 	$(PYTEST) --durations=30 -m "not slow" $(ARGS)

@@ -5,10 +5,11 @@ through their helpers, and that start no program. `make test` leaves out what is
 `.ci/run` runs the rest: `--passed` writes which tests passed, and `--but` leaves those out.
 
 Seeds. A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth
-seed. The first `FLOOR` seeds of a test (20, or its module's own `FLOOR`) always run. Further ones,
-up to the module's own `SEEDS` (or 300), run until the test has used `STREAMEVAL_SEED_SECONDS` of
-CPU time (default 3). `.ci/run` always runs the seeds up to `DEEP` (60, or the module's own): these
-are items marked `slow`. The last lines of a run say how many seeds ran, and which files are dear.
+seed. The first `FLOOR` seeds of a test (20, or its module's own `FLOOR`; 8 with `--fast`) always
+run. Further ones, up to the module's own `SEEDS` (or 300), run until the test has used
+`STREAMEVAL_SEED_SECONDS` of CPU time (default 3). `.ci/run` always runs the seeds up to `DEEP` (60,
+or the module's own): these are items marked `slow`. The last lines of a run say how many seeds ran,
+and which files are dear.
 `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and `STREAMEVAL_SEED=17` runs that one,
 as a failure says.
 
@@ -38,8 +39,9 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 HERE = pathlib.Path(__file__).parent
 # Layers that `make fast` tests: no server, no file and no program.
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
-FLOOR, DEEP = 20, 60
+FLOOR, DEEP, FAST_FLOOR = 20, 60, 8
 SHARES = 4
+LONGEST_NAME = 100
 SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "3"))
 EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
 ONE = os.environ.get("STREAMEVAL_SEED")
@@ -107,6 +109,11 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Name long bytes after their argument: processes have to agree, and a person has to read it."""
+    return argname if isinstance(val, bytes) and len(val) > LONGEST_NAME else None
+
+
 def name_of(nodeid):
     """A test's name without the group that pytest-xdist adds."""
     return nodeid.removesuffix(f"@{nodeid.partition('::')[0].rpartition('/')[2]}")
@@ -148,7 +155,7 @@ def seeds_of(item):
     if share >= SHARES:
         yield from deep_seeds(item.module)[share - SHARES :: SHARES]
         return
-    floor = getattr(item.module, "FLOOR", FLOOR)
+    floor = FAST_FLOOR if item.config.option.fast else getattr(item.module, "FLOOR", FLOOR)
     end = time.process_time() + SEED_SECONDS / SHARES
     for seed in range(share, int(EXACTLY or ordinary), SHARES):
         if seed >= floor and EXACTLY is None and time.process_time() > end:
@@ -250,5 +257,14 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [one for one in items if one.nodeid not in passed]
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs.values()
-        if any(each.scope != "function" and each.baseid for group in definitions for each in group):
+        fixtures = (each for group in definitions for each in group)
+        if any(each.scope != "function" and each.baseid for each in fixtures) or remembers(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+def remembers(item):
+    """Whether a function of the test's own file keeps what it has worked out."""
+    return any(
+        hasattr(value, "cache_info") and value.__module__ == item.module.__name__
+        for value in vars(item.module).values()
+    )
