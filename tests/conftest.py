@@ -110,7 +110,7 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_make_parametrize_id(val, argname):
-    """Name long bytes after their argument: processes have to agree, and a person has to read it."""
+    """Name long bytes after their argument: random ones differ between processes."""
     return argname if isinstance(val, bytes) and len(val) > LONGEST_NAME else None
 
 
