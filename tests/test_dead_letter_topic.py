@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 
+import programs
 import pytest
 import servers
 import service
@@ -107,6 +108,7 @@ def test_a_topic_that_the_user_may_not_even_see_is_named_with_the_right_it_needs
 
 def allow(kafka, *rights):
     """Give the user of the secure listener rights, as docs/operations.md does."""
-    command = ["java", "-cp", f"{servers._LIBS}/*", "org.apache.kafka.tools.AclCommand"]
+    command = [programs.need("java"), "-cp", f"{programs.KAFKA_LIBS}/*"]
+    command += ["org.apache.kafka.tools.AclCommand"]
     command += ["--bootstrap-server", kafka.address, "--add", "--allow-principal", "User:worker"]
     subprocess.run([*command, *rights], check=True, capture_output=True)
