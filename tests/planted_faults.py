@@ -1,0 +1,466 @@
+"""Faults to plant into a simulated day, each in the one step in which it happens."""
+
+import shutil
+import uuid
+import zlib
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+from clean_service import edit
+from planted_world import DAY, HOUR, MINUTE, MONDAY, Fault, day_folder
+
+from streameval.core.events import FeedbackEvent
+
+
+class Rerandomised(Fault):
+    name = "all users assigned anew half way"
+    check, cause = "sample_ratio", "Users were assigned anew"
+
+    def slates(self, slates, _):
+        noon = sorted(slate.ts for slate in slates)[len(slates) // 2]
+        for slate in slates:
+            if slate.ts > noon:
+                slate.variant = "AB"[zlib.crc32(b"anew" + slate.user.encode()) // 7 % 2]
+        return slates
+
+
+class Crossed(Fault):
+    name = "one user of fifty in both variants"
+    check, cause = "sample_ratio", "were in more than one variant"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if zlib.crc32(b"some" + slate.user.encode()) % 25 == 0:
+                slate.variant = chance.choice("AB")
+        return slates
+
+
+class Requestless(Fault):
+    name = "variant B without `request_id`"
+    check, cause = "requests_complete", "its ranking figures rest on"
+
+    def slates(self, slates, _):
+        for slate in slates:
+            if slate.variant == "B":
+                slate.request = None
+        return slates
+
+
+class Shuffled(Fault):
+    name = "scores shuffled within lists"
+    check, cause = "logged_scores", "scores do not tell the items of a list apart"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            chance.shuffle(slate.scores)
+        return slates
+
+
+class Fed(Fault):
+    name = "a partition's feed repeated into another"
+    check, cause = "slates_once", "a feed is sent twice"
+
+    def feeds(self, service, events):
+        service.take(events, repeated={0: 1})
+
+
+class Copied(Fault):
+    name = "the same rows again, in another file"
+    check, cause = "slates_once", "files were copied"
+
+    def files(self, deployment):
+        folder = deployment.service.outcomes / day_folder(deployment.days)
+        for path in sorted(folder.glob("hour=1*/*.parquet")):
+            shutil.copy(path, path.with_name(f"copy-{path.name}"))
+
+
+class SilentBots(Fault):
+    name = "40 bots with a third of the slates never click"
+    check, cause = "traffic_sane", "have no positive"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if chance.random() < 1 / 3:
+                slate.user = f"bot{chance.randrange(40)}"
+                slate.variant = half(slate.user)
+                slate.chances = [0.0] * len(slate.items)
+        return slates
+
+
+class EagerUsers(Fault):
+    name = "20 users click everything"
+    check, cause = "traffic_sane", "gave positives to 90% or more"
+
+    def slates(self, slates, chance):
+        users = sorted({slate.user for slate in slates})
+        eager = set(chance.sample(users, 20))
+        for slate in slates:
+            if slate.user in eager:
+                slate.chances = [1.0] * len(slate.items)
+        return slates
+
+
+class FromTwo(Fault):
+    name = "positions 2 to 11"
+    check, cause = "positions_complete", "most begin at 2"
+
+    def slates(self, slates, _):
+        for slate in slates:
+            slate.positions = [position + 1 for position in slate.positions]
+        return slates
+
+
+class Ahead(Fault):
+    name = "a quarter of the users 5 h ahead, in the files"
+    check, cause = "clocks_agree", "are about 5 h ahead"
+
+    def files(self, deployment):
+        begin = MONDAY + deployment.days * DAY
+
+        def shift(row):
+            if not quarter(row["user"]) or row["time"].timestamp() * 1000 < begin:
+                return row
+            later = [ms + 5 * HOUR for ms in row["shown"]]
+            return row | {"time": row["time"] + timedelta(hours=5), "shown": later}
+
+        edit(deployment.service, shift)
+
+
+class AheadInTheLog(Fault):
+    name = "a quarter of the users 5 h ahead, and the records' timestamps with them"
+    check, cause = "records_accepted", "clocks of some producers are ahead and make all others late"
+
+    def events(self, events, _):
+        return [
+            msgspec.structs.replace(event, ts=event.ts + 5 * HOUR)
+            if quarter(event.user_id)
+            else event
+            for event in events
+        ]
+
+
+class Future(Fault):
+    name = "a quarter of the users 5 h ahead, under Kafka's timestamps"
+    check, cause = "records_accepted", "clocks of some producers are ahead of Kafka's"
+
+    def feeds(self, service, events):
+        kept = [event for event in events if not quarter(event.user_id)]
+        service.states[0].reject("future", len(events) - len(kept))
+        service.take(kept)
+
+
+class Broken(Fault):
+    name = "3 % of the records are no valid events"
+    check, cause = "records_accepted", "a producer sends events of another form"
+
+    def feeds(self, service, events):
+        kept = [event for event in events if zlib.crc32(str(event.ts).encode()) % 100 >= 3]
+        service.states[1].reject("invalid", len(events) - len(kept))
+        service.take(kept)
+
+
+class Late(Fault):
+    name = "3 % of the records come 10 minutes late"
+    check, cause = "records_accepted", "events arrive later than `allowed_lateness`"
+
+    def events(self, events, chance):
+        delayed = [
+            (event.ts + (10 * MINUTE if chance.random() < 0.03 else 0), event) for event in events
+        ]
+        return [event for _, event in sorted(delayed, key=lambda pair: pair[0])]
+
+
+class Scores(Fault):
+    """Scores that say nothing; `change` gives the score of an item from its slate and index."""
+
+    check = "logged_scores"
+
+    def __init__(self, name, cause, change, chosen=lambda slate, chance: True):
+        self.name, self.cause, self.change, self.chosen = name, cause, change, chosen
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if self.chosen(slate, chance):
+                slate.scores = [self.change(slate, index) for index in range(len(slate.items))]
+        return slates
+
+
+class Resent(Fault):
+    """A share of the slates again `gap` ms later, under new request ids; `part` of their items."""
+
+    check, cause = "slates_once", "sent again"
+
+    def __init__(self, share, gap, part=1.0, arms="AB"):
+        self.share, self.gap, self.part, self.arms = share, gap, part, arms
+        partly = "" if part == 1 else f", {part:.0%} of their items"
+        where = "" if len(arms) > 1 else f" of {arms}"
+        self.name = f"{share:.0%} of the slates{where} sent again {gap} ms later{partly}"
+
+    def slates(self, slates, chance):
+        for slate in list(slates):
+            if slate.request and slate.variant in self.arms and chance.random() < self.share:
+                kept = max(1, round(self.part * len(slate.items)))
+                later = slate.ts + round(self.gap * chance.uniform(0.95, 1.05))
+                again = replace(slate, ts=later, request=f"{slate.request}-b", chances=[0] * kept)
+                again.items, again.positions = slate.items[:kept], slate.positions[:kept]
+                slates.append(again)
+        return slates
+
+
+class OneId(Fault):
+    """A share of all slates of both variants under few ids."""
+
+    check = "traffic_sane"
+
+    def __init__(self, share, *ids, cause="shared by several people", arms="AB"):
+        self.share, self.ids, self.cause, self.arms = share, ids, cause, arms
+        self.name = f"{', '.join(map(repr, ids))} with {share:.0%} of the slates of {arms}"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if slate.variant in self.arms and chance.random() < self.share:
+                slate.user = chance.choice(self.ids)
+        return slates
+
+
+class Lists(Fault):
+    """Lists of an arm cut to a share of their items; the others' feedback never comes."""
+
+    check, cause = "traffic_alike", "items a list"
+
+    def __init__(self, name, length, arms="B"):
+        self.name, self.length, self.arms = name, length, arms
+
+    def slates(self, slates, _):
+        for slate in slates:
+            if slate.variant in self.arms:
+                kept = self.length(len(slate.items))
+                for field in ("items", "positions", "scores", "propensities", "chances"):
+                    setattr(slate, field, getattr(slate, field)[:kept])
+        return slates
+
+
+class Empty(Fault):
+    check, cause = "traffic_alike", "are empty"
+
+    def __init__(self, share, arms="B"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the lists of {arms} empty"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if slate.request and slate.variant in self.arms and chance.random() < self.share:
+                slate.items, slate.positions, slate.scores = [], [], []
+                slate.propensities, slate.chances = [], []
+        return slates
+
+
+class LostFeedback(Fault):
+    check, cause = "traffic_alike", "take back"
+
+    def __init__(self, share, arms="B"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the feedback of {arms} lost"
+
+    def slates(self, slates, _):
+        self.users = {slate.user for slate in slates if slate.variant in self.arms}
+        return slates
+
+    def events(self, events, chance):
+        return [
+            event
+            for event in events
+            if not (
+                isinstance(event, FeedbackEvent)
+                and event.user_id in self.users
+                and chance.random() < self.share
+            )
+        ]
+
+
+class LostUsers(Fault):
+    check, cause = "sample_ratio", "of the period"
+
+    def __init__(self, share, arms="B"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the users of {arms} missing"
+
+    def slates(self, slates, _):
+        return [
+            slate
+            for slate in slates
+            if slate.variant not in self.arms
+            or zlib.crc32(b"lost" + slate.user.encode()) % 1_000 >= 1_000 * self.share
+        ]
+
+
+class ShuffledPositions(Fault):
+    check, cause = "positions_complete", "above the items without"
+
+    def __init__(self, arms):
+        self.arms = arms
+        self.name = f"positions of {arms} shuffled within lists"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if slate.variant in self.arms:
+                chance.shuffle(slate.positions)
+        return slates
+
+
+class LostHour(Fault):
+    check, cause = "traffic_alike", "feedback was lost"
+
+    def __init__(self, share=1.0, begin=18 * HOUR, length=HOUR, arms="AB"):
+        self.share, self.begin, self.length, self.arms = share, begin, length, arms
+        self.name = (
+            f"{share:.0%} of the feedback of {arms} lost for {length // MINUTE} minutes"
+            f" from {begin // HOUR}:{begin // MINUTE % 60:02}"
+        )
+
+    def slates(self, slates, _):
+        self.users = {slate.user for slate in slates if slate.variant in self.arms}
+        return slates
+
+    def events(self, events, chance):
+        return [
+            event
+            for event in events
+            if not (
+                isinstance(event, FeedbackEvent)
+                and self.begin <= event.ts % DAY < self.begin + self.length
+                and event.user_id in self.users
+                and chance.random() < self.share
+            )
+        ]
+
+
+class HourOfBots(Fault):
+    check, cause = "traffic_alike", "came only then"
+
+    def __init__(self, bots, share, begin=15 * HOUR, length=HOUR):
+        self.bots, self.share, self.begin, self.length = bots, share, begin, length
+        self.name = (
+            f"{bots} silent bots within {length // MINUTE} minutes, {share:.0%} of the slates"
+        )
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if chance.random() < self.share:
+                slate.user = f"bot{chance.randrange(self.bots)}"
+                slate.variant = half(slate.user)
+                slate.ts += self.begin - slate.ts % DAY + chance.randrange(self.length)
+                slate.chances = [0.0] * len(slate.items)
+        return slates
+
+
+class NewIds(Fault):
+    check, cause = "traffic_alike", "in no other slate"
+
+    def __init__(self, share, arms="AB"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the users of {arms} with a new id for each slate"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            chosen = zlib.crc32(b"new" + slate.user.encode()) % 1_000 < 1_000 * self.share
+            if slate.variant in self.arms and chosen:
+                slate.user = str(uuid.UUID(int=chance.getrandbits(128)))
+        return slates
+
+
+class Skilled(Fault):
+    """No fault: what B shows is liked more or less."""
+
+    def __init__(self, factor):
+        self.factor, self.name = factor, f"B's lists liked {factor} times as much (no fault)"
+
+    def slates(self, slates, _):
+        for slate in slates:
+            if slate.variant == "B":
+                slate.chances = [min(1.0, self.factor * each) for each in slate.chances]
+        return slates
+
+
+def half(user):
+    """The variant of a user who is no person."""
+    return "AB"[zlib.crc32(user.encode()) // 7 % 2]
+
+
+def quarter(user):
+    """Whether a user is of the quarter whose clocks are wrong."""
+    return zlib.crc32(b"clock" + user.encode()) % 4 == 0
+
+
+FAULTS = (
+    Rerandomised(),
+    Crossed(),
+    Requestless(),
+    Shuffled(),
+    Fed(),
+    Copied(),
+    SilentBots(),
+    EagerUsers(),
+    FromTwo(),
+    Ahead(),
+    AheadInTheLog(),
+    Future(),
+    Broken(),
+    Late(),
+    Scores("the score 0.5 for every item", "same score", lambda slate, i: 0.5),
+    Scores(
+        "the score 0.5 for every item of B",
+        "same score",
+        lambda slate, i: 0.5,
+        lambda slate, _: slate.variant == "B",
+    ),
+    Scores(
+        "one score for all items of a list",
+        "same score",
+        lambda slate, i: sum(slate.scores) / len(slate.scores),
+    ),
+    Scores(
+        "one score for each variant",
+        "same score",
+        lambda slate, i: {"A": 0.1, "B": 0.3}[slate.variant],
+    ),
+    Scores(
+        "scores rounded to two values", "same score", lambda slate, i: float(slate.scores[i] > 0.05)
+    ),
+    Scores(
+        "a default score in a tenth of the lists",
+        "same score",
+        lambda slate, i: 0.0,
+        lambda _, chance: chance.random() < 0.1,
+    ),
+    Scores("the score 1 / position", "by its position", lambda slate, i: 1 / slate.positions[i]),
+    Scores("the position as score", "by its position", lambda slate, i: float(slate.positions[i])),
+    Resent(0.3, 200),
+    Resent(0.02, 200),
+    Resent(0.3, 900, part=0.8),
+    Resent(0.1, 5_000, arms="B"),
+    OneId(0.1, "anonymous"),
+    OneId(0.1, "0"),
+    OneId(0.05, "00000000-0000-0000-0000-000000000000"),
+    OneId(0.02, "-"),
+    OneId(0.1, "k3x9", "k3x8", "m2"),
+    OneId(0.1, "null", cause="stands for no user", arms="B"),
+    Lists("lists of B half as long", lambda length: -(-length // 2)),
+    Lists("lists cut to five items", lambda length: min(length, 5), arms="AB"),
+    Empty(0.1),
+    Empty(0.04),
+    LostFeedback(0.5),
+    LostUsers(0.2),
+    ShuffledPositions("AB"),
+    ShuffledPositions("B"),
+    LostHour(),
+    LostHour(begin=17 * HOUR + 30 * MINUTE),
+    LostHour(arms="B"),
+    HourOfBots(300, 0.15),
+    HourOfBots(150, 0.08),
+    NewIds(1 / 3),
+    NewIds(1 / 3, arms="B"),
+)
+
+HONEST = (Skilled(0.7), Skilled(1.5))
