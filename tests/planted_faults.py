@@ -1,5 +1,6 @@
 """Faults to plant into a simulated day, each in the one step in which it happens."""
 
+import hashlib
 import shutil
 import uuid
 import zlib
@@ -189,7 +190,7 @@ class Scores(Fault):
 class Resent(Fault):
     """A share of the slates again `gap` ms later, under new request ids; `part` of their items."""
 
-    check, cause = "slates_once", "sent again"
+    check, cause = "slates_once", "show a user the list before again"
 
     def __init__(self, share, gap, part=1.0, arms="AB"):
         self.share, self.gap, self.part, self.arms = share, gap, part, arms
@@ -202,8 +203,9 @@ class Resent(Fault):
             if slate.request and slate.variant in self.arms and chance.random() < self.share:
                 kept = max(1, round(self.part * len(slate.items)))
                 later = slate.ts + round(self.gap * chance.uniform(0.95, 1.05))
-                again = replace(slate, ts=later, request=f"{slate.request}-b", chances=[0] * kept)
-                again.items, again.positions = slate.items[:kept], slate.positions[:kept]
+                again = replace(slate, ts=later, request=f"{slate.request}-b")
+                cut(again, kept)
+                again.chances = [0.0] * kept
                 slates.append(again)
         return slates
 
@@ -235,9 +237,7 @@ class Lists(Fault):
     def slates(self, slates, _):
         for slate in slates:
             if slate.variant in self.arms:
-                kept = self.length(len(slate.items))
-                for field in ("items", "positions", "scores", "propensities", "chances"):
-                    setattr(slate, field, getattr(slate, field)[:kept])
+                cut(slate, self.length(len(slate.items)))
         return slates
 
 
@@ -251,8 +251,7 @@ class Empty(Fault):
     def slates(self, slates, chance):
         for slate in slates:
             if slate.request and slate.variant in self.arms and chance.random() < self.share:
-                slate.items, slate.positions, slate.scores = [], [], []
-                slate.propensities, slate.chances = [], []
+                cut(slate, 0)
         return slates
 
 
@@ -280,7 +279,7 @@ class LostFeedback(Fault):
 
 
 class LostUsers(Fault):
-    check, cause = "sample_ratio", "of the period"
+    check, cause = "sample_ratio", "of the period's"
 
     def __init__(self, share, arms="B"):
         self.share, self.arms = share, arms
@@ -290,8 +289,7 @@ class LostUsers(Fault):
         return [
             slate
             for slate in slates
-            if slate.variant not in self.arms
-            or zlib.crc32(b"lost" + slate.user.encode()) % 1_000 >= 1_000 * self.share
+            if slate.variant not in self.arms or not chosen(slate.user, self.share)
         ]
 
 
@@ -364,8 +362,7 @@ class NewIds(Fault):
 
     def slates(self, slates, chance):
         for slate in slates:
-            chosen = zlib.crc32(b"new" + slate.user.encode()) % 1_000 < 1_000 * self.share
-            if slate.variant in self.arms and chosen:
+            if slate.variant in self.arms and chosen(slate.user, self.share):
                 slate.user = str(uuid.UUID(int=chance.getrandbits(128)))
         return slates
 
@@ -381,6 +378,19 @@ class Skilled(Fault):
             if slate.variant == "B":
                 slate.chances = [min(1.0, self.factor * each) for each in slate.chances]
         return slates
+
+
+def cut(slate, kept):
+    """Leave the first so many items in a slate."""
+    for field in ("items", "positions", "scores", "propensities", "chances"):
+        setattr(slate, field, getattr(slate, field)[:kept])
+
+
+def chosen(user, share):
+    """Whether a user is of so large a share of all, in no relation to the variant."""
+    return (
+        int(hashlib.md5(user.encode(), usedforsecurity=False).hexdigest(), 16) % 997 < 997 * share
+    )
 
 
 def half(user):
@@ -440,10 +450,12 @@ FAULTS = (
     Resent(0.02, 200),
     Resent(0.3, 900, part=0.8),
     Resent(0.1, 5_000, arms="B"),
-    OneId(0.1, "anonymous"),
-    OneId(0.1, "0"),
-    OneId(0.05, "00000000-0000-0000-0000-000000000000"),
-    OneId(0.02, "-"),
+    OneId(0.1, "anonymous", cause="stands for no user"),
+    OneId(0.1, "0", cause="stands for no user"),
+    OneId(0.05, "00000000-0000-0000-0000-000000000000", cause="stands for no user"),
+    OneId(0.02, "-", cause="stands for no user"),
+    OneId(0.1, "k3x9"),
+    OneId(0.02, "k3x9"),
     OneId(0.1, "k3x9", "k3x8", "m2"),
     OneId(0.1, "null", cause="stands for no user", arms="B"),
     Lists("lists of B half as long", lambda length: -(-length // 2)),

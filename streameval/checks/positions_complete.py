@@ -12,7 +12,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
-from streameval.checks.shares import Shares
+from streameval.checks.shares import Figure, Shares
 
 # Lists of a segment below which a missing first position means nothing.
 _LEAST_LISTS: Final = 20
@@ -67,14 +67,16 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 def _beside_others(evidence: Evidence, settings: Settings) -> Found | None:
     """Return a failure where an arm lacks positions that the others have, or the reference had."""
-    missing = "len(list_filter(positions, lambda p: p IS NULL))"
-    gap = Shares.of(evidence, missing, "request IS NOT NULL").widest_gap()
+    missing = Figure(
+        "len(list_filter(positions, lambda p: p IS NULL))", among="request IS NOT NULL"
+    )
+    gap = Shares.of(evidence, missing).widest_gap()
     if gap is None or gap.apart <= settings.max_missing:
         return None
     return failed(
         gap.apart,
         settings.max_missing,
-        f"{gap.side}: {percent(gap.share)} of {gap.impressions:,.0f} items of slates have no"
+        f"{gap.side}: {percent(gap.share)} of {gap.below:,.0f} items of slates have no"
         f" position, {gap.beside} {percent(gap.other)}. Send `position` with each"
         " impression, or whole slates: ranking metrics rest on it",
     )
