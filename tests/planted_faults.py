@@ -256,7 +256,7 @@ class Empty(Fault):
 
 
 class LostFeedback(Fault):
-    check, cause = "traffic_alike", "take back"
+    check, cause = "attribution_complete", "of its feedback was lost"
 
     def __init__(self, share, arms="B"):
         self.share, self.arms = share, arms
@@ -463,6 +463,7 @@ FAULTS = (
     Empty(0.1),
     Empty(0.04),
     LostFeedback(0.5),
+    LostFeedback(0.5, arms="AB"),
     LostUsers(0.2),
     ShuffledPositions("AB"),
     ShuffledPositions("B"),

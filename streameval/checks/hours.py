@@ -82,7 +82,7 @@ def odd_hours(evidence: Evidence, bound: float) -> Iterator[Hour]:
 
 def _clearest(hour: Hour) -> tuple[float, int]:
     # A fault of all arms is not that of the one that chance made clearest.
-    return hour.apart + 0.1 * (hour.arm is None), hour.length
+    return hour.apart + 0.1 * (hour.arm is None) + 0.1 * (hour.length == _HOUR), hour.length
 
 
 def _meets(hour: Hour, other: Hour | None) -> bool:

@@ -76,13 +76,14 @@ def _nobody(evidence: Evidence) -> dict[str, str]:
 def _changing(evidence: Evidence, known: set[str]) -> list[str]:
     """Find ids with many slates that go to and fro between arms on one surface."""
     at = 1 + evidence.definition.dimensions.index(evidence.arm or "")
+    arm = f"segment[{at}]"
     surface = f"list_filter(segment, lambda value, i: i != {at})"
     rows = evidence.rows(
-        f"""WITH users AS (SELECT "user", count(*) AS n, count(DISTINCT arm) > 1 AS several
+        f"""WITH users AS (SELECT "user", count(*) AS n, count(DISTINCT {arm}) > 1 AS several
                 FROM current GROUP BY "user"),
             totals AS (SELECT sum(n) AS whole,
                     avg(several::INTEGER) FILTER (WHERE n > 1) AS usual FROM users),
-            steps AS (SELECT "user", arm != lag(arm) OVER (PARTITION BY "user", {surface}
+            steps AS (SELECT "user", {arm} != lag({arm}) OVER (PARTITION BY "user", {surface}
                     ORDER BY ms, partition, "offset") AS changed
                 FROM current JOIN users USING ("user"), totals
                 WHERE several AND n >= greatest({_LEAST}, {_SHARE} * whole) AND usual < {_USUAL})
