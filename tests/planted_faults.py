@@ -294,7 +294,7 @@ class LostUsers(Fault):
 
 
 class ShuffledPositions(Fault):
-    check, cause = "positions_complete", "above the items without"
+    check, cause = "positions_complete", "is not where people saw the item"
 
     def __init__(self, arms):
         self.arms = arms
@@ -403,6 +403,11 @@ def quarter(user):
     return zlib.crc32(b"clock" + user.encode()) % 4 == 0
 
 
+def _same(name, change, chosen=lambda slate, chance: True, cause="same score"):
+    return Scores(name, cause, change, chosen)
+
+
+_UNKNOWN = "stands for no user"
 FAULTS = (
     Rerandomised(),
     Crossed(),
@@ -418,62 +423,59 @@ FAULTS = (
     Future(),
     Broken(),
     Late(),
-    Scores("the score 0.5 for every item", "same score", lambda slate, i: 0.5),
-    Scores(
-        "the score 0.5 for every item of B",
-        "same score",
-        lambda slate, i: 0.5,
-        lambda slate, _: slate.variant == "B",
-    ),
-    Scores(
-        "one score for all items of a list",
-        "same score",
-        lambda slate, i: sum(slate.scores) / len(slate.scores),
-    ),
-    Scores(
-        "one score for each variant",
-        "same score",
-        lambda slate, i: {"A": 0.1, "B": 0.3}[slate.variant],
-    ),
-    Scores(
-        "scores rounded to two values", "same score", lambda slate, i: float(slate.scores[i] > 0.05)
-    ),
-    Scores(
+    _same("the score 0.5 for every item", lambda slate, i: 0.5),
+    _same(
         "a default score in a tenth of the lists",
-        "same score",
         lambda slate, i: 0.0,
         lambda _, chance: chance.random() < 0.1,
     ),
-    Scores("the score 1 / position", "by its position", lambda slate, i: 1 / slate.positions[i]),
-    Scores("the position as score", "by its position", lambda slate, i: float(slate.positions[i])),
+    _same("the score 1 / position", lambda slate, i: 1 / slate.positions[i], cause="its position"),
     Resent(0.3, 200),
+    Resent(0.1, 5_000, arms="B"),
+    OneId(0.1, "anonymous", cause=_UNKNOWN),
+    OneId(0.1, "k3x9"),
+    Lists("lists of B half as long", lambda length: -(-length // 2)),
+    Empty(0.1),
+    LostFeedback(0.5),
+    LostUsers(0.4),
+    ShuffledPositions("B"),
+    LostHour(),
+    HourOfBots(300, 0.15),
+    NewIds(1 / 3, arms="B"),
+)
+# More of the same classes, for `make planted`.
+VARIANTS = (
+    _same(
+        "the score 0.5 for every item of B",
+        lambda slate, i: 0.5,
+        lambda slate, _: slate.variant == "B",
+    ),
+    _same(
+        "one score for all items of a list",
+        lambda slate, _: max(slate.chances),
+    ),
+    _same("one score for each variant", lambda slate, i: {"A": 0.1, "B": 0.3}[slate.variant]),
+    _same("scores rounded to two values", lambda slate, i: float(slate.scores[i] > 0.05)),
+    _same(
+        "the position as score", lambda slate, i: float(slate.positions[i]), cause="its position"
+    ),
     Resent(0.02, 200),
     Resent(0.3, 900, part=0.8),
-    Resent(0.1, 5_000, arms="B"),
-    OneId(0.1, "anonymous", cause="stands for no user"),
-    OneId(0.1, "0", cause="stands for no user"),
-    OneId(0.05, "00000000-0000-0000-0000-000000000000", cause="stands for no user"),
-    OneId(0.02, "-", cause="stands for no user"),
-    OneId(0.1, "k3x9"),
+    OneId(0.1, "0", cause=_UNKNOWN),
+    OneId(0.05, "00000000-0000-0000-0000-000000000000", cause=_UNKNOWN),
+    OneId(0.02, "-", cause=_UNKNOWN),
     OneId(0.02, "k3x9"),
     OneId(0.1, "k3x9", "k3x8", "m2"),
-    OneId(0.1, "null", cause="stands for no user", arms="B"),
-    Lists("lists of B half as long", lambda length: -(-length // 2)),
+    OneId(0.1, "null", cause=_UNKNOWN, arms="B"),
     Lists("lists cut to five items", lambda length: min(length, 5), arms="AB"),
-    Empty(0.1),
     Empty(0.04),
-    LostFeedback(0.5),
     LostFeedback(0.5, arms="AB"),
     LostUsers(0.2),
     ShuffledPositions("AB"),
-    ShuffledPositions("B"),
-    LostHour(),
     LostHour(begin=17 * HOUR + 30 * MINUTE),
     LostHour(arms="B"),
-    HourOfBots(300, 0.15),
     HourOfBots(150, 0.08),
     NewIds(1 / 3),
-    NewIds(1 / 3, arms="B"),
 )
 
 HONEST = (Skilled(0.7), Skilled(1.5))

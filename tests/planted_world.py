@@ -8,7 +8,9 @@ holidays, experiments, ramps, a canary and a release. All goes through the core 
 own writers (`clean_service.Service`).
 """
 
+import copy
 import random
+import shutil
 import zlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from default_events import ImpressionEvent, SlateEvent
 
 from streameval.checks.registry import CHECKS
 from streameval.core.events import FeedbackEvent, SlateItem
+from streameval.files.outcome_files import OutcomeFolder
 
 MONDAY = 1_699_833_600_000  # 2023-11-13
 DAY = 86_400_000
@@ -199,6 +202,17 @@ class Deployment:
         self.service = Service(root)
         self.days = 0
         self.memory = {}
+
+    def copied(self, root):
+        """The same deployment with files of its own, to go on with another day."""
+        twin = copy.deepcopy(self)
+        shutil.copytree(self.root, root)
+        twin.root = twin.service.root = root
+        twin.service.outcomes = root / self.service.outcomes.name
+        owner = {"group": "g", "topic": "t"}
+        dimensions = self.service.definition.dimensions
+        twin.service.folder = OutcomeFolder(str(twin.service.outcomes), owner, {}, dimensions)
+        return twin
 
     def day(self, fault=None):
         """Take a day and a snapshot. `fault` may change the slates, the events and the service."""

@@ -26,6 +26,11 @@ _TOLD: Final = 0.1
 # Standard errors where a user counts once: 2e-4, one side. A day has few users.
 _FEW_FAR: Final = 3.5
 _HARDLY_ANY: Final = 0.75
+# Times as many users of one slate as on the busiest day of the reference.
+_SURGE: Final = 1.7
+_VISITS: Final = """
+    SELECT age, count(*), sum((visits = 1)::INTEGER)::BIGINT
+    FROM (SELECT DISTINCT age, "user", visits FROM {source}) GROUP BY age ORDER BY age"""
 # Faults that a message lists.
 _LISTED: Final = 3
 
@@ -47,7 +52,7 @@ class Settings(CheckSettings):
         0.05, gt=0, le=1, description="Largest share of fallback lists beyond the others'."
     )
     max_single: float = Field(
-        0.2,
+        0.1,
         gt=0,
         le=1,
         description="Largest share of users who are in no other slate of the period, beyond"
@@ -130,7 +135,7 @@ _HEALTH: Final = (
         "ids change from slate to slate, or many people came once. See whether `user_id` is kept"
         " between requests",
         now=same_hours("current"),
-        before=same_hours("reference"),
+        before="",
     ),
     _Health(
         Figure("came_back::INTEGER / visits", "1 / visits", "age = 1"),
@@ -153,10 +158,10 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     (slates,) = evidence.row("SELECT count(*) FROM current")
     if not slates:
         return nothing("no outcome row was found")
-    figures = [one for one in _HEALTH if evidence.has_reference or one.before]
+    figures = [one for one in _HEALTH if evidence.has_reference or "reference" not in one.now]
     faults = [fault for one in figures for fault in one.faults(evidence, settings)]
     lost, told = _positives(evidence)
-    faults += lost
+    faults += [*lost, *_single(evidence, settings)]
     faults += [
         (hour.apart / settings.max_fall, hour.said())
         for hour in odd_hours(evidence, settings.max_fall)
@@ -166,6 +171,32 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         return failed(faults[0][0], 1, ". ".join(text for _, text in faults[:_LISTED]))
     same = "lists, feedback and users are alike"
     return passed(0, 1, "; ".join([same, *told]))
+
+
+def _single(evidence: Evidence, settings: Settings) -> Iterator[tuple[float, str]]:
+    """Yield a fault where far more users are in one slate only than on any earlier day.
+
+    Their share alone rises on a quiet day too.
+    """
+    if not evidence.has_reference:
+        return
+    (users, single), *days = (
+        row[1:]
+        for row in [
+            *evidence.rows(_VISITS.format(source=same_hours("current"))),
+            *evidence.rows(_VISITS.format(source=same_hours("reference"))),
+        ]
+    )
+    most = max((count for _, count in days), default=0)
+    before = sum(count for _, count in days) / max(1, sum(size for size, _ in days))
+    apart = single / users - before
+    if most and single > _SURGE * most and apart > settings.max_single:
+        yield (
+            apart / settings.max_single,
+            f"{single:,} users ({percent(single / users)}) are in no other slate, on earlier days at"
+            f" most {most:,} ({percent(before)}): ids change from slate to slate, or many people"
+            " came once. See whether `user_id` is kept between requests",
+        )
 
 
 def _positives(evidence: Evidence) -> tuple[list[tuple[float, str]], list[str]]:
