@@ -177,7 +177,7 @@ class Scores(Fault):
 
     check = "logged_scores"
 
-    def __init__(self, name, cause, change, chosen=lambda slate, chance: True):
+    def __init__(self, name, cause, change, chosen=lambda *_: True):
         self.name, self.cause, self.change, self.chosen = name, cause, change, chosen
 
     def slates(self, slates, chance):
@@ -403,7 +403,7 @@ def quarter(user):
     return zlib.crc32(b"clock" + user.encode()) % 4 == 0
 
 
-def _same(name, change, chosen=lambda slate, chance: True, cause="same score"):
+def _same(name, change, chosen=lambda *_: True, cause="same score"):
     return Scores(name, cause, change, chosen)
 
 
@@ -423,10 +423,10 @@ FAULTS = (
     Future(),
     Broken(),
     Late(),
-    _same("the score 0.5 for every item", lambda slate, i: 0.5),
+    _same("the score 0.5 for every item", lambda *_: 0.5),
     _same(
         "a default score in a tenth of the lists",
-        lambda slate, i: 0.0,
+        lambda *_: 0.0,
         lambda _, chance: chance.random() < 0.1,
     ),
     _same("the score 1 / position", lambda slate, i: 1 / slate.positions[i], cause="its position"),
@@ -447,14 +447,14 @@ FAULTS = (
 VARIANTS = (
     _same(
         "the score 0.5 for every item of B",
-        lambda slate, i: 0.5,
+        lambda *_: 0.5,
         lambda slate, _: slate.variant == "B",
     ),
     _same(
         "one score for all items of a list",
         lambda slate, _: max(slate.chances),
     ),
-    _same("one score for each variant", lambda slate, i: {"A": 0.1, "B": 0.3}[slate.variant]),
+    _same("one score for each variant", lambda slate, _: {"A": 0.1, "B": 0.3}[slate.variant]),
     _same("scores rounded to two values", lambda slate, i: float(slate.scores[i] > 0.05)),
     _same(
         "the position as score", lambda slate, i: float(slate.positions[i]), cause="its position"

@@ -35,7 +35,7 @@ ITEMS = 40
 WEEKEND = 0.8
 # Every file costs every check that reads it a millisecond: people come in these hours only.
 HOURS = (2, 7, 11, 15, 18, 21)
-# Looks at the same list again: a share of the slates, and seconds later (median and spread of logs).
+# Looks at the same list again: a share of the slates, and seconds later (median, spread of logs).
 AGAIN, AGAIN_AFTER = 0.02, (20, 1.2)
 # Of eventful worlds: the growth of a day, and the slates and reactions of holidays beside usual.
 GROWTH = 1.004

@@ -58,8 +58,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             f"item's impression, later than the attribution window, or of no item in its row. The "
             "files were changed, or written under another definition",
         )
-    if (lost := _lost(evidence, settings)) is not None:
-        return lost
+    if (alone := _lost(evidence, settings)) is not None:
+        return alone
     if evidence.snapshot is None:
         return passed(0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are possible")
     counts = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())

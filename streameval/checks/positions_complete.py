@@ -15,7 +15,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
-from streameval.checks.shares import Figure, Gap, Shares
+from streameval.checks.shares import Figure, Shares
 
 # Lists of a segment below which a missing first position means nothing.
 _LEAST_LISTS: Final = 20
@@ -31,7 +31,7 @@ _ORDERS: Final = (
     (
         "items with a positive stand above the items without",
         Figure(
-            f"len({_HITS}) * len(items) - list_sum({_HITS}) - len({_HITS}) * (len({_HITS}) - 1) / 2",
+            f"len({_HITS}) * (len(items) - (len({_HITS}) - 1) / 2) - list_sum({_HITS})",
             f"len({_HITS}) * (len(items) - len({_HITS}))",
             f"request IS NOT NULL AND len({_HITS}) > 0",
         ),
@@ -68,8 +68,8 @@ class Settings(CheckSettings):
         0.7,
         gt=0,
         le=1,
-        description="Largest share of the order of positives and scores by position that may be gone"
-        " beside the others, or since the reference; 1: an arm may show items at random.",
+        description="Largest share of the order of positives and scores by position that may be"
+        " gone beside the others, or since the reference; 1: an arm may show items at random.",
     )
 
 

@@ -16,9 +16,9 @@ from streameval.checks.result import named, percent
 # Items with the segment's most frequent score, where it stands out: so many times the second's.
 _DEFAULT: Final = 0.1
 _STANDS_OUT: Final = 5
-# Items with the most frequent score of their position and length of list, beyond those with its most
-# frequent item (a list for everybody has one item and one score in each position); and how many
-# times as many as have the most frequent score of all.
+# Items with the most frequent score of their position and length of list, beyond those with its
+# most frequent item (a list for everybody has one item and one score in each position); and how
+# many times as many as have the most frequent score of all.
 _BY_POSITION: Final = 0.5
 _MORE: Final = 2
 # Lists with fewer scored items are the same by chance where scores are rounded.
@@ -37,7 +37,7 @@ _LISTS: Final = f"""
             FROM (SELECT segment, list_filter(scores, lambda s: s IS NOT NULL) AS known
                 FROM current WHERE len(items) > 1)
             WHERE len(known) > 1))
-    GROUP BY GROUPING SETS ((segment), ())"""
+    GROUP BY GROUPING SETS ((segment), ())"""  # noqa: S608  # a number
 _VALUES: Final = f"""
     WITH counts AS (SELECT segment, score, count(*) AS n FROM {_ITEMS}
             GROUP BY GROUPING SETS ((segment, score), (score))),

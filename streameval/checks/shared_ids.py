@@ -1,8 +1,9 @@
 """Ids that stand for several people, or for nobody: part of `traffic_sane`.
 
-A client that knows no user sends `anonymous`, `0` or `null` for all of them. That one id has a large
-share of the slates, and counts as one user. Activity has a heavy tail, so a share alone accuses
-nobody. But one person stays in one arm, and an id of several people goes to and fro between them.
+A client that knows no user sends `anonymous`, `0` or `null` for all of them. That one id has a
+large share of the slates, and counts as one user. Activity has a heavy tail, so a share alone
+accuses nobody. But one person stays in one arm, and an id of several people goes to and
+fro between them.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ def _nobody(evidence: Evidence) -> dict[str, str]:
     # Pseudonyms are made of the texts as they were sent.
     names = {evidence.user(each): each for each in spellings} if evidence.user else {}
     rows = evidence.rows(
-        f"""SELECT "user", n, whole FROM (SELECT "user", count(*) AS n, sum(count(*)) OVER () AS whole
-                FROM current GROUP BY "user")
+        f"""SELECT "user", n, whole FROM (SELECT "user", count(*) AS n,
+                    sum(count(*)) OVER () AS whole FROM current GROUP BY "user")
         WHERE list_contains($1, lower(trim("user"))) AND n >= greatest({_LEAST},
             {_NOBODY_SHARE} * whole) ORDER BY n DESC""",  # noqa: S608  # numbers
         list(names or _NAMES),
     )
     (numbered,) = evidence.row("SELECT count(*) > 0 FROM current WHERE \"user\" = '1'")
     return {
-        user: f"user {names.get(user, user)!r} has {percent(n / whole)} of all {whole:,} slates: the"
-        " id stands for no user that is known"
+        user: f"user {names.get(user, user)!r} has {percent(n / whole)} of all {whole:,} slates:"
+        " the id stands for no user that is known"
         for user, n, whole in rows
         # Where users are numbered, these are somebody's numbers.
         if not (numbered and user in _NAMES_OF_ZERO)

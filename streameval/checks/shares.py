@@ -70,7 +70,7 @@ class Gap(NamedTuple):
         """
         share, known = float(one.x / one.y), float(other.x / other.y)
         apart = known - share if lower else share - known
-        spread = max(one.variance() + other.variance(), _alike(one, other))
+        spread = max(float(one.variance() + other.variance()), _alike(one, other))
         return cls(
             apart if apart > far * math.sqrt(spread) else 0.0,
             side,

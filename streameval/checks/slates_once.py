@@ -28,7 +28,6 @@ from streameval.checks.result import (
     passed,
 )
 
-
 # The gap (ms) below which no person asks twice, the longest that is looked at, the width of classes
 # of gaps (a share of them), and how many times the usual class a timer's must hold.
 _AT_ONCE: Final = 1_000
@@ -142,7 +141,8 @@ def _sent_again(evidence: Evidence, settings: Settings, slates: int) -> Found | 
     if not found:
         return None
     _, segment, number, again = max(found)
-    return _again(evidence, settings, segment, number, again, sizes[segment])
+    said = _said(evidence, segment, number, f"{again:,} of {sizes[segment]:,} slates")
+    return failed(again / sizes[segment], settings.max_again, said)
 
 
 def _machines(counts: Sequence[int], number: int) -> int:
@@ -155,24 +155,16 @@ def _machines(counts: Sequence[int], number: int) -> int:
     return again if again > _CLEAR * usual else 0
 
 
-def _again(
-    evidence: Evidence,
-    settings: Settings,
-    segment: tuple[str, ...],
-    number: int,
-    again: int,
-    slates: int,
-) -> Found:
+def _said(evidence: Evidence, segment: tuple[str, ...], number: int, slates: str) -> str:
+    """Write what was found in a class of gaps."""
     of = f" of {named(evidence.definition.dimensions, segment)}" if any(segment) else ""
     if number:
         first, last = (_AT_ONCE * (1 + _WIDTH) ** (number - 1 + more) for more in (0, 2))
         time = f"always {duration(first)} to {duration(last)} after it: a page that reloads, or"
     else:
         time = f"within {duration(_AT_ONCE)}:"
-    return failed(
-        again / slates,
-        settings.max_again,
-        f"{again:,} of {slates:,} slates{of} show a user the list before again, {time} slates are"
-        " sent again under another `request_id`. Keep the `request_id` when a request is repeated:"
-        " then it counts once",
+    return (
+        f"{slates}{of} show a user the list before again, {time} slates are sent again under"
+        " another `request_id`. Keep the `request_id` when a request is repeated: then it counts"
+        " once"
     )

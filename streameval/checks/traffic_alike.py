@@ -31,6 +31,7 @@ _SURGE: Final = 1.7
 _VISITS: Final = """
     SELECT age, count(*), sum((visits = 1)::INTEGER)::BIGINT
     FROM (SELECT DISTINCT age, "user", visits FROM {source}) GROUP BY age ORDER BY age"""
+_CAME_BACK: Final = '(SELECT *, "user" IN (SELECT "user" FROM {now}) AS came_back FROM {before})'
 # Faults that a message lists.
 _LISTED: Final = 3
 
@@ -144,8 +145,7 @@ _HEALTH: Final = (
         "slates of users of this arm are lost, or carry another arm or id",
         lower=True,
         relative=True,
-        now=f'(SELECT *, "user" IN (SELECT "user" FROM {same_hours("current")}) AS came_back'
-        f" FROM {same_hours('reference')})",
+        now=_CAME_BACK.format(now=same_hours("current"), before=same_hours("reference")),
         far=_FEW_FAR,
         before="",
     ),
@@ -180,22 +180,19 @@ def _single(evidence: Evidence, settings: Settings) -> Iterator[tuple[float, str
     """
     if not evidence.has_reference:
         return
-    (users, single), *days = (
-        row[1:]
-        for row in [
-            *evidence.rows(_VISITS.format(source=same_hours("current"))),
-            *evidence.rows(_VISITS.format(source=same_hours("reference"))),
-        ]
-    )
+    ((_, users, single),) = evidence.rows(_VISITS.format(source=same_hours("current")))
+    days = [row[1:] for row in evidence.rows(_VISITS.format(source=same_hours("reference")))]
     most = max((count for _, count in days), default=0)
     before = sum(count for _, count in days) / max(1, sum(size for size, _ in days))
     apart = single / users - before
     if most and single > _SURGE * most and apart > settings.max_single:
         yield (
             apart / settings.max_single,
-            f"{single:,} users ({percent(single / users)}) are in no other slate, on earlier days at"
-            f" most {most:,} ({percent(before)}): ids change from slate to slate, or many people"
-            " came once. See whether `user_id` is kept between requests",
+            (
+                f"{single:,} users ({percent(single / users)}) are in no other slate, on earlier"
+                f" days at most {most:,} ({percent(before)}): ids change from slate to slate, or"
+                " many people came once. See whether `user_id` is kept between requests"
+            ),
         )
 
 
