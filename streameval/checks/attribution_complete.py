@@ -88,22 +88,23 @@ def _lost(evidence: Evidence, settings: Settings) -> Found | None:
     if evidence.has_reference:
         before += [row[1:] for row in evidence.rows(_RETRACTIONS.format(source="reference"))]
     sides = [(f"{evidence.arm} {arm!r}", [arm]) for arm in now] if evidence.arm else []
+    found = []
     for side, arms in [("all traffic", list(now)), *sides]:
-        mine = [counts for arm, counts in now.items() if arm in arms]
+        mine = [counts for arm, counts in now.items() if arm in arms] or [(0, 0)]
         rest = [counts for arm, counts in now.items() if arm not in arms] + before
-        (n, x), (others, y) = (
-            map(sum, zip(*part, strict=True)) for part in (mine or [(0, 0)], rest)
-        )
+        (n, x), (others, y) = (map(sum, zip(*part, strict=True)) for part in (mine, rest))
         apart = x / n - y / others if n and others else 0.0
         if apart > settings.max_alone and chance_of_split(x, x + y, n, n + others) <= _CHANCE:
-            return failed(
-                apart,
-                settings.max_alone,
+            said = (
                 f"{side}: {x:,} of {n:,} retractions take back feedback that is in no row,"
                 f" elsewhere {y:,} of {others:,}. About {percent(apart)} of its feedback was lost:"
-                " see the clients and services that send it",
+                " see the clients and services that send it"
             )
-    return None
+            found.append((apart, said))
+    if not found:
+        return None
+    apart, said = max(found)
+    return failed(apart, settings.max_alone, said)
 
 
 def _rows(evidence: Evidence) -> tuple[int, int, int]:
