@@ -478,4 +478,4 @@ VARIANTS = (
     NewIds(1 / 3),
 )
 
-HONEST = (Skilled(0.7), Skilled(1.5))
+HONEST = (Skilled(0.5), Skilled(1.5))
