@@ -41,15 +41,15 @@ _LISTS: Final = f"""
 _VALUES: Final = f"""
     WITH counts AS (SELECT segment, score, count(*) AS n FROM {_ITEMS}
             GROUP BY GROUPING SETS ((segment, score), (score))),
-        places AS (SELECT segment, greatest(0, max(n) FILTER (WHERE item IS NULL)
+        positions AS (SELECT segment, greatest(0, max(n) FILTER (WHERE item IS NULL)
                     - max(n) FILTER (WHERE score IS NULL)) AS n
             FROM (SELECT segment, i, size, score, item, count(*) AS n FROM {_ITEMS}
                 GROUP BY GROUPING SETS ((segment, i, size, score), (segment, i, size, item)))
             GROUP BY segment, i, size),
-        by_place AS (SELECT segment, sum(n) AS n FROM places GROUP BY GROUPING SETS ((segment), ()))
+        by_position AS (SELECT segment, sum(n) AS n FROM positions GROUP BY GROUPING SETS ((segment), ()))
     SELECT counts.segment, sum(counts.n), arg_max(score, counts.n), max(counts.n, 2),
-        any_value(by_place.n)
-    FROM counts JOIN by_place ON counts.segment IS NOT DISTINCT FROM by_place.segment
+        any_value(by_position.n)
+    FROM counts JOIN by_position ON counts.segment IS NOT DISTINCT FROM by_position.segment
     GROUP BY counts.segment"""  # noqa: S608  # ours
 
 
@@ -70,19 +70,19 @@ def same_scores(evidence: Evidence, least: int, max_tied: float, max_flat: float
     """Find scores that say nothing, of all segments together and of each with enough items."""
     lists = {_key(segment): rest for segment, *rest in evidence.rows(_LISTS)}
     found: list[Same] = []
-    for segment, items, score, counts, by_place in evidence.rows(_VALUES):
+    for segment, items, score, counts, by_position in evidence.rows(_VALUES):
         if items < least:
             continue
         of = f" of {named(evidence.definition.dimensions, segment)}" if segment else ""
         tied, flat = (share or 0.0 for share in lists.get(_key(segment), (0.0, 0.0)))
         most, second = (*counts, 0)[:2]
         default = most / items if most >= _STANDS_OUT * second else 0.0
-        place = by_place / items if by_place >= _MORE * most else 0.0
+        given = by_position / items if by_position >= _MORE * most else 0.0
         judged = (
             (default, _DEFAULT, "of the items{} have the same score"),
             (tied, max_tied, "of the pairs of items of a list{} have the same score"),
             (flat, max_flat, "of the lists{} have the same score for all their items"),
-            (place, _BY_POSITION, "of the items{} have a score that is given by its position"),
+            (given, _BY_POSITION, "of the items{} have a score that is given by its position"),
         )
         found += [
             Same(
