@@ -46,7 +46,8 @@ _VALUES: Final = f"""
             FROM (SELECT segment, i, size, score, item, count(*) AS n FROM {_ITEMS}
                 GROUP BY GROUPING SETS ((segment, i, size, score), (segment, i, size, item)))
             GROUP BY segment, i, size),
-        by_position AS (SELECT segment, sum(n) AS n FROM positions GROUP BY GROUPING SETS ((segment), ()))
+        by_position AS (SELECT segment, sum(n) AS n FROM positions
+            GROUP BY GROUPING SETS ((segment), ()))
     SELECT counts.segment, sum(counts.n), arg_max(score, counts.n), max(counts.n, 2),
         any_value(by_position.n)
     FROM counts JOIN by_position ON counts.segment IS NOT DISTINCT FROM by_position.segment
