@@ -179,7 +179,7 @@ scorecards: $(BIN)/.dev ## 2,000 watched A/A experiments of five figures, users 
 watched: $(BIN)/.dev ## 200 of these through events, final slates and accumulators: the same bits
 	$(BIN)/python benchmarks/watched.py $(ARGS)
 
-planted: $(BIN)/.dev ## planted faults and 60 clean days: which checks find what, and false alarms
+planted: $(BIN)/.dev ## planted faults and 65 clean days: which checks find what, and false alarms
 	$(BIN)/python tests/planted.py $(ARGS)
 
 clean: ## remove what the targets made

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 import browser
-import planted
+import planted_world as planted
 from clean_service import results
 from PIL import Image
 

@@ -151,6 +151,16 @@ def test_a_variant_of_a_few_users_is_not_waited_for():
     assert "mrr@10 of variant 'C' against 'A': not yet" in found.message
 
 
+def test_an_arm_with_an_answer_waits_for_no_canary():
+    """200 users of a canary are more than the floor, and too few for an answer."""
+    rows = experiment(5, {"A": 0.05, "B": 0.2})
+    rows += [slate(len(rows) + n, f"u{n}", "canary", clicked=n % 60 == 0) for n in range(200)]
+    found = look(rows)
+    assert found.passed is True
+    assert "mrr@10 of variant 'B' against 'A': 0.2" in found.message
+    assert "variant 'canary' against 'A': not yet, each side needs 945 users" in found.message
+
+
 def test_planned_users_make_the_comparison_sharpest_there():
     rows = experiment(3, {"A": 0.4, "B": 0.35})
     drops = {planned: look(rows, planned=planned).value for planned in (2_400, 10_000_000)}

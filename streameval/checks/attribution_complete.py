@@ -4,17 +4,30 @@ The check asks for two things. Every feedback of a row points to one of its item
 attribution window after the impression. And little positive feedback found no impression: the
 growth of the snapshot's event counters since the earlier one tells the share, which rises when
 producers lose `request_id`s or impressions.
+
+Feedback that is lost on the way leaves no trace, and a worse ranker has less of it too. But nobody
+takes back what they did not give: a retraction alone shows that its feedback was lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from pydantic import Field
 
 from streameval.checks.event_counts import grown
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.stats.chance import chance_of_split
+
+# Chance of a false alarm of an arm, by Fisher's exact test.
+_CHANCE: Final = 1e-5
+_RETRACTIONS: Final = """
+    SELECT arm, count(*), coalesce(sum((len(list_filter(feedback, lambda g: NOT g.retract
+        AND g.item = f.item AND g.kind = f.kind AND g.delay <= f.delay)) = 0)::INTEGER), 0)::BIGINT
+    FROM (SELECT arm, feedback, unnest(list_filter(feedback, lambda f: f.retract)) AS f
+        FROM {source}) GROUP BY arm ORDER BY arm"""
 
 
 class Settings(CheckSettings):
@@ -22,6 +35,13 @@ class Settings(CheckSettings):
 
     max_unattributed: float = Field(
         0.1, ge=0, le=1, description="Largest share of positive feedback without an impression."
+    )
+    max_alone: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Largest share of retractions without the feedback that they take back, beyond"
+        " the share of the other values of `arm` and of the reference.",
     )
 
 
@@ -38,6 +58,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             f"item's impression, later than the attribution window, or of no item in its row. The "
             "files were changed, or written under another definition",
         )
+    if (alone := _lost(evidence, settings)) is not None:
+        return alone
     if evidence.snapshot is None:
         return passed(0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are possible")
     counts = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())
@@ -57,6 +79,32 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         f"{what}: see whether producers send every impression, the same `request_id` and `item_id`"
         " with both, and whether `attribution_window` is long enough",
     )
+
+
+def _lost(evidence: Evidence, settings: Settings) -> Found | None:
+    """Return a failure where retractions of an arm, or of all, lack their feedback."""
+    now = {arm: (n, x) for arm, n, x in evidence.rows(_RETRACTIONS.format(source="current"))}
+    before = [(0, 0)]
+    if evidence.has_reference:
+        before += [row[1:] for row in evidence.rows(_RETRACTIONS.format(source="reference"))]
+    sides = [(f"{evidence.arm} {arm!r}", [arm]) for arm in now] if evidence.arm else []
+    found = []
+    for side, arms in [("all traffic", list(now)), *sides]:
+        mine = [counts for arm, counts in now.items() if arm in arms] or [(0, 0)]
+        rest = [counts for arm, counts in now.items() if arm not in arms] + before
+        (n, x), (others, y) = (map(sum, zip(*part, strict=True)) for part in (mine, rest))
+        apart = x / n - y / others if n and others else 0.0
+        if apart > settings.max_alone and chance_of_split(x, x + y, n, n + others) <= _CHANCE:
+            said = (
+                f"{side}: {x:,} of {n:,} retractions take back feedback that is in no row,"
+                f" elsewhere {y:,} of {others:,}. About {percent(apart)} of its feedback was lost:"
+                " see the clients and services that send it"
+            )
+            found.append((apart, said))
+    if not found:
+        return None
+    apart, said = max(found)
+    return failed(apart, settings.max_alone, said)
 
 
 def _rows(evidence: Evidence) -> tuple[int, int, int]:

@@ -57,7 +57,7 @@ def columns(dimensions: Sequence[str], arm: str | None) -> str:
     return (
         f'partition, "offset", request, "user", [{", ".join(values.values())}]::VARCHAR[] AS'
         f""" segment, {values[arm] if arm is not None else "''"} AS arm, epoch_ms(time) AS ms,"""
-        " items, positions, ranks, shown, scores, propensities, gains, feedback"
+        " items, positions, ranks, shown, scores, propensities, gains, feedback, fallback"
     )
 
 

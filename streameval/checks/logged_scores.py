@@ -13,6 +13,8 @@ AUC over all items hides the fault. So the check also looks at pairs within list
 positive and one without. It compares how often the first has the higher score with the frequency
 that follows from the worth of scores over all items of the segment.
 
+Scores that are the same for many items say nothing, whoever reacts (`same_scores`).
+
 Both are judged over all segments together, and for each segment with enough items: a fault of one
 variant disappears among the others.
 """
@@ -29,6 +31,7 @@ from pydantic import Field
 from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.same_scores import same_scores
 from streameval.core.metrics import nano
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.score_health import (
@@ -68,6 +71,19 @@ class Settings(CheckSettings):
     probabilities: bool = Field(
         default=False, description="Scores are probabilities of a positive: check calibration too."
     )
+    max_tied: float = Field(
+        0.35,
+        gt=0,
+        le=1,
+        description="Largest share of pairs of items of a list that have the same score.",
+    )
+    max_flat: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Largest share of lists of three items or more that have the same score for all"
+        " their items.",
+    )
     max_calibration_error: float = Field(
         0.05, gt=0, le=1, description="Largest mean distance of score and share of positives."
     )
@@ -95,6 +111,14 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     )
     if scored.items < settings.min_items:
         return nothing(f"{scored.items:,} items have a score, {settings.min_items:,} are needed")
+    same = same_scores(evidence, settings.min_items, settings.max_tied, settings.max_flat)
+    if same is not None:
+        return failed(
+            same.value,
+            same.bound,
+            f"{same.text}: scores that say nothing about an item. See whether the model's own score"
+            " is logged, before it is rounded, and not a default where the model gave no answer",
+        )
     if not 0 < scored.hits < scored.items:
         return nothing("every scored item has a positive, or none has")
     order = _order(evidence, scored, settings)

@@ -115,8 +115,8 @@ class Settings(CheckSettings, Experiment):
 class Findings:
     """The findings of comparisons: `parts` of a message, and the largest certain drop.
 
-    Comparisons without an answer: `missing` ones have users enough for an answer, `small` ones have
-    too few, and `early` ones cannot have any yet.
+    Comparisons without an answer: `missing` ones are waited for, `small` ones have too few users
+    beside others with an answer, and `early` ones cannot have any yet.
     """
 
     worst: float = 0.0
@@ -134,6 +134,15 @@ class Findings:
         self.worst = max(self.worst, -high / before if before else 0.0)
         if high < -max_drop * before:
             self.fallen.append(text)
+
+    def take(self, figure: Findings) -> None:
+        """Add one figure's comparisons of arms: an arm with an answer waits for no other."""
+        self.worst = max(self.worst, figure.worst)
+        self.compared += figure.compared
+        self.parts += figure.parts
+        self.fallen += figure.fallen
+        self.small += figure.small + (figure.missing if figure.compared else [])
+        self.missing += [] if figure.compared else figure.missing
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
@@ -194,10 +203,12 @@ def _variants(
     if not others:
         found.missing.append(f"the control {control!r} is the only {arm}")
     for index, one in enumerate(sums.series):
+        judged = Findings()
         for other in others:
             label = f"{one.name} of {arm} {other!r} against {control!r}"
             sides = sums.arms[other], sums.arms[control]
-            _arms(label, _arm(sides[0], index), _arm(sides[1], index), settings, found)
+            _arms(label, _arm(sides[0], index), _arm(sides[1], index), settings, judged)
+        found.take(judged)
 
 
 def _arm(sums: Sums, index: int) -> Arm | None:

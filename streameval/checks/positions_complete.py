@@ -2,6 +2,9 @@
 
 Without a position an item is ranked by time and id, and every ranking metric measures that order
 instead of the order that people saw. Positions that begin at 2 put every item a rank too low.
+
+People react more often to what stands above, and most rankers put higher scores above. Where one of
+both was so and is gone, in one arm or since the reference, positions are not those that people saw.
 """
 
 from __future__ import annotations
@@ -12,10 +15,36 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
-from streameval.checks.shares import Shares
+from streameval.checks.shares import Figure, Shares
 
 # Lists of a segment below which a missing first position means nothing.
 _LEAST_LISTS: Final = 20
+# Pairs that are in order beyond one half, for an order to be there; standard errors to lose it.
+_THERE: Final = 0.02
+_FAR: Final = 4.0
+_HITS: Final = "list_filter(range(1, len(items) + 1), lambda i: gains[i] > 0)"
+_STEPS: Final = (
+    "list_filter(range(1, len(items)), lambda i: scores[i] IS NOT NULL"
+    " AND scores[i + 1] IS NOT NULL AND scores[i] != scores[i + 1])"
+)
+_ORDERS: Final = (
+    (
+        "items with a positive stand above the items without",
+        Figure(
+            f"len({_HITS}) * (len(items) - (len({_HITS}) - 1) / 2) - list_sum({_HITS})",
+            f"len({_HITS}) * (len(items) - len({_HITS}))",
+            f"request IS NOT NULL AND len({_HITS}) > 0",
+        ),
+    ),
+    (
+        "items have a higher score than the next",
+        Figure(
+            f"len(list_filter({_STEPS}, lambda i: scores[i] > scores[i + 1]))",
+            f"len({_STEPS})",
+            "request IS NOT NULL AND len(items) > 1",
+        ),
+    ),
+)
 
 
 class Settings(CheckSettings):
@@ -35,6 +64,13 @@ class Settings(CheckSettings):
         description="Smallest share of lists that have a first position, in each segment;"
         " pages after the first have none.",
     )
+    max_disorder: float = Field(
+        0.7,
+        gt=0,
+        le=1,
+        description="Largest share of the order of positives and scores by position that may be"
+        " gone beside the others, or since the reference; 1: an arm may show items at random.",
+    )
 
 
 def check(evidence: Evidence, settings: Settings) -> Found:
@@ -51,8 +87,10 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     share = float(missing / items)
     what = f"{percent(share)} of {items:,} items of slates have no position"
     if share <= settings.max_missing:
-        return _beside_others(evidence, settings) or _first_positions(
-            evidence, settings, share, what
+        return (
+            _beside_others(evidence, settings)
+            or _shuffled(evidence, settings)
+            or _first_positions(evidence, settings, share, what)
         )
     segment, count, lost = max(rows, key=lambda row: row[2] / row[1])
     where = named(evidence.definition.dimensions, segment)
@@ -67,17 +105,37 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 def _beside_others(evidence: Evidence, settings: Settings) -> Found | None:
     """Return a failure where an arm lacks positions that the others have, or the reference had."""
-    missing = "len(list_filter(positions, lambda p: p IS NULL))"
-    gap = Shares.of(evidence, missing, "request IS NOT NULL").widest_gap()
+    missing = Figure(
+        "len(list_filter(positions, lambda p: p IS NULL))", among="request IS NOT NULL"
+    )
+    gap = Shares.of(evidence, missing).widest_gap()
     if gap is None or gap.apart <= settings.max_missing:
         return None
     return failed(
         gap.apart,
         settings.max_missing,
-        f"{gap.side}: {percent(gap.share)} of {gap.impressions:,.0f} items of slates have no"
+        f"{gap.side}: {percent(gap.share)} of {gap.below:,.0f} items of slates have no"
         f" position, {gap.beside} {percent(gap.other)}. Send `position` with each"
         " impression, or whole slates: ranking metrics rest on it",
     )
+
+
+def _shuffled(evidence: Evidence, settings: Settings) -> Found | None:
+    """Return a failure where the order of items has gone that the others have, or was there."""
+    for what, figure in _ORDERS:
+        for gap in Shares.of(evidence, figure).gaps(lower=True, far=_FAR):
+            there = gap.other - 0.5
+            gone = gap.apart / there if there >= _THERE else 0.0
+            if gone > settings.max_disorder and settings.max_disorder < 1:
+                return failed(
+                    gone,
+                    settings.max_disorder,
+                    f"{gap.side}: {what} in {percent(gap.share)} of pairs, {gap.beside}"
+                    f" {percent(gap.other)}, by chance 50 %. `position` is not where people saw the"
+                    " item, or position or score are another item's (shuffled): or the ranker"
+                    " lost its order",
+                )
+    return None
 
 
 def _first_positions(evidence: Evidence, settings: Settings, share: float, what: str) -> Found:

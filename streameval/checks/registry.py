@@ -25,6 +25,7 @@ from streameval.checks import (
     requests_complete,
     sample_ratio,
     slates_once,
+    traffic_alike,
     traffic_sane,
     windows_match_outcomes,
 )
@@ -94,6 +95,11 @@ CHECKS: Final = (
         traffic_sane,
         "No user reads or reacts like a machine, compared with the other users.",
         "chance of the least likely users, judged by the others",
+    ),
+    _check(
+        traffic_alike,
+        "Lists, feedback and users are alike in every variant, at every hour, and as before.",
+        "widest difference, as a multiple of its bound",
     ),
     _check(
         freshness,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
-from streameval.checks.shares import LEAST_USERS, Shares
+from streameval.checks.shares import LEAST_USERS, Figure, Shares
 
 
 class Settings(CheckSettings):
@@ -28,12 +28,12 @@ class Settings(CheckSettings):
 
 def check(evidence: Evidence, settings: Settings) -> Found:
     """Compare each arm with the others of its segment, each segment with the reference."""
-    shares = Shares.of(evidence, "CASE WHEN request IS NULL THEN len(items) ELSE 0 END")
-    if not shares.impressions:
+    shares = Shares.of(evidence, Figure("CASE WHEN request IS NULL THEN len(items) ELSE 0 END"))
+    if not shares.below:
         return nothing("no impression was found")
     bound = settings.max_difference
     what = (
-        f"{percent(shares.lacking / shares.impressions)} of {shares.impressions:,.0f} impressions"
+        f"{percent(shares.above / shares.below)} of {shares.below:,.0f} impressions"
         " have no `request_id`"
     )
     gap = shares.widest_gap()
@@ -45,7 +45,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     return failed(
         gap.apart,
         bound,
-        f"{gap.side}: {percent(gap.share)} of {gap.impressions:,.0f} impressions have no"
+        f"{gap.side}: {percent(gap.share)} of {gap.below:,.0f} impressions have no"
         f" `request_id`, {gap.beside} {percent(gap.other)}; its ranking figures {left}. Send"
         " `request_id` with slates, impressions and feedback: ranking metrics count only lists"
         " that have one",

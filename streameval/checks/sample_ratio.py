@@ -3,12 +3,18 @@
 The check is the sequential test of Lindon and Malek (`stats.sample_ratio`). People may look at it
 after every snapshot, and its false alarms stay below alpha over all looks together. The guarantee
 needs data that only grows, so users count from the start of the experiment.
+
+Users who were counted before hide that a part of them is missing now. So the users of the period
+are compared with the split too, at one look, and only a large shortage counts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from streameval.base.instants import utc
@@ -22,7 +28,23 @@ from streameval.checks.result import (
     passed,
     percent,
 )
+from streameval.checks.shares import same_hours
 from streameval.stats.sample_ratio import ALPHA, ratio_mismatch
+
+# Standard errors that the users of a period may be too few: 5e-4 an arm and look. A day has few
+# users, and a larger one reaches `max_absent` first.
+_FAR: Final = 3.3
+# By arm: users of the day before, those of them who came back, and users of the period beside them.
+_USERS: Final = """
+    WITH before AS (SELECT "user", arg_max(arm, {{'ms': ms, 'arm': arm}}) AS arm FROM {before}
+            WHERE {known} AND ms >= {begin} GROUP BY "user"),
+        now AS (SELECT "user", arg_min(arm, {{'ms': ms, 'arm': arm}}) AS arm FROM {now}
+            WHERE ms >= {begin} GROUP BY "user")
+    SELECT arm, sum(was)::BIGINT, sum(back)::BIGINT, sum(new)::BIGINT FROM (
+        SELECT before.arm AS arm, 1 AS was, (now.arm IS NOT NULL)::INTEGER AS back, 0 AS new
+            FROM before LEFT JOIN now USING ("user")
+        UNION ALL SELECT arm, 0, 0, 1 FROM now ANTI JOIN before USING ("user"))
+    GROUP BY arm ORDER BY arm"""
 
 
 class Settings(CheckSettings, Experiment):
@@ -34,6 +56,12 @@ class Settings(CheckSettings, Experiment):
     )
     max_crossed: float = Field(
         0.01, gt=0, le=1, description="Share of users in several variants at which the check fails."
+    )
+    max_absent: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Largest share by which a variant may have too few of the period's users.",
     )
     alpha: float = Field(ALPHA, gt=0, lt=1, description="Chance of a false alarm, over all looks.")
 
@@ -96,7 +124,45 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             " something else than their id: believe no comparison of variants since, and begin the"
             " experiment anew (`since`)",
         )
-    return passed(found.p_value, settings.alpha, f"{what}; {both}" if crossed else what)
+    return _absent(evidence, settings, found.expected) or passed(
+        found.p_value, settings.alpha, f"{what}; {both}" if crossed else what
+    )
+
+
+def _absent(evidence: Evidence, settings: Settings, split: Mapping[str, float]) -> Found | None:
+    """Return a failure where an arm has too few of the period's users beside the others.
+
+    Users of the day before should come back as often in each arm, and other users fall into the
+    arms as the split says.
+    """
+    before = same_hours("reference") if evidence.has_reference else "current"
+    known = "age = 1" if evidence.has_reference else "false"
+    rows = evidence.rows(
+        _USERS.format(now=same_hours("current"), before=before, known=known, begin=settings.begin)
+    )
+    users = np.array([row[1:] for row in rows if row[0] in split], np.float64)
+    for row in rows:
+        share = split.get(row[0], 0.0)
+        if not 0 < share < 1:
+            continue
+        was, back, new = row[1:]
+        others_was, others_back, others_new = users.sum(axis=0) - row[1:]
+        rate = (back + others_back) / max(was + others_was, 1)
+        expected = others_new * share / (1 - share)
+        spread = (new + others_new) * share / (1 - share)
+        if others_was:
+            expected += was * others_back / others_was
+            spread += was * (1 + was / others_was) * rate * (1 - rate)
+        missing = expected - back - new
+        if missing > max(settings.max_absent * expected, _FAR * math.sqrt(spread)):
+            return failed(
+                missing / expected,
+                settings.max_absent,
+                f"{evidence.arm} {row[0]!r} has {back + new:,} of the period's users, where the"
+                f" split and the others suggest {expected:,.0f}: {percent(missing / expected)} are"
+                " missing. Their slates are lost, or carry another arm or id",
+            )
+    return None
 
 
 def _example(evidence: Evidence, slates: str) -> str:

@@ -16,6 +16,7 @@ long lists and react seldom on one, and see short lists and react often on anoth
 
 The check judges each by its chance, and names only users far beyond the expected number too: a
 model of people is never right to the last percent. Rates a minute have fixed bounds, as hands do.
+Ids of several people, or of nobody, are found by their arms and their texts (`shared_ids`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.shared_ids import shared_ids
 from streameval.stats.chance import chance_of_count, chance_of_split
 
 # Named only from twice the usual share of silent users, or three times the expected eager ones.
@@ -142,6 +144,13 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     if positives > settings.max_positives_per_minute:
         problems.append(f"user {eager!r} gave {positives:,} positives to the slates of a minute")
         least = 0.0
+    if shared := shared_ids(evidence):
+        return failed(
+            0.0,
+            settings.alpha,
+            f"{'; '.join([*shared, *problems])}. Send each person's own id, or leave such slates"
+            " out: every figure by user takes them for one person",
+        )
     if problems:
         return failed(
             least,
