@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
+import io
 import os
 import sys
 from pathlib import Path
@@ -52,6 +52,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line, and end the process with the documented exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe may lack a character: its escape is better than no output.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run()
         sys.stdout.flush()
@@ -396,7 +400,7 @@ def schema(config: Config = None) -> None:
     from streameval.core.events import EventDecoder
 
     decoder = EventDecoder.of(settings_of(config).definition())
-    typer.echo(json.dumps(decoder.json_schema(), indent=2, ensure_ascii=False))
+    print_json(decoder.json_schema(), indent=2)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,15 @@ def refuse_future(settings: Settings) -> None:
     experiments.refuse_future(settings.definition().experiments, now())
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document on one line, or none of it: half a document is worse than none."""
+def print_json(document: Mapping[str, Any], indent: int | None = None) -> None:
+    """Print a document, or none of it: half a document is worse than none.
+
+    It stands on one line unless it has an `indent`, and in ASCII where standard output lacks
+    characters.
+    """
+    takes_all = (sys.stdout.encoding or "").lower().startswith("utf")
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(document, ensure_ascii=not takes_all, allow_nan=False, indent=indent)
     except ValueError as error:
         raise InputError("a figure is not a finite number: look for one in the input") from error
     sys.stdout.write(f"{text}\n")

@@ -7,6 +7,7 @@ lines, never a whole file.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import mmap
 import sys
@@ -35,6 +36,8 @@ STDIN: Final = "-"
 BATCH_LINES: Final = 1_000
 # Batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
+# The first bytes of a file of 16 or 32 bits a character: a mark, or `{` beside a zero.
+_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\0\0\xfe\xff", b"{\0", b"\0{", b"\0\0\0{")
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
@@ -188,27 +191,45 @@ def _batches(lines: Iterator[bytes]) -> Iterator[Lines]:
         yield Lines(values, numbers)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield each line without its end and blanks around it; of too long a line, the beginning."""
-    while line := stream.readline(_READ_AT_MOST + 1):
+def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield each line without its end and blanks around it; of too long a line, the beginning.
+
+    Raises `InputError` for a file that is not UTF-8.
+    """
+    line = stream.readline(_READ_AT_MOST + 1)
+    if line.startswith(_WIDE):
+        cure = "it is UTF-16 or UTF-32: write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        raise InputError(f"cannot read {name}: {cure}")
+    while line:
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
             rest = stream.readline(_READ_AT_MOST + 1)
-        yield line.strip()
+        yield _bare(line)
+        line = stream.readline(_READ_AT_MOST + 1)
+
+
+def _bare(line: bytes) -> bytes:
+    """Return a line without blanks around it, and without the mark that Windows puts before UTF-8.
+
+    Files that were put one behind the other have that mark in the middle too.
+    """
+    return line.removeprefix(codecs.BOM_UTF8).strip()
 
 
 @contextmanager
 def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
     """Yield the lines of a file, a function for the bytes read, and its size."""
     if isinstance(name, InMemory):
-        yield (line.strip() for line in name.data), lambda: 0, 0
+        yield map(_bare, name.data), lambda: 0, 0
         return
     if name == STDIN:
-        yield _lines(sys.stdin.buffer), lambda: 0, 0
+        yield _lines(name, sys.stdin.buffer), lambda: 0, 0
         return
     try:
         with Path(name).open("rb") as raw, _decompressed(name, raw) as stream:
-            yield _lines(stream), raw.tell, Path(name).stat().st_size
+            # A pipe has neither a position nor a size.
+            position = raw.tell if raw.seekable() else lambda: 0
+            yield _lines(name, stream), position, Path(name).stat().st_size
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(_unreadable(name, f"damaged gzip data ({error})")) from error
     except OSError as error:
@@ -232,6 +253,8 @@ def _unpack_zstd(name: str, raw: IO[bytes], target: str) -> None:
     """Decompress a whole file to `target` on disk: cramjam has no stream to read lines from."""
     import cramjam
 
+    if not raw.seekable():
+        raise InputError(f"cannot read {name}: it is a pipe: unpack it before (zstd -dc)")
     if not Path(name).stat().st_size:
         raise InputError(_unreadable(name, "it is empty, which no zstd file is"))
     with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as packed:

@@ -34,6 +34,9 @@ _LINE: Final = re.compile(
     r"CSV Error on Line: (\d+)\n.*?^((?:Value|Maximum|Invalid|Expected)[^\n]*)",
     re.DOTALL | re.MULTILINE,
 )
+# The types of DuckDB that hold several values; those of lists end in a bracket.
+_NESTED: Final = ("STRUCT", "MAP", "UNION")
+ONE_VALUE: Final = "write one value a row (explode a list; take the field that is meant)"
 _parse: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # The first line of a CSV file ends within this many bytes.
 _HEADER_BYTES: Final = 1 << 20
@@ -73,12 +76,25 @@ class TableFile:
             f" AND NOT regexp_full_match({self.value(column)}, '-?[0-9]+')"
         )
 
+    def has_floats(self, column: str) -> bool:
+        """Tell whether a column is stored as floats."""
+        return self._type_of(column) in {"FLOAT", "DOUBLE"}
+
+    def _type_of(self, column: str) -> str | None:
+        return {name.lower(): kind for name, kind in self.types.items()}.get(column.lower())
+
+    def is_nested(self, column: str) -> str:
+        """The SQL that tells a list or an object in a cell of JSON."""
+        return f"json_type({quoted(column)}) IN ('ARRAY', 'OBJECT')"
+
     def require(self, column: str, *, is_id: bool) -> None:
-        """Raise `InputError` without a column, or for ids that are floats."""
-        kind = {name.lower(): kind for name, kind in self.types.items()}.get(column.lower())
+        """Raise `InputError` without a column, for lists in it, or for ids that are floats."""
+        kind = self._type_of(column)
         if kind is None:
             raise InputError(f"{self.file}: no column {column} (it has {', '.join(self.types)})")
-        if is_id and kind in {"FLOAT", "DOUBLE"}:
+        if kind.endswith("]") or kind.startswith(_NESTED):
+            raise InputError(f"{self.file}: column {column} holds {kind}: {ONE_VALUE}")
+        if is_id and self.has_floats(column):
             raise InputError(
                 f"{self.file}: column {column}: ids are floats; write them as text or integers"
             )

@@ -316,7 +316,7 @@ def load_slates(
         **{f"by {name}": label(named(files, known, (name,))) for name in by},
         "user": text(optional(known, USER_NAMES)),
         "rank": rank(rank_column),
-        "score": number(score, "NULL"),
+        "score": number(score, "NULL", needed=rank_column is None),
     }
     is_view = not (stored or any(table.parsed for table in tables))
     (view if is_view else load)(connection, "slates", tables, columns)
