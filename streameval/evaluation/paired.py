@@ -38,7 +38,7 @@ class Models:
     def of(self, file: str) -> Given:
         """Return the inputs of one model."""
         tables = {**self.given.tables, self.table: [file]}
-        return replace(self.given, tables=tables, per_list=True)
+        return replace(self.given, tables=tables, per_list=True, notes=[])
 
 
 def compare_models(
@@ -87,7 +87,8 @@ def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
     """Yield the notes on one model's lists; the number of its users is not the models' own."""
     for note in notes:
         if not note.key.startswith("few_users"):
-            yield Note(f"{note.key} of {file}", note.value, note.text and f"{file}: {note.text}")
+            text = note.text and f"{file}: {note.text}"
+            yield note._replace(key=f"{note.key} of {file}", text=text)
 
 
 def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:

@@ -37,7 +37,10 @@ USER_NAMES: Final = ("user", "user_id")
 ITEM_NAMES: Final = ("item", "item_id", "doc", "docid", "docno")
 RANK_NAMES: Final = ("rank", "position")
 SCORE_NAMES: Final = ("score", "prediction")
-GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
+GAIN_NAMES: Final = (
+    *("gain", "relevance", "rel", "grade", "label", "rating"),
+    *("relevant", "is_relevant", "clicked", "is_clicked", "click", "target", "score"),
+)
 """The names that a column may have; the first one that a table has counts."""
 
 CellType: TypeAlias = Literal["id", "label", "number", "rank", "time"]

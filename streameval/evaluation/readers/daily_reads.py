@@ -136,7 +136,10 @@ def _load_events(
     if not rejected:
         return []
     return [
-        Note("rejected", rejected, f"Left out, as no valid event: {counted(rejected, 'line')}.")
+        Note(
+            *("rejected", rejected, f"Left out, as no valid event: {counted(rejected, 'line')}."),
+            kind="loss",
+        )
     ]
 
 
