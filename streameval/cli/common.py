@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +15,7 @@ from streameval.base.instants import now
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
+    from streameval.evaluation.answer import Note
 
 Config = Annotated[
     Path | None,
@@ -22,6 +23,13 @@ Config = Annotated[
 ]
 RUNBOOK: Final = "docs/operations.md"
 """The page whose headings alerts link to, in the source tree."""
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="End with an error if a part of the input is left out or meets nothing in the others.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -37,6 +45,15 @@ def refuse_future(settings: Settings) -> None:
     from streameval.config import experiments
 
     experiments.refuse_future(settings.definition().experiments, now())
+
+
+def warn(notes: Sequence[Note], *, as_json: bool) -> list[Note]:
+    """Write warnings to standard error, beside JSON losses too; return the other notes."""
+    aside = {"warning", "loss"} if as_json else {"warning"}
+    for note in notes:
+        if note.kind in aside:
+            typer.echo(note.text, err=True)
+    return [note for note in notes if note.kind not in aside]
 
 
 def print_json(document: Mapping[str, Any], indent: int | None = None) -> None:

@@ -16,7 +16,7 @@ from streameval.base.errors import InputError
 from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
 from streameval.evaluation import input_kinds
-from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.answer import Answer, Note, counted, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given
@@ -80,7 +80,9 @@ def compare_models(
                     scored=compare_paired(*sides, chosen),
                 )
             )
-    return rows, notes
+    if models.given.strict:
+        refuse_losses(notes)
+    return rows, list({note.key: note for note in notes}.values())
 
 
 def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
@@ -88,7 +90,8 @@ def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
     for note in notes:
         if not note.key.startswith("few_users"):
             text = note.text and f"{file}: {note.text}"
-            yield note._replace(key=f"{note.key} of {file}", text=text)
+            shared = note.kind == "warning"  # of the labels, which all models have
+            yield note if shared else note._replace(key=f"{note.key} of {file}", text=text)
 
 
 def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:
@@ -101,7 +104,7 @@ def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[
         )
     if alone := len(one ^ other):
         text = f"{file}: left out, as only one of the two models has it: {counted(alone, 'list')}."
-        yield Note(f"unpaired of {file}", alone, text)
+        yield Note(f"unpaired of {file}", alone, text, "loss")
 
 
 def _paired(found: Answer, base: Answer, figure: str) -> tuple[tuple[RatioSums, RatioSums], int]:

@@ -40,6 +40,7 @@ def evaluate(
     against: str | None = None,
     config: Config = None,
     per_list: bool = False,
+    strict: bool = False,
     **inputs: Any,
 ) -> Evaluation:
     """Compute figures of outcomes, ranked lists, ratings or contents of lists.
@@ -66,7 +67,9 @@ def evaluate(
     request = input_kinds.given_of(
         tables_of("files", files), given, lambda: _settings(config).definition()
     )
-    request = replace(request, by=names_of(by), against=against, per_list=per_list)
+    request = replace(
+        request, by=names_of(by), against=against, per_list=per_list, strict=strict
+    )
     return Evaluation(input_kinds.answer(request, names_of(metrics), _ignore))
 
 
@@ -89,6 +92,7 @@ def compare(
     predictions: Tables = None,
     alpha: float = 0.05,
     planned_users: int = 10_000,
+    strict: bool = False,
     config: Config = None,
 ) -> Comparison:
     """Compare arms of outcomes, or models on the same users: differences, bounds, verdicts.
@@ -122,6 +126,7 @@ def compare(
         },
         alpha=alpha,
         planned_users=planned_users,
+        strict=strict,
     )
     return Comparison(*compared(wanted, lambda: _settings(config).definition(), _silent))
 
