@@ -128,9 +128,7 @@ def test_lists_of_random_tables_are_those_of_the_rules(case, tmp_path, monkeypat
     chance = random.Random(case)
     kind = chance.choice(["parquet", "jsonl"])
     ids = chance.choice([int, "é{}".format])
-    ranks, scores = chance.choice(
-        [(None, "all"), ("all", None), ("all", "some"), ("all", "all")]
-    )
+    ranks, scores = chance.choice([(None, "all"), ("all", None), ("all", "some"), ("all", "all")])
     by = ["model"] if chance.random() < 0.5 else []
     shown, labels = random_rows(chance, ids, ranks=ranks, scores=scores, by=by)
     if chance.random() < 0.5:  # rows of a list that lie together are cut in another way

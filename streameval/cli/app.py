@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -243,6 +244,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             with_users=users,
             judged=sections,
             on_rejected=found.add,
+            warn=partial(typer.echo, err=True),
         )
     if as_json:
         print_json(document)

@@ -37,7 +37,14 @@ BATCH_LINES: Final = 1_000
 # Batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
 # The first bytes of a file of 16 or 32 bits a character: a mark, or `{` beside a zero.
-_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\0\0\xfe\xff", b"{\0", b"\0{", b"\0\0\0{")
+_WIDE: Final = (
+    codecs.BOM_UTF16_LE,
+    codecs.BOM_UTF16_BE,
+    b"\0\0\xfe\xff",
+    b"{\0",
+    b"\0{",
+    b"\0\0\0{",
+)
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
@@ -65,8 +72,8 @@ class Lines(NamedTuple):
     numbers: Sequence[int]
 
 
-def _ignore(_: RejectedLine) -> None:
-    """Ignore a rejected line: the document counts it."""
+def _ignore(_: object) -> None:
+    """Ignore a rejected line, which the document counts, or a warning."""
 
 
 def replay(
@@ -78,14 +85,15 @@ def replay(
     with_users: bool = False,
     judged: Judge | None = None,
     on_rejected: Callable[[RejectedLine], None] = _ignore,
+    warn: Callable[[str], Any] = _ignore,
 ) -> dict[str, Any]:
     """Return the document of `streameval replay`, after all lines of the files.
 
     `-` is standard input. `at` (ms) moves T on, and with it the windows; experiments end at the
     watermark. `with_users` adds the users to the document, and each costs memory. `judged` returns
     the document's sections of the experiments. Blank lines are skipped. `on_rejected` is called for
-    each line that cannot be decoded or comes too late. Raises `InputError` for a file that cannot
-    be read.
+    each line that cannot be decoded or comes too late, and `warn` for each kind of feedback that
+    counts though its value is not above 0. Raises `InputError` for a file that cannot be read.
     """
     partition = Partition(definition)
     decoder = EventDecoder.of(definition)
@@ -112,6 +120,8 @@ def replay(
     flush()
     drained(partition.finalizing())
     arms.add(partition.experiments.take_visits())
+    for positive in partition.attribution.counted_anyway:
+        warn(positive.counts_anyway())
     document = partition.document(at, users.rows() if users else None)
     if judged is not None:
         document |= judged(definition, partition.experiments.arm_sums, arms.counts)

@@ -234,7 +234,5 @@ def _models(wanted: Wanted, definition: Callable[[], Definition]) -> Models:
         raise InputError(f"{what}: one file is given twice, so there is nothing to compare")
     for file in (*files, *common):
         require_name(file)
-    given = Given(
-        definition=definition, tables={companion: list(common)}, strict=wanted.strict
-    )
+    given = Given(definition=definition, tables={companion: list(common)}, strict=wanted.strict)
     return Models(given, own, files)

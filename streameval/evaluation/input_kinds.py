@@ -111,8 +111,11 @@ def given_of(
             if Path(value).is_dir():
                 raise InputError(f"{one.option} {value}: is a folder: give the file")
     given = Given(definition=definition, tables=tables, values=values)
-    for file in given.all_files():
-        require_name(file)
+    for table, files_of_it in given.tables.items():
+        for file in files_of_it:
+            # Events are read once, so they may come from a pipe.
+            if table != EVENTS:
+                require_name(file)
     return given
 
 

@@ -86,9 +86,9 @@ def evaluate(
             raise InputError(row["refusal"])
         sums = np.array(row["sums"], np.int64).reshape(2, *shape)
         counts = np.array(row["counts"], np.int64).reshape(shape)
-        name = tuple(row["segment"])
-        evaluation.add_sums(name, clusters, sums, counts)
-        evaluation.checksums.setdefault(name, set()).update(row["checksums"])
+        segment = tuple(row["segment"])
+        evaluation.add_sums(segment, clusters, sums, counts)
+        evaluation.checksums.setdefault(segment, set()).update(row["checksums"])
     return evaluation
 
 

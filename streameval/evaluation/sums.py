@@ -27,7 +27,7 @@ from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
 from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, counted
-from streameval.evaluation.batches import Batch, Flags
+from streameval.evaluation.batches import Batch
 from streameval.evaluation.compared import Compared, pairs_of
 from streameval.evaluation.request import Given
 from streameval.stats import exact_sums
@@ -224,12 +224,12 @@ class Evaluation:
             raise InputError("gains or ratings are too large to be added up") from error
         if self.per_list:
             self._add_lists(batch, x, y)
-        self._add_users(batch, y.any(axis=1))
+        self._add_users(batch, np.any(y, axis=1))
         tied, scored = batch.tied
         self.tied += tied
         self.scored += scored
 
-    def _add_users(self, batch: Units, valued: Flags) -> None:
+    def _add_users(self, batch: Units, valued: npt.NDArray[np.bool_]) -> None:
         """Remember the users of the units that have a value."""
         for number, name in enumerate(batch.names):
             known = self.checksums.setdefault(name, set())

@@ -36,7 +36,7 @@ _LINE: Final = re.compile(
 )
 # The types of DuckDB that hold several values; those of lists end in a bracket.
 _NESTED: Final = ("STRUCT", "MAP", "UNION")
-ONE_VALUE: Final = "write one value a row (explode a list; take the field that is meant)"
+ONE_VALUE: Final = "write one value a row (explode the lists, take a field of the objects)"
 _parse: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # The first line of a CSV file ends within this many bytes.
 _HEADER_BYTES: Final = 1 << 20
@@ -93,7 +93,8 @@ class TableFile:
         if kind is None:
             raise InputError(f"{self.file}: no column {column} (it has {', '.join(self.types)})")
         if kind.endswith("]") or kind.startswith(_NESTED):
-            raise InputError(f"{self.file}: column {column} holds {kind}: {ONE_VALUE}")
+            several = "lists" if kind.endswith("]") else "objects"
+            raise InputError(f"{self.file}: column {column} holds {several} ({kind}): {ONE_VALUE}")
         if is_id and self.has_floats(column):
             raise InputError(
                 f"{self.file}: column {column}: ids are floats; write them as text or integers"

@@ -67,9 +67,7 @@ def evaluate(
     request = input_kinds.given_of(
         tables_of("files", files), given, lambda: _settings(config).definition()
     )
-    request = replace(
-        request, by=names_of(by), against=against, per_list=per_list, strict=strict
-    )
+    request = replace(request, by=names_of(by), against=against, per_list=per_list, strict=strict)
     return Evaluation(input_kinds.answer(request, names_of(metrics), _ignore))
 
 
@@ -153,7 +151,7 @@ def replay(
     moment = instant_of(at)
     definition = _settings(config, settings).definition()
     experiments.refuse_future(definition.experiments, now())
-    rejected = RejectedLines(None)
+    rejected, warnings = RejectedLines(None), list[str]()
     document = replaying.replay(
         definition,
         events_of("events", events),
@@ -162,8 +160,9 @@ def replay(
         with_users=users,
         judged=sections,
         on_rejected=rejected.add,
+        warn=warnings.append,
     )
-    return Replay(document, list(rejected.report()), definition.dimensions)
+    return Replay(document, list(rejected.report()), definition.dimensions, warnings)
 
 
 def outcomes(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Outcomes:

@@ -50,9 +50,6 @@ def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
     return dict(found)
 
 
-_number = partial(number, needed=True)
-
-
 def _several(paths: Sequence[str], *key: str) -> str:
     """Return the message about a key with two values."""
     return f"{', '.join(paths)}: {', '.join(key)}: two different values; keep one of them"
@@ -65,7 +62,7 @@ def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequen
     columns = {
         key: text(named(files, known, names)),
         "feature": label(named(files, known, FEATURE_NAMES)),
-        "value": _number(optional(known, ("value", "weight"))),
+        "value": number(optional(known, ("value", "weight")), needed=True),
     }
     load(connection, "features", tables, columns)
 
@@ -87,10 +84,10 @@ def load_columns(
 def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
     """Return the similarity of each pair of items in a table."""
     with connected(*paths) as connection:
-        columns = {
+        columns: dict[str, tuple[Callable[[str], Column], Sequence[str]]] = {
             "item": (text, ITEM_NAMES),
             "other": (text, OTHER_NAMES),
-            "similarity": (_number, ("similarity", "value")),
+            "similarity": (partial(number, needed=True), ("similarity", "value")),
         }
         load_columns(connection, "similarities", paths, columns)
         keys = ("item", "other")
