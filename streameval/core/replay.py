@@ -7,7 +7,6 @@ lines, never a whole file.
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import mmap
 import sys
@@ -20,6 +19,7 @@ from operator import add
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+from streameval.base.encodings import MARK, NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
@@ -36,15 +36,6 @@ STDIN: Final = "-"
 BATCH_LINES: Final = 1_000
 # Batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
-# The first bytes of a file of 16 or 32 bits a character: a mark, or `{` beside a zero.
-_WIDE: Final = (
-    codecs.BOM_UTF16_LE,
-    codecs.BOM_UTF16_BE,
-    b"\0\0\xfe\xff",
-    b"{\0",
-    b"\0{",
-    b"\0\0\0{",
-)
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
@@ -207,9 +198,8 @@ def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
     Raises `InputError` for a file that is not UTF-8.
     """
     line = stream.readline(_READ_AT_MOST + 1)
-    if line.startswith(_WIDE):
-        cure = "it is UTF-16 or UTF-32: write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
-        raise InputError(f"cannot read {name}: {cure}")
+    if is_wide(line):
+        raise InputError(f"cannot read {name}: it {NOT_UTF8}")
     while line:
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
@@ -223,7 +213,7 @@ def _bare(line: bytes) -> bytes:
 
     Files that were put one behind the other have that mark in the middle too.
     """
-    return line.removeprefix(codecs.BOM_UTF8).strip()
+    return line.removeprefix(MARK).strip()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from streameval.base.encodings import NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 
@@ -169,6 +170,8 @@ def _first_broken_line(file: str) -> str:
     packed = _COMPRESSIONS.get(Path(file).suffix.lower())
     with pa.input_stream(file, compression=packed) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
+            if number == 1 and is_wide(line):
+                return NOT_UTF8
             try:
                 if line.strip():
                     _parse(line)
@@ -239,6 +242,8 @@ def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, 
             start = stream.read(_HEADER_BYTES)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
+    if is_wide(start):
+        raise InputError(f"{file}: {NOT_UTF8}")
     try:
         first = re.split(rb"[\r\n]", start, maxsplit=1)[0].decode("utf-8-sig")
     except UnicodeDecodeError as error:

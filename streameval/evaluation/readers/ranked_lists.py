@@ -38,9 +38,9 @@ class RankedLists:
 
     `ids` and `users` are arrays of Arrow; `values` has the values of `--by`, if there are any.
     `equal` (n,): the list has equal scores whose order a rule decided; `by_score` (n,): scores put
-    it in order. Of the `shown` lists so many are `labelled`, and labels have so many lists more that
-    are `unshown`. `met`: an item that is shown has a label. `repeats`: rows of items that stand
-    higher in the same list.
+    it in order. Of the `shown` lists so many are `labelled`, and labels have `unshown` lists more.
+    `met`: an item that is shown has a label. `repeats`: rows of items that stand higher in their
+    list.
     """
 
     ids: Any

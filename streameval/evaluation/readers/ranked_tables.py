@@ -145,14 +145,12 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
 def require_labels_met(connection: Any, slates: Sequence[str], labels: Sequence[str]) -> None:
     """Raise `InputError` if no list of `slates` is in `labels`, or none of their items."""
-    for column in ("list", "item"):
-        _require_met(connection, slates, labels, column)
+    for name in ("list", "item"):
+        _require_met(connection, slates, labels, name)
 
 
-def _require_met(
-    connection: Any, slates: Sequence[str], labels: Sequence[str], column: str
-) -> None:
-    require_common(connection, Side(slates, "slates", column), Side(labels, "labels", column))
+def _require_met(connection: Any, slates: Sequence[str], labels: Sequence[str], name: str) -> None:
+    require_common(connection, Side(slates, "slates", name), Side(labels, "labels", name))
 
 
 def repeat_notes(count: int) -> list[Note]:
