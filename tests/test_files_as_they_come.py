@@ -160,7 +160,7 @@ def test_what_only_one_file_has_is_counted_and_strict_refuses_it() -> None:
     assert found["notes"]["labels_without_list"] == 2
     said = refused("s.csv", "--labels", "l.csv", "--metrics", "mrr", "--strict")
     assert said == (
-        "--strict: Without a label: 1 lists; each is 0. Labels of 2 lists not shown: each is 0."
+        "--strict: Without a label: 1 list, of 0 each. Only in labels: 2 lists, of 0 each."
     )
     write(**{"l.csv": LABELS})
     assert value("mrr", "s.csv", "--labels", "l.csv", "--strict") == 0.75
@@ -170,7 +170,7 @@ def test_topics_without_qrels_are_counted() -> None:
     write(run="1 Q0 d 1 2 x\n2 Q0 d 1 2 x\n", qrels="1 0 d 1\n")
     found = run("--run", "run", "--qrels", "qrels", "--metrics", "mrr")
     assert (found["figures"]["mrr"]["n"], found["notes"]["lists_without_labels"]) == (1, 1)
-    assert "Left out, without qrels: 1 topics." in refused(
+    assert "Left out, without qrels: 1 topic." in refused(
         "--run", "run", "--qrels", "qrels", "--strict"
     )
 
@@ -179,9 +179,15 @@ def test_topics_without_qrels_are_counted() -> None:
     ("arguments", "said"),
     [
         (["--ratings", "r.csv", "--predictions", "p.csv"], "without a prediction: 1 rating."),
-        (["s.csv", "--features", "f.csv", "--metrics", "diversity"], "Not in f.csv: 1 of 3 items"),
-        (["s.csv", "--train", "t.csv", "--metrics", "average_popularity"], "Not in t.csv: 2 of 3"),
-        (["--events", "e.jsonl"], "Left out, as no valid event: 1 lines."),
+        (
+            ["s.csv", "--features", "f.csv", "--metrics", "diversity"],
+            "Not in f.csv: 1 item of 3 in lists",
+        ),
+        (
+            ["s.csv", "--train", "t.csv", "--metrics", "average_popularity"],
+            "Not in t.csv: 2 items of 3",
+        ),
+        (["--events", "e.jsonl"], "Left out, as no valid event: 1 line."),
     ],
 )
 def test_strict_refuses_a_part_of_any_input(arguments: list[str], said: str) -> None:
@@ -210,9 +216,9 @@ def test_an_item_twice_in_a_list_is_said() -> None:
 
 def test_compare_and_notebooks_are_strict_too() -> None:
     write(**{"b.csv": "list,item,rank\nu1,b,1\nu2,b,1\nu5,b,1\n"})
-    with pytest.raises(InputError, match="Without a label: 1 lists"):
+    with pytest.raises(InputError, match="Without a label: 1 list,"):
         invoked("compare", "s.csv", "b.csv", "--labels", "l.csv", "--strict")
-    with pytest.raises(InputError, match="Without a label: 1 lists"):
+    with pytest.raises(InputError, match="Without a label: 1 list,"):
         api.evaluate("b.csv", "mrr", labels="l.csv", strict=True)
 
 

@@ -138,10 +138,11 @@ def _load_events(
             _insert(connection, "reads", reads)
             _insert(connection, "feedback", said)
         advance(size([file]) if file != STDIN else 0)
-    notes = part_note("rejected", rejected, "Left out, as no valid event: {} lines.")
-    for positive in anyway:
-        key, text = f"counted_anyway {positive.kind}", positive.counts_anyway()
-        notes.append(Note(key, positive.kind, text, "warning"))
+    notes = part_note("rejected", rejected, "line", "Left out, as no valid event: {}.")
+    if anyway:
+        kinds = sorted(positive.kind for positive in anyway)
+        text = "; ".join(sorted(positive.counts_anyway() for positive in anyway))
+        notes.append(Note("counted_anyway", kinds, text, "warning"))
     return notes
 
 

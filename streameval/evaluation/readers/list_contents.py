@@ -118,8 +118,8 @@ def _note_unknown(
         unknown = set(listed).difference(items) if items else set[str]()
         if unknown and len(unknown) == len(listed):
             refuse_strangers("item", given[FILES], listed, given[table], items)
-        text = f"Not in {', '.join(given[table])}: {{}} of {counted(len(listed), 'item')} in lists."
-        given.notes.extend(part_note(f"items_without_{table.name}", len(unknown), text))
+        text = f"Not in {', '.join(given[table])}: {{}} of {len(listed):,} in lists."
+        given.notes.extend(part_note(f"items_without_{table.name}", len(unknown), "item", text))
 
 
 def _facts(given: Given, asked: Sequence[Asked]) -> ItemLists:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from streameval.base.errors import InputError
-from streameval.evaluation.answer import Note
+from streameval.evaluation.answer import Note, counted
 from streameval.files.table_scans import quoted
 
 # So many ids of a side are looked through for two that mean the same.
@@ -81,6 +81,6 @@ def _bare(name: str) -> str:
     return re.sub(r"\.0+$", "", inner).lstrip("0")
 
 
-def part_note(key: str, count: int, text: str) -> list[Note]:
-    """Note how many ids of one side the other side lacks, if there are any."""
-    return [Note(key, count, text.format(f"{count:,}"), "loss")] if count else []
+def part_note(key: str, count: int, thing: str, text: str) -> list[Note]:
+    """Note how many things were left out or met nothing, if any; `text` has their place."""
+    return [Note(key, count, text.format(counted(count, thing)), "loss")] if count else []

@@ -38,9 +38,8 @@ class RankedLists:
 
     `ids` and `users` are arrays of Arrow; `values` has the values of `--by`, if there are any.
     `equal` (n,): the list has equal scores whose order a rule decided; `by_score` (n,): scores put
-    it in order. Of the `shown` lists so many are `labelled`, and labels have `unshown` lists more.
-    `met`: an item that is shown has a label. `repeats`: rows of items that stand higher in their
-    list.
+    it in order. `unlabelled`: lists of slates that have no label; `unlisted`: lists that only
+    labels have. `met`: an item of slates has a label. `repeats`: rows whose item stands higher.
     """
 
     ids: Any
@@ -53,9 +52,8 @@ class RankedLists:
     length: Ints
     equal: Flags
     by_score: Flags
-    shown: int
-    labelled: int
-    unshown: int
+    unlabelled: int
+    unlisted: int
     met: bool
     repeats: int
     level: float | None = None
@@ -131,8 +129,7 @@ def ranked_lists(
     then as they stand. With `last_first` scores are equal in single precision, and among equal ones
     the item that sorts last comes first. `labels` has list, item, gain. `complete`: lists that only
     `labels` has are lists without items; else they are left out. `level` and `with_judged` are
-    those of `batches.Batch`. Raises `InputError`, which names the `source` of the labels, for an
-    item that has two gains in a list.
+    those of `batches.Batch`. Raises `InputError` with the `source` of labels that contradict.
     """
     size = slates.num_rows
     lists, names = _numbered_runs([*slates["list"].chunks, *labels["list"].chunks])
@@ -150,9 +147,7 @@ def ranked_lists(
     by_score = ~np.isnan(rows.scores) & (rows.ranks == 0)
     labelled = lists[size:] * len(item_names) + items[size:]
     judged, gains, doubled = _judged(labelled, labels["gain"], whole * len(item_names))
-    for pair in doubled.tolist():
-        number, item = divmod(pair, len(item_names))
-        raise InputError(several_gains(source, names[number].as_py(), item_names[item].as_py()))
+    _refuse_doubled(source, doubled, names, item_names)
     row = _looked_up(judged, pairs, by_pair)
     of_list = judged // max(len(item_names), 1)
     rank, score_rank = _taken(_ranks(rows, number), row), _taken(score_ranks, row)
@@ -170,9 +165,8 @@ def ranked_lists(
         length=length,
         equal=_any(rows.lists, by_score & equal, whole),
         by_score=_any(rows.lists, by_score, whole),
-        shown=count,
-        labelled=int(np.count_nonzero(np.diff(of_list[of_list < count], prepend=-1))),
-        unshown=len(names) - count,
+        unlabelled=count - _runs_of(of_list[of_list < count]),
+        unlisted=len(names) - count,
         met=bool((row >= 0).any()),
         repeats=size - len(pairs),
         level=level,
@@ -350,6 +344,18 @@ def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
     new = (lists[1:] != lists[:-1]) | (values[1:] != values[:-1])
     starts = np.flatnonzero(np.concatenate((np.ones(min(len(lists), 1), np.bool_), new)))
     return starts, np.diff(starts, append=len(lists))
+
+
+def _runs_of(values: Ints) -> int:
+    """Count the runs of equal numbers, none below 0."""
+    return int(np.count_nonzero(np.diff(values, prepend=-1)))
+
+
+def _refuse_doubled(source: str, pairs: Ints, names: Any, item_names: Any) -> None:
+    """Raise `InputError` for the first pair of a list and an item, if there is any."""
+    for pair in pairs[:1].tolist():
+        name, item = divmod(pair, len(item_names))
+        raise InputError(several_gains(source, names[name].as_py(), item_names[item].as_py()))
 
 
 def several_gains(source: str, name: str, item: str) -> str:

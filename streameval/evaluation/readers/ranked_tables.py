@@ -111,8 +111,8 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
     At the end `notes` says what only one of the two tables has.
     """
-    unlabelled = unshown = repeats = 0
-    labelled = met = False
+    unlabelled = unlisted = repeats = 0
+    met = False
     with connected(*tables.slates, *tables.labels) as connection:
         view = load_ranked(connection, tables, advance, notes, stored=False)
         unread = size(tables.slates) if view else 0
@@ -130,17 +130,19 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
             )
             # Frees the rows before the next portion comes.
             del slates, labels
-            labelled, met = labelled or lists.labelled > 0, met or lists.met
-            unlabelled += lists.shown - lists.labelled
-            unshown += lists.unshown
+            met = met or lists.met
+            unlabelled += lists.unlabelled
+            unlisted += lists.unlisted
             repeats += lists.repeats
             yield from lists.batches(with_ids=tables.with_ids)
         if not met:
             require_labels_met(connection, tables.slates, tables.labels)
     notes += repeat_notes(repeats)
-    notes += part_note("lists_without_labels", unlabelled, "Without a label: {} lists; each is 0.")
-    zero = "each is 0" if tables.complete else "left out"
-    notes += part_note("labels_without_list", unshown, f"Labels of {{}} lists not shown: {zero}.")
+    notes += part_note(
+        "lists_without_labels", unlabelled, "list", "Without a label: {}, of 0 each."
+    )
+    zero = "of 0 each" if tables.complete else "left out"
+    notes += part_note("labels_without_list", unlisted, "list", f"Only in labels: {{}}, {zero}.")
 
 
 def require_labels_met(connection: Any, slates: Sequence[str], labels: Sequence[str]) -> None:
@@ -155,7 +157,7 @@ def _require_met(connection: Any, slates: Sequence[str], labels: Sequence[str], 
 
 def repeat_notes(count: int) -> list[Note]:
     """Note rows that were left out, as their item stands higher in the same list."""
-    return part_note("repeated_items", count, "Left out, as twice in a list: {} rows.")
+    return part_note("repeated_items", count, "row", "Left out, as twice in a list: {}.")
 
 
 def load_ranked(
@@ -189,7 +191,7 @@ def _left_unjudged(connection: Any, tables: Tables) -> list[Note]:
     ((count,),) = connection.execute(f"SELECT count(DISTINCT list) {unjudged}").fetchall()
     if count:
         connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
-    return part_note("lists_without_labels", count, "Left out, without qrels: {} topics.")
+    return part_note("lists_without_labels", count, "topic", "Left out, without qrels: {}.")
 
 
 def _portions(
