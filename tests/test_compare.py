@@ -143,7 +143,12 @@ def test_lists_of_only_one_model_are_left_out_and_counted() -> None:
         Path(name).write_text("\n".join(["list,item,rank", *body]))
     Path("l.csv").write_text("list,item\nu,i\n")
     found = json.loads(invoke("a.csv", "b.csv", "--labels", "l.csv", "--metrics", "mrr", "--json"))
-    assert found["notes"] == {"unpaired of b.csv": 2}
+    assert found["notes"] == {
+        "gain_column": None,
+        "lists_without_labels of a.csv": 2,
+        "lists_without_labels of b.csv": 2,
+        "unpaired of b.csv": 2,
+    }
     (row,) = found["experiments"]
     assert (row["users"], row["value"], row["verdict"]) == (2, 0.5, "not yet")
     words = invoke("a.csv", "b.csv", "--labels", "l.csv", "--metrics", "mrr")

@@ -55,6 +55,20 @@ def test_without_a_file_the_definition_is_the_documented_one():
     assert load(None).definition() == Definition()
 
 
+@pytest.mark.parametrize("text", ["'watch>0'", "'watch > 0.0'", "{kind: watch, above: 0}"])
+def test_a_value_above_a_number_is_at_least_the_next_one(write, text):
+    (positive,) = load(write(f"positives: [{text}]")).definition().positives
+    assert positive == Positive("watch", 5e-324), "the least number above 0"
+    assert not positive.threshold <= 0.0
+
+
+@pytest.mark.parametrize("bound", [0.5, -1.0, 1e12, 0.1])
+def test_no_number_lies_between_a_bound_and_its_threshold(write, bound):
+    (positive,) = load(write(f"positives: ['watch>{bound!r}']")).definition().positives
+    assert positive.threshold > bound
+    assert (bound + positive.threshold) / 2 in {bound, positive.threshold}
+
+
 def test_a_file_defines_the_figures(write):
     settings = load(
         write(
@@ -151,6 +165,9 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
     assert load(write("topic: t\ndead_letter_topic: bin")).dead_letter_topic == "bin"
 
 
+KINDS = "positives.0: write a kind, kind>=number or kind>number, like watch>=0.5,"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -185,12 +202,16 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         ("ks: [yes]", "ks.0: must be a number"),
         ("positives: [click, 'click>=2']", "positives: 'click' stands there twice"),
         (
+            "positives: [{kind: watch, threshold: 1, above: 0}]",
+            "positives.0: write threshold or above for 'watch', not both",
+        ),
+        (
             "positives: ['watch>=much']",
-            "positives.0: write a kind, or a kind>=number, like watch>=0.5, not 'watch>=much'",
+            f"{KINDS} not 'watch>=much'",
         ),
         (
             "positives: ['watch>=nan']",
-            "positives.0: write a kind, or a kind>=number, like watch>=0.5, not 'watch>=nan'",
+            f"{KINDS} not 'watch>=nan'",
         ),
         (
             "positives: ['>=1']",
@@ -199,9 +220,9 @@ def test_dead_letters_go_beside_the_topic_unless_the_file_says_where(write):
         *(
             (
                 f"positives: ['{kind}']",
-                f"positives.0: write a kind, or a kind>=number, like watch>=0.5, not '{kind}'",
+                f"{KINDS} not '{kind}'",
             )
-            for kind in ("watch>0.5", "watch=0.5", "watch=>0.5", "watch<5", "watch > 0.5")
+            for kind in ("watch>>0.5", "watch=0.5", "watch=>0.5", "watch<5", "watch > ")
         ),
         (
             "gains: {purchase: 3}",

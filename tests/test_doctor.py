@@ -132,6 +132,15 @@ def test_an_empty_topic_is_a_warning():
     assert levels(judge_records(SETTINGS, [], NOON)) == {"events": "warn"}
 
 
+@pytest.mark.parametrize(("value", "warned"), [(0, True), (-3, True), (0.1, False)])
+def test_values_that_count_though_they_are_not_above_0_are_a_warning(value, warned):
+    found = judged(record(value=event(type="feedback", feedback="click", value=value)))
+    assert ("values" in found) is warned
+    if warned:
+        assert found["values"].level == "warn"
+        assert "write `click>0`" in found["values"].cure
+
+
 EXPERIMENT = {"name": "e", "arm": "bucket", "control": "Z", "primary": "ndcg@10"}
 
 

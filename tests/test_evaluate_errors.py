@@ -154,7 +154,7 @@ def test_gains_too_large_for_a_figure_are_one_line(labels: str, metric: str, mes
 def test_features_need_values_that_are_finite_and_not_all_0() -> None:
     for name, message in (
         ("zeros.csv", "no item has a feature"),
-        ("nan.csv", "is not a finite number"),
+        ("nan.csv", "column value: is empty"),
     ):
         arguments = ("slates.csv", "--metrics", "diversity", "--features", name)
         assert message in refused(*arguments)
@@ -223,7 +223,7 @@ def test_names_of_columns_and_figures_may_stand_apart(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tables")
 def test_long_names_are_whole_where_no_terminal_reads_them(tmp_path: Path) -> None:
     name = "n" * 200
-    (tmp_path / "slates.csv").write_text(f"list,item,score\n{name},a,2\n{name},b,1\n")
+    (tmp_path / "slates.csv").write_text(f"list,item,score\n{name},a,2\nu1,b,1\n")
     shown = invoke(*LISTS, "--per-list")
     assert name in shown
     assert "equal scores" not in shown

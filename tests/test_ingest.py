@@ -156,6 +156,23 @@ def test_events_after_the_first_start_are_not_lost_with_start_from_latest(world)
     world.run(scenario)
 
 
+def test_a_kind_whose_values_count_anyway_is_warned_of_once(world, caplog):
+    logging.disable(logging.NOTSET)
+
+    async def scenario():
+        world.produce(3)
+        await world.start()
+        for number in range(3):
+            world.send([FeedbackEvent(TS + 5, f"u{number}", f"i{number}", "click", "r", -1.0)])
+            await asyncio.sleep(5)
+        assert world.ingest.partitions[0].state.events["accepted"]["feedback"] == 3
+
+    world.run(scenario)
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    (said,) = (text for text in warnings if "counts as positive" in text)
+    assert said.startswith("feedback 'click' with a value of 0 or less counts as positive: write")
+
+
 @pytest.mark.parametrize("where", ["tick", "turn"])
 def test_what_a_bug_met_is_not_committed(world, monkeypatch, where):
     """A checkpoint of the state that raised it would end every next worker, for good."""

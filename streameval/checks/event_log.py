@@ -26,7 +26,7 @@ from streameval.checks.evidence import Log, Recorded, Records, Snapshot, read_sn
 from streameval.checks.result import duration
 from streameval.core.events import Event, EventDecoder
 from streameval.core.replay import lines_of
-from streameval.files.locations import reaching
+from streameval.files.locations import reaching, require_name
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import RangeReader, open_range_reader, records_of
@@ -93,6 +93,7 @@ def _named(text: str) -> tuple[int, int, str]:
             f"--log {text}: write PARTITION=FILE, or PARTITION@OFFSET=FILE where the file does not"
             " begin at offset 0"
         )
+    require_name(found[3])
     with reaching(found[3], "--log: "):
         if not Path(found[3]).is_file():
             raise InputError(f"--log {text}: cannot read {found[3]}: no such file")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
+import io
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -52,6 +53,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line, and end the process with the documented exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe may lack a character: its escape is better than no output.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run()
         sys.stdout.flush()
@@ -239,6 +244,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             with_users=users,
             judged=sections,
             on_rejected=found.add,
+            warn=partial(typer.echo, err=True),
         )
     if as_json:
         print_json(document)
@@ -396,7 +402,7 @@ def schema(config: Config = None) -> None:
     from streameval.core.events import EventDecoder
 
     decoder = EventDecoder.of(settings_of(config).definition())
-    typer.echo(json.dumps(decoder.json_schema(), indent=2, ensure_ascii=False))
+    print_json(decoder.json_schema(), indent=2)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,9 @@ def _logs(
 
 
 def _size(name: str) -> int:
+    from streameval.files.locations import require_name
+
+    require_name(name)
     try:
         return Path(name).stat().st_size
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -80,7 +79,7 @@ def command(  # noqa: PLR0917  # typer passes them by name
     from streameval.checks.specification import json_schema
 
     if schema:
-        typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+        print_json(json_schema(), indent=2)
         return
     settings = settings_of(config)
     from streameval.checks import run

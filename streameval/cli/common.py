@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +15,7 @@ from streameval.base.instants import now
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
+    from streameval.evaluation.answer import Note
 
 Config = Annotated[
     Path | None,
@@ -22,6 +23,13 @@ Config = Annotated[
 ]
 RUNBOOK: Final = "docs/operations.md"
 """The page whose headings alerts link to, in the source tree."""
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="End with an error if a part of the input is left out or meets nothing in the others.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -39,10 +47,24 @@ def refuse_future(settings: Settings) -> None:
     experiments.refuse_future(settings.definition().experiments, now())
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print a document on one line, or none of it: half a document is worse than none."""
+def warn(notes: Sequence[Note], *, as_json: bool) -> list[Note]:
+    """Write warnings to standard error, beside JSON losses too; return the other notes."""
+    aside = {"warning", "loss"} if as_json else {"warning"}
+    for note in notes:
+        if note.kind in aside:
+            typer.echo(note.text, err=True)
+    return [note for note in notes if note.kind not in aside]
+
+
+def print_json(document: Mapping[str, Any], indent: int | None = None) -> None:
+    """Print a document, or none of it: half a document is worse than none.
+
+    It stands on one line unless it has an `indent`, and in ASCII where standard output lacks
+    characters.
+    """
+    takes_all = (sys.stdout.encoding or "").lower().startswith("utf")
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(document, ensure_ascii=not takes_all, allow_nan=False, indent=indent)
     except ValueError as error:
         raise InputError("a figure is not a finite number: look for one in the input") from error
     sys.stdout.write(f"{text}\n")

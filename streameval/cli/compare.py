@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from streameval.base.errors import InputError
-from streameval.cli.common import Config, Json, print_json, settings_of
+from streameval.cli.common import Config, Json, Strict, print_json, settings_of, warn
 
 if TYPE_CHECKING:
     from streameval.evaluation.answer import Note
@@ -126,6 +126,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
         int, typer.Option(min=2, help="Users at which bounds for all looks are narrowest.")
     ] = 10_000,
     config: Config = None,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Compare two arms, or two models on the same users: differences, bounds and verdicts.
@@ -155,6 +156,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
         },
         alpha=alpha,
         planned_users=planned_users,
+        strict=strict,
     )
     rows, notes = compared(wanted, lambda: settings_of(config).definition(), _progress)
     _print(rows, notes, as_json=as_json)
@@ -164,10 +166,11 @@ def _print(rows: Sequence[Compared], notes: Sequence[Note], *, as_json: bool) ->
     from streameval.evaluation.comparison import document
     from streameval.evaluation.report.terminal import print_comparison
 
+    remarks = warn(notes, as_json=as_json)
     if as_json:
         print_json(document(rows, notes))
     else:
-        print_comparison(rows, notes)
+        print_comparison(rows, remarks)
 
 
 def plan(  # noqa: PLR0917  # typer passes them by name

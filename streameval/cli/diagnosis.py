@@ -130,6 +130,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
+        *_judge_values(settings, events),
         *_judge_arms(settings, events, now),
         # A record from the future shows a wrong clock; one from the past is merely old.
         judge_clock(
@@ -194,6 +195,19 @@ def _judge_event_clocks(
         cure = "set the clocks of these producers (NTP), or raise allowed_lateness"
         return Finding(check, "warn", message, cure)
     return Finding(check, "ok", "events and their records agree on the time")
+
+
+def _judge_values(settings: Settings, events: Sequence[Event]) -> Iterator[Finding]:
+    """Warn of each kind without a threshold that has values of 0 or less."""
+    odd = {
+        event.feedback
+        for event in events
+        if isinstance(event, FeedbackEvent) and event.value <= 0 and not event.retract
+    }
+    for positive in settings.definition().positives:
+        if positive.threshold is None and positive.kind in odd:
+            message, _, cure = positive.counts_anyway().partition(": ")
+            yield Finding("values", "warn", message, cure)
 
 
 def _judge_arms(settings: Settings, events: Sequence[Event], now: int) -> Iterator[Finding]:

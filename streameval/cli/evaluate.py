@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from streameval.base.errors import InputError
-from streameval.cli.common import Config, Json, print_json, settings_of
+from streameval.cli.common import Config, Json, Strict, print_json, settings_of, warn
 
 if TYPE_CHECKING:
     from streameval.core.metrics.inputs import Input
@@ -85,6 +85,7 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
     list_metrics: Annotated[
         bool, typer.Option("--list", help="Print all metrics, and end.")
     ] = False,
+    strict: Strict = False,
     as_json: Json = False,
     **inputs: Any,
 ) -> None:
@@ -99,7 +100,7 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
     from streameval.files.locations import size
 
     given = input_kinds.given_of(files or (), inputs, lambda: settings_of(config).definition())
-    given = replace(given, by=names_of(by), against=against, per_list=per_list)
+    given = replace(given, by=names_of(by), against=against, per_list=per_list, strict=strict)
     names = names_of(metrics)
     with progress_bar(given.all_files(), size) as advance:
         found = input_kinds.answer(given, names, advance)
@@ -109,12 +110,13 @@ def _evaluate(  # noqa: PLR0917  # typer passes them by name; `evaluate` has the
 
 
 def _print(answer: Answer, *, as_json: bool, with_intervals: bool) -> None:
+    remarks = warn(answer.notes, as_json=as_json)
     if as_json:
         print_json(answer.document())
         return
     from streameval.evaluation.report.terminal import print_answer
 
-    print_answer(answer, with_intervals=with_intervals)
+    print_answer(replace(answer, notes=remarks), with_intervals=with_intervals)
 
 
 def _report(

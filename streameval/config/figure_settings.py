@@ -42,19 +42,22 @@ Label = Annotated[str, AfterValidator(label)]
 
 
 def _written_short(given: object) -> object:
-    """Read `kind` and `kind>=number`."""
+    """Read `kind`, `kind>=number` and `kind>number`."""
     if not isinstance(given, str):
         return given
-    kind, at_least, threshold = given.partition(">=")
+    kind, sign, number = given.partition(">=" if ">=" in given else ">")
     label(kind.strip())
     try:
-        finite = not at_least or math.isfinite(float(threshold))
+        finite = not sign or math.isfinite(float(number))
     except ValueError:
         finite = False
     # A kind with such a sign in it is a threshold written otherwise: it would match no feedback.
     if not finite or set("<>=") & set(kind):
-        raise ValueError(f"write a kind, or a kind>=number, like watch>=0.5, not {given!r}")
-    return {"kind": kind.strip()} | ({"threshold": float(threshold)} if at_least else {})
+        raise ValueError(
+            f"write a kind, kind>=number or kind>number, like watch>=0.5, not {given!r}"
+        )
+    bound = {">=": "threshold", ">": "above"}
+    return {"kind": kind.strip()} | ({bound[sign]: float(number)} if sign else {})
 
 
 Amount = Annotated[float, BeforeValidator(no_flag), Field(allow_inf_nan=False)]
@@ -67,6 +70,7 @@ class PositiveSettings(BaseModel):
 
     kind: Label
     threshold: Amount | None = None
+    above: Annotated[Amount, Field(ge=-MAX_VALUE, le=MAX_VALUE)] | None = None
     value: ValueRule = "none"
     cap: Annotated[Amount, Field(gt=0, le=MAX_VALUE)] | None = None
 
@@ -76,13 +80,17 @@ class PositiveSettings(BaseModel):
     def _agree(self) -> Self:
         if set("<>=") & set(self.kind):
             raise ValueError(f"write the threshold of {self.kind!r} as threshold: number")
+        if self.threshold is not None and self.above is not None:
+            raise ValueError(f"write threshold or above for {self.kind!r}, not both")
         if self.cap is not None and self.value == "none":
             raise ValueError(f"cap: {self.kind!r} has no value; write value: last, sum or max")
         return self
 
     def definition(self) -> Positive:
         """Return the part of the definition."""
-        return Positive(self.kind, self.threshold, self.value, self.cap)
+        # Above a number is from the next one on.
+        least = self.threshold if self.above is None else math.nextafter(self.above, math.inf)
+        return Positive(self.kind, least, self.value, self.cap)
 
 
 def _window_size(value: object) -> object:

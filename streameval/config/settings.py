@@ -193,7 +193,8 @@ class _SecretFiles(PydanticBaseSettingsSource):
         if os.environ.get(variable.removesuffix("_FILE")):
             raise ConfigError(f"{variable}: {field_name} is also given directly: drop one of them")
         try:
-            return Path(path).read_text(encoding="utf-8").removesuffix("\n"), field_name, False
+            text = Path(path).read_text(encoding="utf-8-sig")
+            return text.removesuffix("\n"), field_name, False
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{variable}: cannot read {path!r}: {error}") from error
 
@@ -214,9 +215,9 @@ class Settings(BaseSettings):
         (PositiveSettings(kind="click"), PositiveSettings(kind="like")),
         min_length=1,
         max_length=MAX_POSITIVES,
-        description="Kinds of feedback that count as success, each `kind`, `kind>=value`, or"
-        " `{kind: purchase, value: sum, cap: 500}`: `value` is one of none, last, sum, max; `cap`"
-        " and `threshold` are optional.",
+        description="Kinds of feedback that count as success, each `kind`, `kind>=value`,"
+        " `kind>value`, or `{kind: purchase, value: sum, cap: 500}`: `value` is one of none, last,"
+        " sum, max; `cap`, `threshold` (from it on) and `above` are optional.",
     )
     gains: dict[Label, Gain] = Field(
         {},

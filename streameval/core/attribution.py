@@ -24,6 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
+from math import ulp
 from typing import Any
 
 from streameval.base.limits import (
@@ -35,7 +36,7 @@ from streameval.base.limits import (
     OTHER,
 )
 from streameval.base.scaled import scaled
-from streameval.core.definition import Definition
+from streameval.core.definition import Definition, Positive
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.ledger import POSITIVES, Ledger
 from streameval.core.marks import NEVER, bounded, by_key, marked, unmarked, without
@@ -69,7 +70,12 @@ class Attribution:
         self.feedback_kinds: dict[str, int] = {}
         self.overflow_feedback = 0  # since this object was made
         self._kinds = {positive.kind: i for i, positive in enumerate(definition.positives)}
-        self._thresholds = [positive.threshold for positive in definition.positives]
+        # Without a threshold all values count; those not above 0 are met where thresholds are.
+        self._thresholds = [
+            ulp(0.0) if positive.threshold is None else positive.threshold
+            for positive in definition.positives
+        ]
+        self.counted_anyway: set[Positive] = set()
         self._valued = [positive.value != "none" for positive in definition.positives]
         self._window = definition.attribution_window
         self._due: list[tuple[int, int, Pending]] = []
@@ -192,10 +198,12 @@ class Attribution:
             if kind is None:
                 self.ignored += 1
                 continue
-            threshold = thresholds[kind]
-            if threshold is not None and event.value < threshold and not event.retract:
-                self.ignored += 1
-                continue
+            if event.value < thresholds[kind] and not event.retract:
+                positive = self.definition.positives[kind]
+                if positive.threshold is not None:
+                    self.ignored += 1
+                    continue
+                self.counted_anyway.add(positive)
             micro = scaled(event.value, MICRO) if valued[kind] and not event.retract else None
             user = users.get(event.user_id)
             if user is not None and event.request_id is not None:

@@ -30,6 +30,13 @@ class Positive:
     value: ValueRule = "none"
     cap: float | None = None
 
+    def counts_anyway(self) -> str:
+        """Return the warning about feedback whose value is not above 0, without a threshold."""
+        return (
+            f"feedback {self.kind!r} with a value of 0 or less counts as positive: write"
+            f" `{self.kind}>0` in `positives` if it should not"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

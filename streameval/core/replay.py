@@ -19,6 +19,7 @@ from operator import add
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+from streameval.base.encodings import MARK, NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
@@ -62,8 +63,8 @@ class Lines(NamedTuple):
     numbers: Sequence[int]
 
 
-def _ignore(_: RejectedLine) -> None:
-    """Ignore a rejected line: the document counts it."""
+def _ignore(_: object) -> None:
+    """Ignore a rejected line, which the document counts, or a warning."""
 
 
 def replay(
@@ -75,14 +76,15 @@ def replay(
     with_users: bool = False,
     judged: Judge | None = None,
     on_rejected: Callable[[RejectedLine], None] = _ignore,
+    warn: Callable[[str], Any] = _ignore,
 ) -> dict[str, Any]:
     """Return the document of `streameval replay`, after all lines of the files.
 
     `-` is standard input. `at` (ms) moves T on, and with it the windows; experiments end at the
     watermark. `with_users` adds the users to the document, and each costs memory. `judged` returns
     the document's sections of the experiments. Blank lines are skipped. `on_rejected` is called for
-    each line that cannot be decoded or comes too late. Raises `InputError` for a file that cannot
-    be read.
+    each line that cannot be decoded or comes too late, and `warn` for each kind of feedback that
+    counts though its value is not above 0. Raises `InputError` for a file that cannot be read.
     """
     partition = Partition(definition)
     decoder = EventDecoder.of(definition)
@@ -109,6 +111,8 @@ def replay(
     flush()
     drained(partition.finalizing())
     arms.add(partition.experiments.take_visits())
+    for positive in partition.attribution.counted_anyway:
+        warn(positive.counts_anyway())
     document = partition.document(at, users.rows() if users else None)
     if judged is not None:
         document |= judged(definition, partition.experiments.arm_sums, arms.counts)
@@ -188,27 +192,44 @@ def _batches(lines: Iterator[bytes]) -> Iterator[Lines]:
         yield Lines(values, numbers)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield each line without its end and blanks around it; of too long a line, the beginning."""
-    while line := stream.readline(_READ_AT_MOST + 1):
+def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield each line without its end and blanks around it; of too long a line, the beginning.
+
+    Raises `InputError` for a file that is not UTF-8.
+    """
+    line = stream.readline(_READ_AT_MOST + 1)
+    if is_wide(line):
+        raise InputError(f"cannot read {name}: it {NOT_UTF8}")
+    while line:
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
             rest = stream.readline(_READ_AT_MOST + 1)
-        yield line.strip()
+        yield _bare(line)
+        line = stream.readline(_READ_AT_MOST + 1)
+
+
+def _bare(line: bytes) -> bytes:
+    """Return a line without blanks around it, and without the mark that Windows puts before UTF-8.
+
+    Files that were put one behind the other have that mark in the middle too.
+    """
+    return line.removeprefix(MARK).strip()
 
 
 @contextmanager
 def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
     """Yield the lines of a file, a function for the bytes read, and its size."""
     if isinstance(name, InMemory):
-        yield (line.strip() for line in name.data), lambda: 0, 0
+        yield map(_bare, name.data), lambda: 0, 0
         return
     if name == STDIN:
-        yield _lines(sys.stdin.buffer), lambda: 0, 0
+        yield _lines(name, sys.stdin.buffer), lambda: 0, 0
         return
     try:
         with Path(name).open("rb") as raw, _decompressed(name, raw) as stream:
-            yield _lines(stream), raw.tell, Path(name).stat().st_size
+            # A pipe has neither a position nor a size.
+            position = raw.tell if raw.seekable() else lambda: 0
+            yield _lines(name, stream), position, Path(name).stat().st_size
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(_unreadable(name, f"damaged gzip data ({error})")) from error
     except OSError as error:
@@ -232,6 +253,8 @@ def _unpack_zstd(name: str, raw: IO[bytes], target: str) -> None:
     """Decompress a whole file to `target` on disk: cramjam has no stream to read lines from."""
     import cramjam
 
+    if not raw.seekable():
+        raise InputError(f"cannot read {name}: it is a pipe: unpack it before (zstd -dc)")
     if not Path(name).stat().st_size:
         raise InputError(_unreadable(name, "it is empty, which no zstd file is"))
     with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as packed:

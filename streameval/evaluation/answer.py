@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from streameval.base.errors import InputError
 from streameval.core.metrics.entry import Entry
 from streameval.evaluation.compared import Compared
 
@@ -43,12 +44,21 @@ def counted(count: int, thing: str) -> str:
 class Note(NamedTuple):
     """A fact beside the figures: `key` and `value` for programs, `text` for people.
 
-    With an empty `text` only programs get it.
+    With an empty `text` only programs get it. A `warning` tells how the input was understood, and a
+    `loss` what of it was left out or met nothing: `--strict` refuses that.
     """
 
     key: str
     value: Any
     text: str
+    kind: Literal["remark", "warning", "loss"] = "remark"
+
+
+def refuse_losses(notes: Sequence[Note]) -> None:
+    """Raise `InputError` if any of the input was left out or met nothing."""
+    lost = [note.text for note in notes if note.kind == "loss"]
+    if lost:
+        raise InputError(f"--strict: {' '.join(lost)}")
 
 
 def with_notes(document: dict[str, Any], notes: Sequence[Note]) -> dict[str, Any]:
@@ -91,8 +101,9 @@ class Answer:
         return with_notes(answer, self.notes)
 
 
-def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:
-    """Merge parts into one answer with the figures `names` in their order."""
+def merged(names: Sequence[str], parts: Sequence[Answer], notes: Sequence[Note] = ()) -> Answer:
+    """Merge parts into one answer with the figures `names` in their order, and more `notes`."""
+    said = [note for part in parts for note in part.notes]
     segments = sorted({name for part in parts for name in part.segments})
     lists: dict[str, dict[str, float | None]] = {}
     for part in parts:
@@ -110,7 +121,7 @@ def merged(names: Sequence[str], parts: Sequence[Answer]) -> Answer:
         unseen=frozenset().union(*(part.unseen for part in parts)),
         differences=_differences(names, parts),
         entries=list({entry.name: entry for part in parts for entry in part.entries}.values()),
-        notes=list({note.key: note for part in parts for note in part.notes}.values()),
+        notes=list({note.key: note for note in [*said, *notes]}.values()),
     )
 
 

@@ -79,6 +79,7 @@ class Wanted:
     tables: dict[Table, Sequence[str]] = field(default_factory=dict)
     alpha: float = 0.05
     planned_users: int = 10_000
+    strict: bool = False
 
     def of_arms(self) -> list[str]:
         """List the options given that belong to arms."""
@@ -233,4 +234,5 @@ def _models(wanted: Wanted, definition: Callable[[], Definition]) -> Models:
         raise InputError(f"{what}: one file is given twice, so there is nothing to compare")
     for file in (*files, *common):
         require_name(file)
-    return Models(Given(definition=definition, tables={companion: list(common)}), own, files)
+    given = Given(definition=definition, tables={companion: list(common)}, strict=wanted.strict)
+    return Models(given, own, files)

@@ -26,7 +26,7 @@ from streameval.core.metrics.inputs import (
     Parameter,
     Table,
 )
-from streameval.evaluation.answer import Answer, Note, merged
+from streameval.evaluation.answer import Answer, Note, merged, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.pooled import pooled_figures
@@ -111,8 +111,11 @@ def given_of(
             if Path(value).is_dir():
                 raise InputError(f"{one.option} {value}: is a folder: give the file")
     given = Given(definition=definition, tables=tables, values=values)
-    for file in given.all_files():
-        require_name(file)
+    for table, files_of_it in given.tables.items():
+        for file in files_of_it:
+            # Events are read once, so they may come from a pipe.
+            if table != EVENTS:
+                require_name(file)
     return given
 
 
@@ -128,7 +131,10 @@ def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
     parts = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
     if given.against is not None:
         _require_differences(parts)
-    return merged([figure.name for figure in asked], parts)
+    found = merged([figure.name for figure in asked], parts, given.notes)
+    if given.strict:
+        refuse_losses(found.notes)
+    return found
 
 
 def _require_differences(parts: Sequence[Answer]) -> None:

@@ -16,7 +16,7 @@ from streameval.base.errors import InputError
 from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
 from streameval.evaluation import input_kinds
-from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.answer import Answer, Note, counted, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given
@@ -38,7 +38,7 @@ class Models:
     def of(self, file: str) -> Given:
         """Return the inputs of one model."""
         tables = {**self.given.tables, self.table: [file]}
-        return replace(self.given, tables=tables, per_list=True)
+        return replace(self.given, tables=tables, per_list=True, notes=[])
 
 
 def compare_models(
@@ -80,14 +80,18 @@ def compare_models(
                     scored=compare_paired(*sides, chosen),
                 )
             )
-    return rows, notes
+    if models.given.strict:
+        refuse_losses(notes)
+    return rows, list({note.key: note for note in notes}.values())
 
 
 def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
     """Yield the notes on one model's lists; the number of its users is not the models' own."""
     for note in notes:
         if not note.key.startswith("few_users"):
-            yield Note(f"{note.key} of {file}", note.value, note.text and f"{file}: {note.text}")
+            text = note.text and f"{file}: {note.text}"
+            shared = note.kind == "warning"  # of the labels, which all models have
+            yield note if shared else note._replace(key=f"{note.key} of {file}", text=text)
 
 
 def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:
@@ -100,7 +104,7 @@ def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[
         )
     if alone := len(one ^ other):
         text = f"{file}: left out, as only one of the two models has it: {counted(alone, 'list')}."
-        yield Note(f"unpaired of {file}", alone, text)
+        yield Note(f"unpaired of {file}", alone, text, "loss")
 
 
 def _paired(found: Answer, base: Answer, figure: str) -> tuple[tuple[RatioSums, RatioSums], int]:

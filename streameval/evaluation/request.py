@@ -19,6 +19,7 @@ from streameval.core.metrics.inputs import (
     Parameter,
     Table,
 )
+from streameval.evaluation.answer import Note
 
 FILES: Final = Table(
     "files",
@@ -82,7 +83,8 @@ class Given:
 
     `tables` holds files by role: `FILES` are outcome files, slates, or an index's approximate
     results (with `EXACT`). `values` holds the parameters that were given. `against` is the value of
-    the first of `by` that the others are compared with.
+    the first of `by` that the others are compared with. `strict` refuses losses (`answer.Note`).
+    Readers add `notes` on what they found.
     """
 
     definition: Callable[[], Definition]
@@ -91,6 +93,8 @@ class Given:
     by: Sequence[str] = ()
     against: str | None = None
     per_list: bool = False
+    strict: bool = False
+    notes: list[Note] = field(default_factory=list)
 
     def __getitem__(self, table: Table) -> Sequence[str]:
         """Return the files of a table, none where it was not given."""

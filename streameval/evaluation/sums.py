@@ -224,13 +224,17 @@ class Evaluation:
             raise InputError("gains or ratings are too large to be added up") from error
         if self.per_list:
             self._add_lists(batch, x, y)
-        if self.against is not None:
-            for number, name in enumerate(batch.names):
-                known = self.checksums.setdefault(name, set())
-                known.update(batch.checksums[batch.segments == number].tolist())
+        self._add_users(batch, np.any(y, axis=1))
         tied, scored = batch.tied
         self.tied += tied
         self.scored += scored
+
+    def _add_users(self, batch: Units, valued: npt.NDArray[np.bool_]) -> None:
+        """Remember the users of the units that have a value."""
+        for number, name in enumerate(batch.names):
+            known = self.checksums.setdefault(name, set())
+            if self.against is not None or len(known) < ENOUGH_USERS:
+                known.update(batch.checksums[valued & (batch.segments == number)].tolist())
 
     def _add_sums(self, batch: Units, scores: Floats, counts: Ints) -> None:
         """Add up rows of the same segment and cluster, which sorting puts side by side."""
@@ -364,19 +368,18 @@ class Evaluation:
                 yield Note(parameter.name, value, parameter.note.format(value))
 
     def _few_users(self) -> Iterator[Note]:
-        """Yield a note if intervals rest on too few users, as far as clusters tell.
+        """Yield a note if intervals rest on too few users.
 
         It is of all users, or else of the segments with too few.
         """
-        found = {name: counts.any(axis=1) for name, (_, counts) in self.segments.items()}
-        users = _users_of(np.logical_or.reduce([*found.values(), np.zeros(CLUSTERS, np.bool_)]))
+        users = len(set[int]().union(*self.checksums.values()))
         if 1 < users < ENOUGH_USERS:
-            yield Note("few_users", users, f"About {counted(users, 'user')}: {_FEW_USERS}")
+            yield Note("few_users", users, f"{counted(users, 'user')}: {_FEW_USERS}")
             return
-        few = {" ".join(name): _users_of(found[name]) for name in sorted(found)}
+        few = {" ".join(name): len(self.checksums[name]) for name in sorted(self.checksums)}
         few = {name: count for name, count in few.items() if 1 < count < ENOUGH_USERS}
         if few:
-            named = [f"{name} about {count}" for name, count in islice(few.items(), _MOST_NAMED)]
+            named = [f"{name} {count}" for name, count in islice(few.items(), _MOST_NAMED)]
             more = f" and {len(few) - _MOST_NAMED} more" if len(few) > _MOST_NAMED else ""
             text = f"Segments of few users ({', '.join(named)}{more}): {_FEW_USERS}"
             yield Note("few_users_of", few, text)
@@ -430,11 +433,6 @@ def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
     """A figure with the bounds of its standard error, by Student's t of the clusters."""
     bounds = interval(Arm(value, stderr, float("nan"), clusters, clusters))
     return Figure(value, bounds.low, bounds.high, n)
-
-
-def _users_of(clusters: npt.ArrayLike) -> int:
-    """Estimate the users of the clusters that have one."""
-    return linear_count(int(np.count_nonzero(clusters)), CLUSTERS)
 
 
 def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:

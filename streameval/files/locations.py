@@ -125,9 +125,13 @@ def on_disk(name: str) -> str:
 
 def size(name: str) -> int:
     """Return the bytes of a file, or of all files below a folder; 0 for an absent name."""
+    from pyarrow import fs
+
     with reaching(name):
         location = opened(name)
         found = location.files.get_file_info(location.path)
+        if found.type == fs.FileType.Unknown:  # a pipe
+            return 0
         below = [found] if found.is_file else listed(*location, recursive=True)
         return sum(info.size for info in below if info.is_file)
 
@@ -139,10 +143,18 @@ def said(error: BaseException, name: str) -> str:
 
 
 def require_name(name: str) -> None:
-    """Raise `InputError` for a path that no file can have, `UnreachableError` where it is away."""
+    """Raise `InputError` for a path that no file can have, or for a pipe.
+
+    Raises `UnreachableError` where it is away.
+    """
     if not isinstance(name, InMemory) and not is_uri(name):
         with reaching(name):
-            Path(name).exists()
+            path = Path(name)
+            is_pipe = path.exists() and not (path.is_file() or path.is_dir())
+        if is_pipe or name == "-":
+            raise InputError(
+                f"{name}: is a pipe, which can be read only once: write the data to a file before"
+            )
 
 
 @contextlib.contextmanager

@@ -92,7 +92,8 @@ class ParquetRows:
                 cells.append(pa.nulls(len(batch), kind.arrow))
                 continue
             cells.append(kind.converted(batch.column(column.source)))
-            sound = sound and kind.sound(cells[-1])
+            empty = column.needed and cells[-1].null_count
+            sound = sound and not empty and kind.sound(cells[-1])
         return pa.RecordBatch.from_arrays(cells, schema=self.schema), sound
 
 

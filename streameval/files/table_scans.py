@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from streameval.base.encodings import NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 
@@ -34,6 +35,9 @@ _LINE: Final = re.compile(
     r"CSV Error on Line: (\d+)\n.*?^((?:Value|Maximum|Invalid|Expected)[^\n]*)",
     re.DOTALL | re.MULTILINE,
 )
+# The types of DuckDB that hold several values; those of lists end in a bracket.
+_NESTED: Final = ("STRUCT", "MAP", "UNION")
+ONE_VALUE: Final = "write one value a row (explode the lists, take a field of the objects)"
 _parse: Final = msgspec.json.Decoder(msgspec.Raw).decode
 # The first line of a CSV file ends within this many bytes.
 _HEADER_BYTES: Final = 1 << 20
@@ -73,12 +77,26 @@ class TableFile:
             f" AND NOT regexp_full_match({self.value(column)}, '-?[0-9]+')"
         )
 
+    def has_floats(self, column: str) -> bool:
+        """Tell whether a column is stored as floats."""
+        return self._type_of(column) in {"FLOAT", "DOUBLE"}
+
+    def _type_of(self, column: str) -> str | None:
+        return {name.lower(): kind for name, kind in self.types.items()}.get(column.lower())
+
+    def is_nested(self, column: str) -> str:
+        """The SQL that tells a list or an object in a cell of JSON."""
+        return f"json_type({quoted(column)}) IN ('ARRAY', 'OBJECT')"
+
     def require(self, column: str, *, is_id: bool) -> None:
-        """Raise `InputError` without a column, or for ids that are floats."""
-        kind = {name.lower(): kind for name, kind in self.types.items()}.get(column.lower())
+        """Raise `InputError` without a column, for lists in it, or for ids that are floats."""
+        kind = self._type_of(column)
         if kind is None:
             raise InputError(f"{self.file}: no column {column} (it has {', '.join(self.types)})")
-        if is_id and kind in {"FLOAT", "DOUBLE"}:
+        if kind.endswith("]") or kind.startswith(_NESTED):
+            several = "lists" if kind.endswith("]") else "objects"
+            raise InputError(f"{self.file}: column {column} holds {several} ({kind}): {ONE_VALUE}")
+        if is_id and self.has_floats(column):
             raise InputError(
                 f"{self.file}: column {column}: ids are floats; write them as text or integers"
             )
@@ -152,6 +170,8 @@ def _first_broken_line(file: str) -> str:
     packed = _COMPRESSIONS.get(Path(file).suffix.lower())
     with pa.input_stream(file, compression=packed) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
+            if number == 1 and is_wide(line):
+                return NOT_UTF8
             try:
                 if line.strip():
                     _parse(line)
@@ -222,6 +242,8 @@ def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, 
             start = stream.read(_HEADER_BYTES)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{file}: {str(error).splitlines()[0]}") from error
+    if is_wide(start):
+        raise InputError(f"{file}: {NOT_UTF8}")
     try:
         first = re.split(rb"[\r\n]", start, maxsplit=1)[0].decode("utf-8-sig")
     except UnicodeDecodeError as error:

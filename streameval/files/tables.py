@@ -19,7 +19,15 @@ from streameval.base.extras import require
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.files import locations
-from streameval.files.table_scans import MARK, TableFile, literal, quoted, reading, table_file
+from streameval.files.table_scans import (
+    MARK,
+    ONE_VALUE,
+    TableFile,
+    literal,
+    quoted,
+    reading,
+    table_file,
+)
 
 MEMORY: Final = "512MB"
 BATCH_ROWS: Final = 1 << 18
@@ -29,7 +37,10 @@ USER_NAMES: Final = ("user", "user_id")
 ITEM_NAMES: Final = ("item", "item_id", "doc", "docid", "docno")
 RANK_NAMES: Final = ("rank", "position")
 SCORE_NAMES: Final = ("score", "prediction")
-GAIN_NAMES: Final = ("gain", "relevance", "label", "rating")
+GAIN_NAMES: Final = (
+    *("gain", "relevance", "rel", "grade", "label", "rating"),
+    *("relevant", "is_relevant", "clicked", "is_clicked", "click", "target", "score"),
+)
 """The names that a column may have; the first one that a table has counts."""
 
 CellType: TypeAlias = Literal["id", "label", "number", "rank", "time"]
@@ -51,7 +62,7 @@ _NEEDED: Final[dict[CellType, str]] = {
 
 
 class Column(NamedTuple):
-    """A column to read: its name in the files, and the type of its cells.
+    """A column to read: its name in the files, the type of its cells, and whether each is `needed`.
 
     Without a name, `value` is the SQL of every row's cell.
     """
@@ -59,6 +70,7 @@ class Column(NamedTuple):
     source: str | None
     type: CellType
     value: str = "1.0"
+    needed: bool = False
 
 
 @contextmanager
@@ -189,13 +201,18 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     )
     where += f" || {literal(f': column {column.source}: ')}"
     wrong = f"error({where} || {written} || {literal(f' is not {_NEEDED[column.type]}')})"
+    several = f"error({where} || {literal(f'holds several values: {ONE_VALUE}')})"
+    nested = f" WHEN {table.is_nested(column.source)} THEN {several}" if table.json else ""
+    # pandas writes NaN for an empty cell, and polars tells the two apart.
+    can_be_nan = column.type != "label" or table.has_floats(column.source)
+    or_nan = f" OR isnan({number})" if can_be_nan else ""
+    absent = f"error({where} || 'is empty')"
     if column.type == "id":
-        absent = f"error({where} || 'is empty')"
         whole = f"{value} IS NULL OR {written} = ''"
         floats = f" WHEN {table.is_float(column.source)} THEN {wrong}" if table.json else ""
-        return f"CASE WHEN {whole} THEN {absent}{floats} ELSE {written} END"
+        return f"CASE WHEN {whole} THEN {absent}{nested}{floats} ELSE {written} END"
     if column.type == "label":
-        return f"coalesce({written}, '')"
+        return f"CASE WHEN {value} IS NULL{or_nan} THEN ''{nested} ELSE {written} END"
     if column.type == "rank":
         bounds = f"BETWEEN 1 AND {MAX_EVALUATED_RANK}"
         sound, taken = f"{number} {bounds} AND {number} = floor({number})", number
@@ -207,7 +224,8 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
         truth = f"CASE lower({written}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END"
         taken = f"coalesce({number}, {truth})"
         sound = f"isfinite({taken})"
-    return f"CASE WHEN {value} IS NULL THEN NULL WHEN {sound} THEN {taken} ELSE {wrong} END"
+    empty = f"{value} IS NULL{or_nan} THEN {absent if column.needed else 'NULL'}"
+    return f"CASE WHEN {empty} WHEN {sound} THEN {taken} ELSE {wrong} END"
 
 
 def named(files: Sequence[str], known: Sequence[str], names: Sequence[str]) -> str:
@@ -237,14 +255,17 @@ def label(column: str) -> Column:
     return Column(column, "label")
 
 
-def number(column: str | None, value: str = "1.0") -> Column:
-    """A column of finite numbers, or of `value` where a table has none; a cell may be empty."""
-    return Column(column, "number", value)
+def number(column: str | None, value: str = "1.0", *, needed: bool = False) -> Column:
+    """A column of finite numbers, or of `value` where a table has none.
+
+    A cell may be empty (NaN is) unless it is `needed`.
+    """
+    return Column(column, "number", value, needed)
 
 
 def rank(column: str | None) -> Column:
-    """A column of whole numbers from 1 to `MAX_EVALUATED_RANK`; a cell may be empty."""
-    return Column(column, "rank", "NULL")
+    """A column of whole numbers from 1 to `MAX_EVALUATED_RANK`, no cell empty."""
+    return Column(column, "rank", "NULL", needed=True)
 
 
 def time(column: str) -> Column:

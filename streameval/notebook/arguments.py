@@ -46,6 +46,7 @@ def tables_of(argument: str, given: Tables) -> list[str]:
         return [os.fspath(given)]
     if isinstance(given, Outcomes):
         return list(given.paths)
+    _refuse_column(argument, given)
     if _is_frame(given):
         return [_in_memory(argument, given)]
     if isinstance(given, Mapping):
@@ -73,6 +74,15 @@ def _is_frame(given: Any) -> bool:
     return hasattr(given, "__arrow_c_stream__")
 
 
+def _refuse_column(argument: str, given: Any) -> None:
+    """Raise `InputError` for one column, such as a Series: its texts are no names of files."""
+    kind = type(given)
+    if hasattr(kind, "to_frame") or hasattr(kind, "dtype"):
+        raise InputError(
+            f"{argument}: is one column ({kind.__name__}): give a frame, such as to_frame('item')"
+        )
+
+
 def _no_frame(argument: str, given: Any) -> InputError:
     lazy = ": collect it first" if hasattr(given, "collect") else ""
     return InputError(
@@ -82,6 +92,7 @@ def _no_frame(argument: str, given: Any) -> InputError:
 
 
 def _in_memory(name: str, frame: Any, argument: str = "") -> InMemory:
+    _refuse_column(name, frame)
     if not _is_frame(frame):
         raise _no_frame(f"{argument}[{name!r}]" if argument else name, frame)
     return InMemory.of(name, arrow_of(name, frame))
@@ -119,6 +130,7 @@ def events_of(argument: str, given: Events | None) -> list[str]:
     rest = iter(given)
     first = next(rest, None)
     if isinstance(first, str | os.PathLike):
+        _refuse_column(argument, given)
         return [path_of_events(argument, one) for one in chain([first], rest)]
     there: Iterable[Any] = [] if first is None else chain([first], rest)
     return [InMemory.of(argument, _lines(argument, there))]

@@ -40,6 +40,7 @@ def evaluate(
     against: str | None = None,
     config: Config = None,
     per_list: bool = False,
+    strict: bool = False,
     **inputs: Any,
 ) -> Evaluation:
     """Compute figures of outcomes, ranked lists, ratings or contents of lists.
@@ -66,7 +67,7 @@ def evaluate(
     request = input_kinds.given_of(
         tables_of("files", files), given, lambda: _settings(config).definition()
     )
-    request = replace(request, by=names_of(by), against=against, per_list=per_list)
+    request = replace(request, by=names_of(by), against=against, per_list=per_list, strict=strict)
     return Evaluation(input_kinds.answer(request, names_of(metrics), _ignore))
 
 
@@ -89,6 +90,7 @@ def compare(
     predictions: Tables = None,
     alpha: float = 0.05,
     planned_users: int = 10_000,
+    strict: bool = False,
     config: Config = None,
 ) -> Comparison:
     """Compare arms of outcomes, or models on the same users: differences, bounds, verdicts.
@@ -122,6 +124,7 @@ def compare(
         },
         alpha=alpha,
         planned_users=planned_users,
+        strict=strict,
     )
     return Comparison(*compared(wanted, lambda: _settings(config).definition(), _silent))
 
@@ -148,7 +151,7 @@ def replay(
     moment = instant_of(at)
     definition = _settings(config, settings).definition()
     experiments.refuse_future(definition.experiments, now())
-    rejected = RejectedLines(None)
+    rejected, warnings = RejectedLines(None), list[str]()
     document = replaying.replay(
         definition,
         events_of("events", events),
@@ -157,8 +160,9 @@ def replay(
         with_users=users,
         judged=sections,
         on_rejected=rejected.add,
+        warn=warnings.append,
     )
-    return Replay(document, list(rejected.report()), definition.dimensions)
+    return Replay(document, list(rejected.report()), definition.dimensions, warnings)
 
 
 def outcomes(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Outcomes:

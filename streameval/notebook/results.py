@@ -146,16 +146,21 @@ class Replay(Rows):
 
     `sections` holds the rows of `streameval replay --json` by their name: `rates`, `ranking` and so
     on, and `users` where they were asked for. `rejected` says which of the first events were
-    rejected, and why.
+    rejected, and why. `warnings` names the kinds of feedback that count though their value is not
+    above 0.
     """
 
     def __init__(
-        self, document: dict[str, Any], rejected: Sequence[str], dimensions: Sequence[str]
+        self,
+        document: dict[str, Any],
+        rejected: Sequence[str],
+        dimensions: Sequence[str],
+        warnings: Sequence[str] = (),
     ) -> None:
         from streameval.web.intervals import with_intervals
 
         self._document, self._dimensions = document, dimensions
-        self.rejected = rejected
+        self.rejected, self.warnings = rejected, warnings
         sections = {name: rows for name, rows in document.items() if isinstance(rows, list)}
         self.sections = {name: Rows(rows) for name, rows in sections.items()}
         if "users" in document:

@@ -6,6 +6,7 @@ The steps are numbered as in `worker_loop`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -14,10 +15,13 @@ from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit, settle
 
 if TYPE_CHECKING:
+    from streameval.core.definition import Positive
     from streameval.web.status import ProcessCounters
     from streameval.worker.outcome_writer import OutcomeWriter
     from streameval.worker.ports import EventLog, StateStore
     from streameval.worker.restore import PartitionRestorer
+
+log = logging.getLogger(__name__)
 
 # Making a commit may hold the loop for so long before heartbeats and pages get their turn. A full
 # batch of ordinary events takes as long; a longer flush goes on in stretches.
@@ -53,6 +57,7 @@ class Commits:
         self._fenced = fenced
         self._failed = failed
         self.under_way: dict[int, asyncio.Task[None]] = {}
+        self._warned: set[Positive] = set()
 
     def begin(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
         """Make the commit and send it in the background.
@@ -114,6 +119,9 @@ class Commits:
         await self._outcome_writer.publish(pending)  # 6. publish, count
         partition.published(pending)
         settle(pending, counters, counters.definition.kinds)
+        for positive in partition.state.attribution.counted_anyway - self._warned:
+            self._warned.add(positive)
+            log.warning("%s", positive.counts_anyway())
         if pending.checkpoint is not None:
             partition.checkpointed_at = time.monotonic()
             partition.checkpoint_bytes = pending.checkpoint.size

@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from streameval.base.errors import InputError
-from streameval.core.definition import Definition
+from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, ImpressionEvent
 from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.core.replay import STDIN, lines_of
-from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.matching import part_note
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, record_batches
 from streameval.evaluation.request import EVENTS, FILES, Given
 from streameval.evaluation.sums import Asked, evaluated
@@ -108,7 +109,8 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
 def _load_events(
     connection: Any, files: Sequence[str], definition: Definition, advance: Advance
 ) -> list[Note]:
-    positives = {positive.kind: positive.threshold for positive in definition.positives}
+    positives = {positive.kind: positive for positive in definition.positives}
+    anyway: set[Positive] = set()
     decoder = EventDecoder.of(definition)
     rejected = 0
     for file in files:
@@ -119,8 +121,11 @@ def _load_events(
             said: list[tuple[str, str, str, int, bool]] = []
             for event in events:
                 if isinstance(event, FeedbackEvent):
-                    if _counts(event, positives):
+                    positive = positives.get(event.feedback)
+                    if positive is not None and _counts(event, positive):
                         retract = event.retract
+                        if positive.threshold is None and event.value <= 0 and not retract:
+                            anyway.add(positive)
                         said.append(
                             (event.user_id, event.item_id, event.feedback, event.ts, retract)
                         )
@@ -133,19 +138,18 @@ def _load_events(
             _insert(connection, "reads", reads)
             _insert(connection, "feedback", said)
         advance(size([file]) if file != STDIN else 0)
-    if not rejected:
-        return []
-    return [
-        Note("rejected", rejected, f"Left out, as no valid event: {counted(rejected, 'line')}.")
-    ]
+    notes = part_note("rejected", rejected, "line", "Left out, as no valid event: {}.")
+    if anyway:
+        kinds = sorted(positive.kind for positive in anyway)
+        text = "; ".join(sorted(positive.counts_anyway() for positive in anyway))
+        notes.append(Note("counted_anyway", kinds, text, "warning"))
+    return notes
 
 
-def _counts(event: FeedbackEvent, positives: dict[str, float | None]) -> bool:
+def _counts(event: FeedbackEvent, positive: Positive) -> bool:
     """Whether feedback says that an item is positive, or takes it back (at any value)."""
-    if event.feedback not in positives:
-        return False
-    threshold = positives[event.feedback]
-    return event.retract or threshold is None or event.value >= threshold
+    least = positive.threshold
+    return event.retract or least is None or event.value >= least
 
 
 def _insert(connection: Any, table: str, rows: Sequence[tuple[Any, ...]]) -> None:

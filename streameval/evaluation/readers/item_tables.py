@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from streameval.base.errors import InputError
+from streameval.evaluation.readers.matching import refuse_several
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.files.tables import (
     ITEM_NAMES,
@@ -34,16 +36,23 @@ def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return each item's features that are not 0; an item with zeros only has none."""
     with connected(*paths) as connection:
         load_features(connection, paths, "item", ITEM_NAMES)
+        keys = ("item", "feature")
+        refuse_several(connection, "features", keys, "value", partial(_several, paths))
         found: dict[str, dict[str, float]] = defaultdict(dict)
         rows = connection.execute(
-            "SELECT item, feature, max(value) FROM features"
+            "SELECT item, feature, any_value(value) FROM features"
             " WHERE feature <> '' AND value <> 0 GROUP BY ALL ORDER BY ALL"
         )
-        for item, feature, most in rows.fetchall():
-            found[item][feature] = most
+        for item, feature, value in rows.fetchall():
+            found[item][feature] = value
     if not found:
         raise InputError(f"{', '.join(paths)}: no item has a feature with a value other than 0")
     return dict(found)
+
+
+def _several(paths: Sequence[str], *key: str) -> str:
+    """Return the message about a key with two values."""
+    return f"{', '.join(paths)}: {', '.join(key)}: two different values; keep one of them"
 
 
 def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequence[str]) -> None:
@@ -53,7 +62,7 @@ def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequen
     columns = {
         key: text(named(files, known, names)),
         "feature": label(named(files, known, FEATURE_NAMES)),
-        "value": number(optional(known, ("value", "weight"))),
+        "value": number(optional(known, ("value", "weight")), needed=True),
     }
     load(connection, "features", tables, columns)
 
@@ -73,18 +82,17 @@ def load_columns(
 
 
 def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
-    """Return the similarity of each pair of items in a table; a pair twice keeps the larger."""
+    """Return the similarity of each pair of items in a table."""
     with connected(*paths) as connection:
-        columns = {
+        columns: dict[str, tuple[Callable[[str], Column], Sequence[str]]] = {
             "item": (text, ITEM_NAMES),
             "other": (text, OTHER_NAMES),
-            "similarity": (number, ("similarity", "value")),
+            "similarity": (partial(number, needed=True), ("similarity", "value")),
         }
         load_columns(connection, "similarities", paths, columns)
-        rows = connection.execute(
-            "SELECT item, other, max(similarity) FROM similarities"
-            " WHERE similarity NOTNULL GROUP BY ALL"
-        )
+        keys = ("item", "other")
+        refuse_several(connection, "similarities", keys, "similarity", partial(_several, paths))
+        rows = connection.execute("SELECT DISTINCT item, other, similarity FROM similarities")
         return {(item, other): value for item, other, value in rows.fetchall()}
 
 

@@ -6,8 +6,9 @@ Lists are read a batch at a time, beside facts about items (`item_tables`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists, unit_vector
 from streameval.core.metrics.distributions import USER_FEATURES, total_variation
 from streameval.core.metrics.entry import InputKind
-from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
+from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN, Table
 from streameval.core.metrics.popularity import popularity_ranks
 from streameval.core.metrics.similarity import SIMILARITY, Similarities
 from streameval.evaluation.answer import Answer, Figure, Note, Segment, counted
@@ -29,18 +30,28 @@ from streameval.evaluation.readers.item_tables import (
     popularity_of,
     similarities_of,
 )
+from streameval.evaluation.readers.matching import (
+    Side,
+    part_note,
+    refuse_several,
+    refuse_strangers,
+    require_common,
+)
 from streameval.evaluation.readers.outcomes import (
     check_dimensions,
     files_of,
     is_outcome_file,
     record_batches,
 )
+from streameval.evaluation.readers.ranked_lists import several_gains
 from streameval.evaluation.readers.ranked_tables import (
     exclude_seen,
     load_labels,
     load_slates,
     ordered,
     refuse_seen,
+    repeat_notes,
+    require_labels_met,
     tie_notes,
 )
 from streameval.evaluation.request import EXCLUDE_SEEN, FILES, LABELS, RELEVANT, TIES, Given
@@ -75,6 +86,11 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
     """Compute figures of each list's items. Raises `InputError`."""
     facts = _facts(given, asked)
     kinds = {figure.entry.input_kind for figure in asked}
+    known: dict[Table, Collection[str]] = {
+        FEATURES: facts.vectors or {item for pair in facts.similarities.pairs for item in pair},
+        TRAIN: facts.interactions,
+    }
+    listed: set[str] = set()
 
     def batches() -> Iterator[UnitBatch[ItemLists]]:
         for lists in read_lists(given, advance, kinds):
@@ -85,10 +101,25 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
                 relevant=lists.relevant,
                 scores=lists.scores,
             )
+            if any(known.values()):
+                listed.update(*lists.items)
             yield batch_of(items, lists.users, lists.segments, lists.ids, lists.tied)
 
     found = evaluated(batches(), asked, given)
+    _note_unknown(given, listed, known)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
+
+
+def _note_unknown(
+    given: Given, listed: Collection[str], known: Mapping[Table, Collection[str]]
+) -> None:
+    """Note how many items of lists each table lacks. Raises `InputError` if it has none of them."""
+    for table, items in known.items():
+        unknown = set(listed).difference(items) if items else set[str]()
+        if unknown and len(unknown) == len(listed):
+            refuse_strangers("item", given[FILES], listed, given[table], items)
+        text = f"Not in {', '.join(given[table])}: {{}} of {len(listed):,} in lists."
+        given.notes.extend(part_note(f"items_without_{table.name}", len(unknown), "item", text))
 
 
 def _facts(given: Given, asked: Sequence[Asked]) -> ItemLists:
@@ -138,6 +169,9 @@ def count_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
     whole = [_merged([counts[n] for counts in found.values()]) for n in range(len(asked))]
     if known is not None:
         _require_known(whole, known, given[ITEMS])
+    if facts.features or facts.trained:
+        listed = set[str]().union(*(items for counts in whole for items in counts.values()))
+        _note_unknown(given, listed, {FEATURES: facts.features, TRAIN: facts.trained})
 
     def figures(of_asked: Sequence[_Counts]) -> dict[str, Figure]:
         return {
@@ -194,6 +228,9 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
         load_features(connection, given[USER_FEATURES], "user", USER_NAMES)
         load_interactions(connection, "train", given[TRAIN])
         _load_users(connection, given, advance)
+        listed = Side(given[FILES], "users", "user")
+        require_common(connection, listed, Side(given[TRAIN], "train", "user"))
+        require_common(connection, listed, Side(given[USER_FEATURES], "features", "user"))
         expected = _mixes(connection, "train", ())[()]
 
         def figures(by: Sequence[str]) -> dict[Segment, dict[str, Figure]]:
@@ -240,7 +277,7 @@ def _load_users(connection: Any, given: Given, advance: Advance) -> None:
             connection.unregister("part")
         return
     load_slates(connection, files, given.by, advance)
-    exclude_seen(connection, given[EXCLUDE_SEEN])
+    exclude_seen(connection, files, given[EXCLUDE_SEEN])
     connection.execute(
         f"CREATE TABLE users AS SELECT DISTINCT coalesce(user, list) AS user{columns} FROM slates"  # noqa: S608  # names are quoted
     )
@@ -304,12 +341,17 @@ def _of_tables(
 ) -> Iterator[NamedLists]:
     with connected(*files) as connection:
         load_slates(connection, files, given.by, advance)
-        exclude_seen(connection, given[EXCLUDE_SEEN])
+        exclude_seen(connection, files, given[EXCLUDE_SEEN])
+        ((unread,),) = connection.execute("SELECT count(*) FROM slates").fetchall()
         relevant = "false"
         if JUDGED in kinds:
             if not given[LABELS]:
                 raise InputError(f"slates need labels for relevant items: give {LABELS.described}")
-            load_labels(connection, files_of(given[LABELS]), advance)
+            labels = files_of(given[LABELS])
+            given.notes.extend(load_labels(connection, labels, advance))
+            require_labels_met(connection, files, labels)
+            message = partial(several_gains, ", ".join(labels))
+            refuse_several(connection, "labels", ("list", "item"), "gain", message)
             level = given.value(RELEVANT)
             from_level = "gain > 0" if level is None else f"gain >= {level!r}"
             relevant = f"(list, item) IN (SELECT (list, item) FROM labels WHERE {from_level})"  # noqa: S608
@@ -321,6 +363,7 @@ def _of_tables(
         for rows, starts in grouped(connection, query, 1):
             firsts = [rows[start] for start in starts]
             spans = list(zip(starts, [*starts[1:], len(rows)], strict=True))
+            unread -= len(rows)
             yield NamedLists(
                 ids=[row[0] for row in firsts],
                 users=[row[3] for row in firsts],
@@ -338,3 +381,4 @@ def _of_tables(
                     sum(any(row[4] for row in rows[start:end]) for start, end in spans),
                 ),
             )
+    given.notes.extend(repeat_notes(unread))

@@ -13,6 +13,7 @@ from streameval.core.metrics.inputs import ITEMS, TRAIN
 from streameval.evaluation.answer import Answer, Note, counted
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.item_tables import load_columns, load_interactions, load_items
+from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
 from streameval.evaluation.sums import Asked, evaluated
 from streameval.evaluation.units import UnitBatch, batch_of
@@ -31,6 +32,9 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
         count = _items(connection, given[ITEMS])
         columns = {"user": (text, USER_NAMES), "neighbour": (text, NEIGHBOUR_NAMES)}
         advance(size(load_columns(connection, "neighbours", given[NEIGHBOURS], columns)))
+        for name in ("user", "neighbour"):
+            other = Side(rated, "(SELECT user AS neighbour, user FROM interactions)", name)
+            require_common(connection, Side(given[NEIGHBOURS], "neighbours", name), other)
         batches = _users(connection, count)
         evaluation = evaluated(batches, asked, given)
     return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))

@@ -5,6 +5,7 @@ Ids become numbers once; all else is sorting numbers. The rows given hold all of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.arrays import Floats, Ints
+from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.evaluation.answer import Segment
 from streameval.evaluation.batches import ROWS, Batch, Judged, irrelevant_by, judged_of
@@ -36,7 +38,8 @@ class RankedLists:
 
     `ids` and `users` are arrays of Arrow; `values` has the values of `--by`, if there are any.
     `equal` (n,): the list has equal scores whose order a rule decided; `by_score` (n,): scores put
-    it in order. `labelled`: a list that is shown has a label; `met`: an item that is shown has one.
+    it in order. `unlabelled`: lists of slates that have no label; `unlisted`: lists that only
+    labels have. `met`: an item of slates has a label. `repeats`: rows whose item stands higher.
     """
 
     ids: Any
@@ -49,8 +52,10 @@ class RankedLists:
     length: Ints
     equal: Flags
     by_score: Flags
-    labelled: bool
+    unlabelled: int
+    unlisted: int
     met: bool
+    repeats: int
     level: float | None = None
     judged: Judged | None = None
 
@@ -116,6 +121,7 @@ def ranked_lists(
     complete: bool,
     level: float | None = None,
     with_judged: bool = False,
+    source: str = "labels",
 ) -> RankedLists:
     """Join tables of pyarrow: `slates` (list, item, user, rank, score, `by …`) and `labels`.
 
@@ -123,7 +129,7 @@ def ranked_lists(
     then as they stand. With `last_first` scores are equal in single precision, and among equal ones
     the item that sorts last comes first. `labels` has list, item, gain. `complete`: lists that only
     `labels` has are lists without items; else they are left out. `level` and `with_judged` are
-    those of `batches.Batch`.
+    those of `batches.Batch`. Raises `InputError` with the `source` of labels that contradict.
     """
     size = slates.num_rows
     lists, names = _numbered_runs([*slates["list"].chunks, *labels["list"].chunks])
@@ -140,7 +146,8 @@ def ranked_lists(
     score_ranks, equal = _score_ranks(rows, number, length)
     by_score = ~np.isnan(rows.scores) & (rows.ranks == 0)
     labelled = lists[size:] * len(item_names) + items[size:]
-    judged, gains = _judged(labelled, labels["gain"], whole * len(item_names))
+    judged, gains, doubled = _judged(labelled, labels["gain"], whole * len(item_names))
+    _refuse_doubled(source, doubled, names, item_names)
     row = _looked_up(judged, pairs, by_pair)
     of_list = judged // max(len(item_names), 1)
     rank, score_rank = _taken(_ranks(rows, number), row), _taken(score_ranks, row)
@@ -158,8 +165,10 @@ def ranked_lists(
         length=length,
         equal=_any(rows.lists, by_score & equal, whole),
         by_score=_any(rows.lists, by_score, whole),
-        labelled=bool((of_list < count).any()),
+        unlabelled=count - _runs_of(of_list[of_list < count]),
+        unlisted=len(names) - count,
         met=bool((row >= 0).any()),
+        repeats=size - len(pairs),
         level=level,
         judged=judged_above() if with_judged else None,
     )
@@ -337,15 +346,36 @@ def _runs(lists: Ints, values: Floats) -> tuple[Ints, Ints]:
     return starts, np.diff(starts, append=len(lists))
 
 
-def _judged(pairs: Ints, gain: Any, end: int) -> tuple[Ints, Floats]:
-    """Return distinct pairs below `end` that have a gain, in order, and the largest of each."""
+def _runs_of(values: Ints) -> int:
+    """Count the runs of equal numbers, none below 0."""
+    return int(np.count_nonzero(np.diff(values, prepend=-1)))
+
+
+def _refuse_doubled(source: str, pairs: Ints, names: Any, item_names: Any) -> None:
+    """Raise `InputError` for the first pair of a list and an item, if there is any."""
+    for pair in pairs[:1].tolist():
+        name, item = divmod(pair, len(item_names))
+        raise InputError(several_gains(source, names[name].as_py(), item_names[item].as_py()))
+
+
+def several_gains(source: str, name: str, item: str) -> str:
+    """Return the message about an item with two gains in a list."""
+    return f"{source}: list {name}, item {item}: two labels with different gains; keep one of them"
+
+
+def _judged(pairs: Ints, gain: Any, end: int) -> tuple[Ints, Floats, Ints]:
+    """Return distinct pairs below `end` that have a gain, in order, and the gain of each.
+
+    The pairs that have several gains come third.
+    """
     gains = _filled(gain, np.nan)
     known = ~np.isnan(gains) & (pairs < end)
     pairs, gains = pairs[known], gains[known]
     order = np.lexsort((-gains, pairs))
     pairs, gains = pairs[order], gains[order]
     first = np.diff(pairs, prepend=-1) != 0
-    return pairs[first], gains[first]
+    doubled = pairs[~first & (np.diff(gains, prepend=math.inf) != 0)]
+    return pairs[first], gains[first], doubled
 
 
 def _positive(of_list: Ints, rank: Ints, gains: Floats) -> Ints:

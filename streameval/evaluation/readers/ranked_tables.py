@@ -27,6 +27,7 @@ from streameval.base.errors import InputError
 from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.item_tables import load_interactions
+from streameval.evaluation.readers.matching import Side, part_note, require_common
 from streameval.evaluation.readers.ranked_lists import LARGEST_SINGLE, ranked_lists
 from streameval.files.arrow_arrays import column, numbers
 from streameval.files.parquet_rows import ParquetRows
@@ -90,9 +91,6 @@ class Tables:
     with_ids: bool = True
 
 
-_UNMATCHED: Final = "Nothing to measure: {} a label; are ids written alike in both files?"
-
-
 def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
     """Note how many lists have equal scores, where scores put any list in order at all."""
     if not scored:
@@ -111,9 +109,10 @@ def tie_notes(tied: int, scored: int, rule: Ties) -> list[Note]:
 def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator[Batch]:
     """Yield the lists of both tables, with their names. Raises `InputError`.
 
-    At the end `notes` says whether the two tables have anything in common.
+    At the end `notes` says what only one of the two tables has.
     """
-    labelled = met = False
+    unlabelled = unlisted = repeats = 0
+    met = False
     with connected(*tables.slates, *tables.labels) as connection:
         view = load_ranked(connection, tables, advance, notes, stored=False)
         unread = size(tables.slates) if view else 0
@@ -127,15 +126,38 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
                 complete=tables.complete,
                 level=tables.level,
                 with_judged=tables.with_judged,
+                source=", ".join(tables.labels),
             )
             # Frees the rows before the next portion comes.
             del slates, labels
-            labelled, met = labelled or lists.labelled, met or lists.met
+            met = met or lists.met
+            unlabelled += lists.unlabelled
+            unlisted += lists.unlisted
+            repeats += lists.repeats
             yield from lists.batches(with_ids=tables.with_ids)
-    if not labelled:
-        notes.append(Note("unmatched", "lists", _UNMATCHED.format("no list that is shown has")))
-    elif not met:
-        notes.append(Note("unmatched", "items", _UNMATCHED.format("no item that is shown has")))
+        if not met:
+            require_labels_met(connection, tables.slates, tables.labels)
+    notes += repeat_notes(repeats)
+    notes += part_note(
+        "lists_without_labels", unlabelled, "list", "Without a label: {}, of 0 each."
+    )
+    zero = "of 0 each" if tables.complete else "left out"
+    notes += part_note("labels_without_list", unlisted, "list", f"Only in labels: {{}}, {zero}.")
+
+
+def require_labels_met(connection: Any, slates: Sequence[str], labels: Sequence[str]) -> None:
+    """Raise `InputError` if no list of `slates` is in `labels`, or none of their items."""
+    for name in ("list", "item"):
+        _require_met(connection, slates, labels, name)
+
+
+def _require_met(connection: Any, slates: Sequence[str], labels: Sequence[str], name: str) -> None:
+    require_common(connection, Side(slates, "slates", name), Side(labels, "labels", name))
+
+
+def repeat_notes(count: int) -> list[Note]:
+    """Note rows that were left out, as their item stands higher in the same list."""
+    return part_note("repeated_items", count, "row", "Left out, as twice in a list: {}.")
 
 
 def load_ranked(
@@ -149,13 +171,27 @@ def load_ranked(
     view = None
     if tables.kind == "trec":
         _load_trec(connection, tables, advance)
+        notes += _left_unjudged(connection, tables)
     else:
         stored = stored or bool(tables.seen)
         view = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
         if tables.labels:
-            load_labels(connection, tables.labels, advance)
-    notes += seen_notes(exclude_seen(connection, tables.seen))
+            notes += load_labels(connection, tables.labels, advance)
+    notes += seen_notes(exclude_seen(connection, tables.slates, tables.seen))
     return view
+
+
+def _left_unjudged(connection: Any, tables: Tables) -> list[Note]:
+    """Leave out lists of `slates` that have no labels; return a note on them.
+
+    Raises `InputError` if that leaves none.
+    """
+    _require_met(connection, tables.slates, tables.labels, "list")
+    unjudged = "FROM slates ANTI JOIN labels USING (list)"
+    ((count,),) = connection.execute(f"SELECT count(DISTINCT list) {unjudged}").fetchall()
+    if count:
+        connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
+    return part_note("lists_without_labels", count, "topic", "Left out, without qrels: {}.")
 
 
 def _portions(
@@ -166,8 +202,6 @@ def _portions(
     Before them stands the portion's share of the slates. Where the rows of each list lie together,
     slates are read in the order of the files. Else DuckDB sorts them, on disk if need be.
     """
-    if tables.kind == "trec":
-        connection.execute("DELETE FROM slates WHERE list NOT IN (SELECT list FROM labels)")
     division = _divided(connection)
     slates = _slates(connection, tables.by, view, together=division.together)
     # A connection has one open result at a time.
@@ -316,7 +350,7 @@ def load_slates(
         **{f"by {name}": label(named(files, known, (name,))) for name in by},
         "user": text(optional(known, USER_NAMES)),
         "rank": rank(rank_column),
-        "score": number(score, "NULL"),
+        "score": number(score, "NULL", needed=rank_column is None),
     }
     is_view = not (stored or any(table.parsed for table in tables))
     (view if is_view else load)(connection, "slates", tables, columns)
@@ -342,19 +376,19 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
             )
 
 
-def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> None:
-    """Read labels into the table `labels`: list, item, gain, line."""
+def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> list[Note]:
+    """Read labels into the table `labels`: list, item, gain, line. Return notes on the gains."""
     tables, known = opened(connection, files)
-    columns = {
-        "list": text(named(files, known, LIST_NAMES)),
-        "item": text(named(files, known, ITEM_NAMES)),
-        "gain": number(optional(known, GAIN_NAMES)),
-    }
+    lists, items = named(files, known, LIST_NAMES), named(files, known, ITEM_NAMES)
+    gain = optional(known, GAIN_NAMES)
+    columns = {"list": text(lists), "item": text(items), "gain": number(gain, needed=True)}
     load(connection, "labels", tables, columns)
     advance(size(files))
+    where = f"column {gain}" if gain else "no column of them, so each label counts 1"
+    return [Note("gain_column", gain, f"Gains of {', '.join(files)}: {where}.", "warning")]
 
 
-def exclude_seen(connection: Any, paths: Sequence[str]) -> int:
+def exclude_seen(connection: Any, files: Sequence[str], paths: Sequence[str]) -> int:
     """Leave out of `slates` what the user of a list has seen; return how many rows those are.
 
     Items below move up by as many places. Equal ranks stay equal: they have a place each, and the
@@ -363,6 +397,9 @@ def exclude_seen(connection: Any, paths: Sequence[str]) -> int:
     if not paths:
         return 0
     load_interactions(connection, "seen", paths)
+    users = "(SELECT coalesce(user, list) AS user FROM slates)"
+    require_common(connection, Side(files, users, "user"), Side(paths, "seen", "user"))
+    require_common(connection, Side(files, "slates", "item"), Side(paths, "seen", "item"))
     connection.execute("""
         CREATE TABLE marked AS
         SELECT *, (coalesce(user, list), item) IN (SELECT (user, item) FROM seen) AS was_seen

@@ -16,6 +16,7 @@ from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
 from streameval.evaluation.answer import Answer, Note, counted
 from streameval.evaluation.batches import Advance
+from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
 from streameval.evaluation.sums import Asked, evaluated
@@ -70,12 +71,18 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
         connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
     without = _count(connection, "both_sides") - _count(connection, "pairs")
+    if predictions and not _count(connection, "pairs"):
+        for key in ("user", "item"):
+            require_common(
+                connection, Side(ratings, "latest", key), Side(predictions, "predicted", key)
+            )
     notes = [
         Note("ratings_replaced", again, f"Left out, as rated again: {counted(again, 'rating')}."),
         Note(
             "ratings_without_prediction",
             without,
             f"Left out, without a prediction: {counted(without, 'rating')}.",
+            "loss",
         ),
     ]
     return [note for note in notes if note.value]

@@ -11,6 +11,7 @@ from streameval.base.errors import InputError
 from streameval.core.metrics.retrieval import Results, SampledRanks
 from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.readers.ranked_tables import (
     check_one_segment,
@@ -52,6 +53,9 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
                 FROM ranked WHERE number <= {longest}
             """)  # noqa: S608  # names are quoted
             connection.execute("DROP TABLE slates")
+        for column in ("list", "item"):
+            sides = Side(given[FILES], "found", column), Side(given[EXACT], "best", column)
+            require_common(connection, *sides)
         batches = _queries(connection, given.by)
         found = evaluated(batches, asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))

@@ -165,7 +165,7 @@ def _checks(results: Sequence[Mapping[str, Any]]) -> str:
 def _read_checks(path: Path) -> list[Mapping[str, Any]]:
     """The results of `streameval check --json`."""
     try:
-        results = list(json.loads(path.read_text(encoding="utf-8"))["checks"])
+        results = list(json.loads(path.read_text(encoding="utf-8-sig"))["checks"])
         sound = all(result["name"] and result["passed"] in _VERDICTS for result in results)
     except OSError as error:
         raise InputError(f"--checks {path}: {error.strerror}") from error

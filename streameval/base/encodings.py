@@ -1,0 +1,20 @@
+"""Text files of other programs: UTF-8 with a mark before it, or not UTF-8 at all."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+MARK: Final = codecs.BOM_UTF8
+"""The mark that programs of Windows put before UTF-8; Python's `utf-8-sig` leaves it out."""
+
+NOT_UTF8: Final = "is UTF-16 or UTF-32: write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"
+"""What is wrong with a file that `is_wide`, and the cure."""
+
+_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+
+
+def is_wide(start: bytes) -> bool:
+    """Tell whether a text that starts so has 16 or 32 bits a character."""
+    # Without a mark every other byte of the first letters is 0, or three of four are.
+    return start.startswith(_MARKS) or start[:4].count(0) in {2, 3}
