@@ -39,11 +39,15 @@ _SUMS: Final = pa.schema(
         ("segment", pa.list_(pa.string())),
         ("sums", pa.list_(pa.int64())),
         ("counts", pa.list_(pa.int64())),
+        ("cells", pa.list_(pa.int64())),
         ("refusal", pa.string()),
     ]
 )
 """The result of a partition: a row a segment with flat arrays of `Evaluation`; or a refusal."""
-_SUMS_SQL: Final = "segment array<string>, sums array<bigint>, counts array<bigint>, refusal string"
+_SUMS_SQL: Final = (
+    "segment array<string>, sums array<bigint>, counts array<bigint>, cells array<bigint>,"
+    " refusal string"
+)
 
 
 def evaluate(
@@ -82,7 +86,9 @@ def evaluate(
             raise InputError(row["refusal"])
         sums = np.array(row["sums"], np.int64).reshape(2, *shape)
         counts = np.array(row["counts"], np.int64).reshape(shape)
-        evaluation.add_sums(tuple(row["segment"]), clusters, sums, counts)
+        segment = tuple(row["segment"])
+        evaluation.add_sums(segment, clusters, sums, counts)
+        evaluation.add_cells(segment, np.array(row["cells"], np.int64))
     return evaluation
 
 
@@ -102,7 +108,12 @@ def _scan(
         rows: list[dict[str, Any]] = [{"refusal": str(error)}]
     else:
         rows = [
-            {"segment": name, "sums": sums.ravel(), "counts": counts.ravel()}
+            {
+                "segment": name,
+                "sums": sums.ravel(),
+                "counts": counts.ravel(),
+                "cells": np.flatnonzero(evaluation.cells[name]),
+            }
             for name, (sums, counts) in evaluation.segments.items()
         ]
     yield pa.RecordBatch.from_pylist(rows, _SUMS)
