@@ -271,7 +271,7 @@ def test_checks_say_how_they_ended():
         CheckStatus("d", "error", None, None, 9.0, 1.0),
         CheckStatus("e", "error", None, None, 9.0, 1.0, unanswered_seconds=0.0),
     ]
-    daily = DailyStatus(86_400.0, 5, [{"feedback": "click", "positive_rate": None}])
+    daily = DailyStatus(86_400.0, 5, [{"feedback": "click", "daily_positive_rate": None}])
     found = checks_of(status(checks=checks, daily=daily, check_interval=900.0))
     valid("Checks", json.loads(json.dumps(found)))
     ended = [(each["state"], each["message"], each["ended"]) for each in found["checks"]]

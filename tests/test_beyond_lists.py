@@ -160,5 +160,5 @@ def test_retrieval_by_hand():
 def test_gorses_toy_case_has_both_of_its_answers():
     """u1 reads a, b and likes a: 1/2. u2 and u4 read a, b: 0."""
     reads = Reads(reads=np.array([2, 2, 2]), positives=np.array([1, 0, 0]))
-    assert figure("positive_rate", reads) == pytest.approx(1 / 6)
-    assert figure("positive_rate_gorse_v05", reads) == 0.5
+    assert figure("daily_positive_rate", reads) == pytest.approx(1 / 6)
+    assert figure("daily_positive_rate_gorse_v05", reads) == 0.5

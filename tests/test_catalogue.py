@@ -127,6 +127,11 @@ CASES_OF_A = {
     "auc": 0,  # both relevant items stand below the only other one
     # Half-life 5, neutral 0: 3 / 2^(1/4) + 1 / 2^(2/4).
     "half_life": 3 / 2**0.25 + 1 / 2**0.5,
+    "precision_over_length": 2 / 3,
+    "ndcg_over_k": (L3 + 0.5) / 5,
+    "ndcg_sum": L3 + 0.5,
+    "dcg_ln": 3 / math.log(3) + 1 / math.log(4),
+    "mrr_plus_one": 1 / (1 + 2),
 }
 PUBLISHED_OF_A = {
     "map_blog": 0.4133,
@@ -136,6 +141,9 @@ PUBLISHED_OF_A = {
     "ndcg_binary_full": 0.3836,
     "dcg": 2.3928,
     "dcg_binary": 1.1309,
+    "precision_over_length": 0.6667,
+    "ndcg_over_k": 0.2262,
+    "ndcg_sum": 1.1309,
 }
 
 
@@ -154,6 +162,11 @@ def test_case_a_has_the_value_of_each_convention():
 def test_case_b_tells_the_denominators_apart(name, value):
     """Case B: ranked [a, b, x], relevant {a, b, c}, k = 2."""
     assert score(name, ["a", "b", "x"], dict.fromkeys("abc", 1), 2) == pytest.approx(value)
+
+
+def test_precision_over_length_takes_the_shorter_of_the_list_and_k():
+    assert score("precision_over_length", ["a", "x", "b"], {"a": 1, "b": 1}, 2) == 1 / 2
+    assert score("precision_over_length", [], {"a": 1}, 2) == 0
 
 
 def test_f1_of_the_means_is_not_the_mean_of_f1():

@@ -83,15 +83,15 @@ def test_gorses_toy_case_has_both_of_its_answers(tmp_path):
     """u1 read a and b and liked a; u2 and u4 read a and b; u3 read nothing: 1/6 and 1/2."""
     found = rates_of(served(tmp_path, toy(MIDNIGHT), tick(MIDNIGHT + DAY)))
     assert found["like"] == {
-        "positive_rate": pytest.approx(1 / 6),
-        "positive_rate_gorse_v05": 0.5,
+        "daily_positive_rate": pytest.approx(1 / 6),
+        "daily_positive_rate_gorse_v05": 0.5,
     }
     assert found["users"] == 3
 
 
 def test_a_kind_without_a_positive_has_one_rate_of_0_and_one_of_nobody(tmp_path):
     found = rates_of(served(tmp_path, toy(MIDNIGHT), tick(MIDNIGHT + DAY)))
-    assert found["buy"] == {"positive_rate": 0.0, "positive_rate_gorse_v05": None}
+    assert found["buy"] == {"daily_positive_rate": 0.0, "daily_positive_rate_gorse_v05": None}
 
 
 def test_items_are_distinct_over_the_day_and_what_is_taken_back_is_no_positive(tmp_path):
@@ -105,14 +105,17 @@ def test_items_are_distinct_over_the_day_and_what_is_taken_back_is_no_positive(t
         liked("u1", "b", ts + 1),
         liked("u1", "b", ts + 2, retract=True),
     ]
-    assert rates_of(served(tmp_path, events, tick(MIDNIGHT + DAY)))["like"]["positive_rate"] == 0.5
+    assert (
+        rates_of(served(tmp_path, events, tick(MIDNIGHT + DAY)))["like"]["daily_positive_rate"]
+        == 0.5
+    )
 
 
 def test_the_rates_of_one_kind_are_those_of_evaluate(tmp_path):
     """Which counts in another way, over the same files."""
     clicks = replace(DEFINITION, positives=(Positive("click"),), gains={})
     service = Service(tmp_path, clicks).take(stream(slates=2_000))
-    names = "positive_rate,positive_rate_gorse_v05"
+    names = "daily_positive_rate,daily_positive_rate_gorse_v05"
     ran = subprocess.run(
         [
             *(sys.executable, "-m", "streameval.cli.app", "evaluate", "--json"),
@@ -191,7 +194,7 @@ def test_the_leader_shows_the_rates_that_the_newest_snapshot_has(tmp_path):
     shown = SnapshotSchedule(settings).daily()
     assert datetime.fromtimestamp(shown.begin, UTC) == datetime(2023, 11, 16, tzinfo=UTC)
     assert [row["feedback"] for row in shown.rates] == ["like", "buy"]
-    assert shown.rates[0]["positive_rate"] == pytest.approx(1 / 6)
+    assert shown.rates[0]["daily_positive_rate"] == pytest.approx(1 / 6)
     assert SnapshotSchedule(settings_of(service, outcomes=None)).daily() is None
 
 

@@ -132,12 +132,12 @@ def test_figures_of_items_leave_empty_slates_out(outcomes: str, tmp_path: Path) 
     (tmp_path / "t.csv").write_text("user,item\nq,a\np,a\n")
     (tmp_path / "i.csv").write_text("item\na\nb\n")
     given = ("--features", f"{tmp_path}/f.csv", "--train", f"{tmp_path}/t.csv")
-    names = "diversity@5,novelty_self_information@5,catalogue_coverage@5,positive_rate"
+    names = "diversity@5,novelty_self_information@5,catalogue_coverage@5,daily_positive_rate"
     found = run(outcomes, "--metrics", names, *given, "--items", f"{tmp_path}/i.csv")["figures"]
     assert (found["diversity@5"]["value"], found["diversity@5"]["n"]) == (1.0, 1)
     assert found["catalogue_coverage@5"]["value"] == 1.0
     # Two users saw something: one of them clicked on one of two items.
-    assert (found["positive_rate"]["value"], found["positive_rate"]["n"]) == (0.25, 2)
+    assert (found["daily_positive_rate"]["value"], found["daily_positive_rate"]["n"]) == (0.25, 2)
 
 
 # --- Checks

@@ -79,7 +79,7 @@ def test_wrong_options_are_one_line(arguments: tuple[str, ...], message: str) ->
 
 
 RATED = ("--ratings", "ratings.csv", "--metrics", "rmse")
-READ = ("--events", "events.jsonl", "--metrics", "positive_rate")
+READ = ("--events", "events.jsonl", "--metrics", "daily_positive_rate")
 
 
 @pytest.mark.parametrize(

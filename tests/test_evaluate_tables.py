@@ -541,15 +541,15 @@ def event(day: int, user: str, item: str, kind: str = "", **more: Any) -> dict[s
 
 TOY = [event(0, user, item) for user in ("u1", "u2", "u4") for item in "ab"]
 TOY += [event(0, "u1", "a", "like", at=5), event(0, "u3", "c", "like")]
-RATES = ["--metrics", "positive_rate,positive_rate_gorse_v05"]
+RATES = ["--metrics", "daily_positive_rate,daily_positive_rate_gorse_v05"]
 
 
 def test_gorses_toy_case_of_a_log_has_both_of_its_answers(tmp_path: Path) -> None:
     found = run("--events", written(tmp_path / "e.jsonl", TOY), *RATES)
     assert values(found) == pytest.approx(
-        {"positive_rate": 1 / 6, "positive_rate_gorse_v05": 1 / 2}, abs=1e-9
+        {"daily_positive_rate": 1 / 6, "daily_positive_rate_gorse_v05": 1 / 2}, abs=1e-9
     )
-    assert found["figures"]["positive_rate"]["n"] == 3, "u3 read nothing"
+    assert found["figures"]["daily_positive_rate"]["n"] == 3, "u3 read nothing"
 
 
 def test_days_are_told_apart_and_what_was_taken_back_does_not_count(tmp_path: Path) -> None:
@@ -567,10 +567,10 @@ def test_days_are_told_apart_and_what_was_taken_back_does_not_count(tmp_path: Pa
     ]
     file = written(tmp_path / "e.jsonl", log)
     found = run("--events", file, "--by", "day", "--per-list", *RATES)
-    days = {part["day"]: values(part)["positive_rate"] for part in found["segments"]}
+    days = {part["day"]: values(part)["daily_positive_rate"] for part in found["segments"]}
     assert days == {"2023-11-15": pytest.approx(1 / 6, abs=1e-9), "2023-11-16": 0.0}
     assert found["lists"]["u1 2023-11-16"] == {
-        "positive_rate": 0.0, "positive_rate_gorse_v05": None,
+        "daily_positive_rate": 0.0, "daily_positive_rate_gorse_v05": None,
     }  # fmt: skip
 
 
@@ -583,7 +583,9 @@ def test_kinds_of_feedback_have_their_rates_in_one_run(tmp_path: Path) -> None:
     both = ["--events", file, "--config", str(tmp_path / "both.yaml"), *RATES]
     found = run(*both, "--by", "feedback,day", "--per-list")
     assert found["figures"] == run(*both)["figures"]
-    assert found["figures"]["positive_rate"]["value"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 4)
+    assert found["figures"]["daily_positive_rate"]["value"] == pytest.approx(
+        (1 / 2 + 1 / 2 + 1) / 4
+    )
     for kind in ("like", "buy"):
         (tmp_path / "one.yaml").write_text(f"positives: [{kind}]\n")
         alone = run("--events", file, "--config", str(tmp_path / "one.yaml"), *RATES, "--by", "day")
@@ -614,11 +616,11 @@ def test_kinds_of_feedback_are_told_apart_in_outcome_files(tmp_path: Path) -> No
     pq.write_table(table(0, rows, DIMENSIONS), path)
     (tmp_path / "c.yaml").write_text('positives: [click, like, "dwell>=10"]\n')
     found = run(
-        str(path), "--metrics", "positive_rate", "--by", "feedback",
+        str(path), "--metrics", "daily_positive_rate", "--by", "feedback",
         "--config", str(tmp_path / "c.yaml"),
     )  # fmt: skip
-    assert values(found) == {"positive_rate": 3 / 4}, "one user, and four items"
-    rates = {part["feedback"]: values(part)["positive_rate"] for part in found["segments"]}
+    assert values(found) == {"daily_positive_rate": 3 / 4}, "one user, and four items"
+    rates = {part["feedback"]: values(part)["daily_positive_rate"] for part in found["segments"]}
     assert rates == {"click": 1 / 4, "like": 1 / 4, "dwell": 1 / 4}
 
 
@@ -634,7 +636,7 @@ def test_a_whole_slate_of_a_log_is_a_read_of_each_of_its_items(tmp_path: Path) -
     log += [each for each in TOY if each["type"] == "feedback"]
     found = run("--events", written(tmp_path / "e.jsonl", log), *RATES)
     assert values(found) == pytest.approx(
-        {"positive_rate": 1 / 6, "positive_rate_gorse_v05": 1 / 2}, abs=1e-9
+        {"daily_positive_rate": 1 / 6, "daily_positive_rate_gorse_v05": 1 / 2}, abs=1e-9
     )
 
 
@@ -644,7 +646,7 @@ def test_what_is_positive_is_the_configurations(tmp_path: Path) -> None:
            event(0, "u", "b", "dwell", value=9.0), event(0, "u", "b", "like")]  # fmt: skip
     file = written(tmp_path / "e.jsonl", log)
     found = run("--events", file, "--config", str(tmp_path / "c.yaml"))
-    assert values(found) == {"positive_rate": 0.5}
+    assert values(found) == {"daily_positive_rate": 0.5}
 
 
 def test_lines_that_are_no_event_are_counted(tmp_path: Path) -> None:
@@ -662,9 +664,9 @@ def test_outcome_files_have_a_daily_rate_of_distinct_items(tmp_path: Path) -> No
         slate(2, "r2", ["a"], user="v", time=start + DAY),
     ]
     pq.write_table(table(0, rows, DIMENSIONS), tmp_path / "o.parquet")
-    found = run(str(tmp_path / "o.parquet"), "--metrics", "positive_rate", "--by", "day")
-    assert [values(part)["positive_rate"] for part in found["segments"]] == [0.5, 0.0]
-    assert values(found) == {"positive_rate": 0.25}
+    found = run(str(tmp_path / "o.parquet"), "--metrics", "daily_positive_rate", "--by", "day")
+    assert [values(part)["daily_positive_rate"] for part in found["segments"]] == [0.5, 0.0]
+    assert values(found) == {"daily_positive_rate": 0.25}
 
 
 # --- Scores and ties of ranked lists
@@ -790,7 +792,7 @@ def test_the_catalogue_has_every_name_and_says_what_each_takes() -> None:
         "mse rmse mae rmse_user mae_user rmse_item mae_item nrmse nmae precision_threshold"
         " recall_threshold f1_threshold"
     )
-    others = "index_recall sampled_hit_rate sampled_ndcg positive_rate neighbour_coverage"
+    others = "index_recall sampled_hit_rate sampled_ndcg daily_positive_rate neighbour_coverage"
     assert {*ranked.split(), *rated.split(), *others.split()} <= set(rows)
     assert {entry.input_kind for entry in METRICS} == set(INPUT_KINDS)
     assert rows["rmse"]["input"].startswith("--ratings")
@@ -861,8 +863,8 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
         "needs --items": [slates, "--metrics", "catalogue_coverage@5"],
         "index_recall@5: needs an index's results": [slates, "--metrics", "index_recall@5"],
         "sampled_ndcg@5: needs --sampled": [slates, "--metrics", "sampled_ndcg@5"],
-        "positive_rate: needs --events": ["--metrics", "positive_rate"],
-        "s.csv: not an outcome file": [slates, "--metrics", "positive_rate"],
+        "daily_positive_rate: needs --events": ["--metrics", "daily_positive_rate"],
+        "s.csv: not an outcome file": [slates, "--metrics", "daily_positive_rate"],
         "neighbour_coverage: needs --neighbours": ["--metrics", "neighbour_coverage"],
         "--threshold: no figure": ["--ratings", rated, "--metrics", "mae", "--threshold", "3"],
         "neighbour_coverage is one figure of all users": [

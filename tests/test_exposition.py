@@ -249,8 +249,16 @@ def golden_status() -> ServiceStatus:
             1_700_006_400.0,
             users=3,
             rates=[
-                {"feedback": "click", "positive_rate": 1 / 6, "positive_rate_gorse_v05": 0.5},
-                {"feedback": "like", "positive_rate": 0.0, "positive_rate_gorse_v05": None},
+                {
+                    "feedback": "click",
+                    "daily_positive_rate": 1 / 6,
+                    "daily_positive_rate_gorse_v05": 0.5,
+                },
+                {
+                    "feedback": "like",
+                    "daily_positive_rate": 0.0,
+                    "daily_positive_rate_gorse_v05": None,
+                },
             ],
         ),
     )

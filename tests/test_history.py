@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from scipy.stats import beta
 from test_shared_sums import on_redis
 
 from streameval.base.limits import HISTORY_POINTS, MAX_POINT_BYTES
@@ -66,7 +67,7 @@ def test_an_undefined_figure_is_null():
     assert (series["value"], series["low"], series["high"]) == ([None], [None], [None])
 
 
-@pytest.mark.parametrize("positives", [0, 3, 900])
+@pytest.mark.parametrize("positives", [3, 900])
 def test_a_rate_has_wilsons_interval_on_the_effective_trials(positives):
     """With a standard error that users make larger, as `intervals.Rate` has it."""
     value = positives / 90_000
@@ -75,10 +76,17 @@ def test_a_rate_has_wilsons_interval_on_the_effective_trials(positives):
     low, high = bounds(row, "positives_per_impression", 400)
     clusters = round(256 * (1 - (1 - 1 / 256) ** 400))
     trials = Rate(positives, 90_000, stderr, clusters).effective_trials(LEVEL)
-    wanted = wilson(value, trials, normal(LEVEL))
-    assert (low, high) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
-    assert low >= 0
-    assert high > 0
+    least, most = wilson(value, trials, normal(LEVEL))
+    of_few = beta.ppf(0.05, value * trials, (1 - value) * trials + 1)
+    assert low == pytest.approx(min(least, of_few), rel=0.1)
+    assert high == pytest.approx(most, rel=1e-9)
+
+
+def test_a_rate_without_a_positive_is_bounded_by_its_users():
+    """Nothing tells how users go together: 0 of 400 by Wilson, z² / (400 + z²)."""
+    row = rates(1, positives_per_impression=0.0, positives_per_impression_stderr=0.0)[0]
+    low, high = bounds(row, "positives_per_impression", 400)
+    assert (low, high) == (0.0, pytest.approx(3.841459 / 403.841459, rel=1e-6))
 
 
 def test_a_figure_of_one_user_has_no_interval():

@@ -112,6 +112,70 @@ def test_popularity_and_serendipity_are_rectools(files: dict[str, str]) -> None:
     assert {one["n"] for one in found.values()} == {40}
 
 
+# Evidently 0.7.23 on the lists of `World`, k = 3: PopularityBiasMetric (arp, normalize_arp, gini,
+# coverage) and Serendipity, with the features as six columns of 0 and 1.
+EVIDENTLY = {
+    "average_popularity_users@3": 10.427350427350428,
+    "average_popularity_max@3": 0.200525969756739,
+    "gini_listed@3": 0.25192519251925194,
+    "training_coverage@3": 0.96,
+    "serendipity_features@3": 0.41077542835194275,
+}
+
+
+def test_figures_that_name_evidently_have_its_values(files: dict[str, str]) -> None:
+    found = run(
+        files["slates"], "--labels", files["labels"], "--train", files["train"],
+        "--features", files["features"], "--metrics", ",".join(EVIDENTLY),
+    )["figures"]  # fmt: skip
+    mine = {name: one["value"] for name, one in found.items()}
+    assert mine == pytest.approx(EVIDENTLY, abs=1e-8)
+
+
+# The same of the lists of at least 3 items, whose labels are only items of the list, and with
+# no_feedback_users: the figures that Evidently is a source of. recmetrics 0.0.12 agrees in the
+# first two: recommender_precision (of the first 3 items) and personalization.
+EVIDENTLY_OF_WHOLE_LISTS = {
+    "precision_over_length@3": 0.3095238095238095,
+    "personalization@3": 0.9065255731922399,
+    "recall@3": 0.4934523809523809,
+    "f1_mean@3": 0.3804228882064315,
+    "map@3": 0.3063492063492064,
+    "mar@3": 0.3743849206349206,
+    "mrr@3": 0.41666666666666663,
+    "ndcg@3": 0.3966870549613972,
+    "hit_rate@3": 0.6785714285714286,
+    "diversity@3": 0.6350373370644309,
+}
+
+
+def test_whole_lists_have_evidentlys_values(world: World, files: dict[str, str]) -> None:
+    long = {user: items for user, items in world.lists.items() if len(items) >= 3}
+    slates = written(
+        Path(files["slates"]).parent / "long.csv",
+        [{"user": user, "item": item, "rank": rank} for user, items in long.items()
+         for rank, item in enumerate(items, 1)],
+    )  # fmt: skip
+    labels = written(
+        Path(files["labels"]).parent / "listed.csv",
+        [{"user": user, "item": item} for user, item in sorted(world.labels)
+         if item in long.get(user, ())],
+    )  # fmt: skip
+    found = run(
+        slates, "--labels", labels, "--features", files["features"],
+        "--metrics", ",".join(EVIDENTLY_OF_WHOLE_LISTS),
+    )["figures"]  # fmt: skip
+    mine = {name: one["value"] for name, one in found.items()}
+    assert mine == pytest.approx(EVIDENTLY_OF_WHOLE_LISTS, abs=1e-8)
+
+
+def test_coverage_in_per_cent_is_100_times_coverage(files: dict[str, str]) -> None:
+    names = "catalogue_coverage@3,catalogue_coverage_percent@3"
+    found = run(files["slates"], "--items", files["items"], "--metrics", names)["figures"]
+    assert found["catalogue_coverage@3"]["value"] == pytest.approx(28 / 30)
+    assert found["catalogue_coverage_percent@3"]["value"] == pytest.approx(2_800 / 30)
+
+
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_personalization_is_the_mean_over_pairs_of_lists(
     k: int, world: World, files: dict[str, str]
@@ -283,6 +347,44 @@ def test_a_run_leaves_out_what_its_topic_has_seen(tmp_path: Path) -> None:
     arguments = ["--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels")]
     seen = written(tmp_path / "seen.csv", [{"user": "q", "item": "a"}])
     assert figure(*arguments, "--metrics", "mrr", "--exclude-seen", seen) == 1.0
+
+
+def test_labels_of_seen_items_stay_or_drop_out_with_them(tmp_path: Path) -> None:
+    """u1 lists a, b, c and likes a, b, z, having seen a and z; u2 lists d and e, likes and has seen
+    d; u3 lists nothing, likes p and q and has seen p. Kept: (1/3 + 0 + 0) / 3. Dropped: u1 has b
+    alone, u2 nothing and stays with 0, u3 only q: (1 + 0 + 0) / 3.
+    """
+    rows = [("l1", "u1", "a"), ("l1", "u1", "b"), ("l1", "u1", "c"), ("l2", "u2", "d"),
+            ("l2", "u2", "e")]  # fmt: skip
+    slates = [{"list": name, "user": user, "item": item, "rank": rank}
+              for rank, (name, user, item) in enumerate(rows, 1)]  # fmt: skip
+    liked = [("l1", "a"), ("l1", "b"), ("l1", "z"), ("l2", "d"), ("u3", "p"), ("u3", "q")]
+    seen = [("u1", "a"), ("u1", "z"), ("u2", "d"), ("u3", "p"), ("u9", "b")]
+    arguments = [
+        written(tmp_path / "slates.csv", slates),
+        "--labels",
+        written(tmp_path / "labels.csv", [{"list": name, "item": item} for name, item in liked]),
+        "--exclude-seen",
+        written(tmp_path / "seen.csv", [{"user": user, "item": item} for user, item in seen]),
+        *("--metrics", "recall@10"),
+    ]
+    kept, dropped = run(*arguments), run(*arguments, "--seen-labels", "drop")
+    assert kept == run(*arguments, "--seen-labels", "keep")
+    assert kept["figures"]["recall@10"]["value"] == pytest.approx(1 / 9)
+    assert dropped["figures"]["recall@10"]["value"] == pytest.approx(1 / 3)
+    assert kept["figures"]["recall@10"]["n"] == dropped["figures"]["recall@10"]["n"] == 3
+    assert (dropped["notes"]["seen"], dropped["notes"]["seen_labels"]) == (2, 4)
+
+
+def test_a_topic_whose_labels_are_all_seen_stays(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q Q0 a 0 3 x\nq Q0 c 0 2 x\nr Q0 b 0 2 x\ns Q0 b 0 2 x\n")
+    (tmp_path / "qrels").write_text("q 0 a 1\nr 0 b 1\n")
+    seen = written(tmp_path / "seen.csv", [{"user": "q", "item": "a"}])
+    found = run(
+        "--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels"),
+        "--exclude-seen", seen, "--seen-labels", "drop", "--metrics", "recall",
+    )["figures"]["recall"]  # fmt: skip
+    assert (found["value"], found["n"]) == (0.5, 2)
 
 
 def test_neither_order_nor_files_change_a_bit_of_what_lists_hold(

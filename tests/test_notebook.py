@@ -134,7 +134,7 @@ def ranked() -> tuple[pa.Table, pa.Table, pa.Table]:
 
 def test_a_frame_of_outcomes_gives_the_bits_of_the_files(frame: Callable[[pa.Table], Any]) -> None:
     rows = outcomes()
-    metrics = "ndcg@3,map,recall@5,auc,positive_rate"
+    metrics = "ndcg@3,map,recall@5,auc,daily_positive_rate"
     wanted = printed("evaluate", "outcomes", "--metrics", metrics, "--per-list")
     found = streameval.evaluate(frame(rows), metrics, per_list=True)
     assert of(found) == wanted
@@ -190,10 +190,10 @@ def test_frames_of_events_give_the_daily_rate_of_the_files(
     frame: Callable[[pa.Table], Any],
 ) -> None:
     rows = event_table()
-    options = ("--events", "events.jsonl", "--metrics", "positive_rate", "--by", "day")
+    options = ("--events", "events.jsonl", "--metrics", "daily_positive_rate", "--by", "day")
     wanted = printed("evaluate", *options, "--config", "streameval.yaml")
     found = streameval.evaluate(
-        events=frame(rows), metrics="positive_rate", by="day", config=SETTINGS
+        events=frame(rows), metrics="daily_positive_rate", by="day", config=SETTINGS
     )
     assert of(found) == wanted
 

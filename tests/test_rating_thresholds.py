@@ -84,10 +84,16 @@ def test_each_rule_for_a_threshold_has_a_name(
     assert [found["figures"][name]["value"] for name in names] == pytest.approx(expected, abs=1e-9)
 
 
+def strict_auc(labels: list[bool], scores: list[float]) -> float:
+    """The share of pairs in the right order, as Gorse counts them: a tie is not."""
+    chosen, hits = np.array(scores), np.array(labels)
+    return float((chosen[hits][:, None] > chosen[~hits]).mean())
+
+
 def test_over_pairs_scikit_learn_gives_the_same_precision_recall_and_auc(tmp_path: Path) -> None:
     rows = rated(2)
     file = written(tmp_path / "r.csv", rows)
-    names = "precision_pairs,recall_pairs,auc_pairs"
+    names = "precision_pairs,recall_pairs,auc_pairs,auc_pairs_strict"
     found = run("--ratings", file, "--metrics", names, "--threshold", "3", "--by", "model")
     figures = {"": found["figures"]}
     figures |= {segment["model"]: segment["figures"] for segment in found["segments"]}
@@ -101,6 +107,7 @@ def test_over_pairs_scikit_learn_gives_the_same_precision_recall_and_auc(tmp_pat
                 "precision_pairs": precision_score(labels, high),
                 "recall_pairs": recall_score(labels, high),
                 "auc_pairs": roc_auc_score(labels, scores),
+                "auc_pairs_strict": strict_auc(labels, scores),
             },
             abs=1e-12,
         )

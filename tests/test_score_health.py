@@ -25,7 +25,7 @@ from streameval.core.definition import Definition
 from streameval.core.outcome import Outcome
 from streameval.files.outcome_files import table
 
-NAMES = "calibration,calibration_error,log_loss,normalized_entropy,auc_weighted"
+NAMES = "calibration,calibration_error,log_loss,normalized_entropy,auc_weighted,auc_strict"
 
 Items = list[tuple[float, bool]]
 
@@ -72,6 +72,12 @@ def expected_error(items: Items) -> float:
     return sum(abs(sum(score - positive for score, positive in one)) for one in bins) / len(items)
 
 
+def strict(items: Items) -> float:
+    """The share of pairs in the right order, as Gorse counts them: a tie is not."""
+    pairs = [(above, below) for above, hit in items for below, other in items if hit and not other]
+    return sum(above > below for above, below in pairs) / len(pairs)
+
+
 def theirs(lists: list[Items]) -> dict[str, float]:
     """All figures by scikit-learn and by loops."""
     items = [item for one in lists for item in one]
@@ -91,6 +97,7 @@ def theirs(lists: list[Items]) -> dict[str, float]:
                 weights=[hits * (size - hits) for hits, size in counts],
             )
         ),
+        "auc_strict": float(np.mean([strict(one) for one in both])),
     }
 
 
@@ -183,6 +190,7 @@ def test_what_has_no_value_is_absent(tmp_path: Path) -> None:
         "calibration",
         "normalized_entropy",
         "auc_weighted",
+        "auc_strict",
     ]
     file = outcomes(tmp_path, served([[(None, True)]]))
     assert values(run(file, "--metrics", NAMES)) == dict.fromkeys(names)
@@ -190,7 +198,7 @@ def test_what_has_no_value_is_absent(tmp_path: Path) -> None:
 
 def test_scores_that_are_no_probabilities_are_refused_where_they_must_be(tmp_path: Path) -> None:
     file = outcomes(tmp_path, served([[(-1.5, False), (3.0, True)]]))
-    for name in NAMES.split(",")[:-1]:
+    for name in NAMES.split(",")[:-2]:
         assert "a score is -1.5, no probability" in refused(file, "--metrics", name)
     assert values(run(file, "--metrics", "auc_weighted")) == {"auc_weighted": 1.0}
 

@@ -7,7 +7,8 @@ lateness). Then its figures are final, so they are computed once and handed on f
 snapshot, as `daily.json`:
 
     {"day": "2026-01-31", "fingerprint": …, "users": 1000,
-     "rates": [{"feedback": "click", "positive_rate": 0.1, "positive_rate_gorse_v05": 0.3}]}
+     "rates": [{"feedback": "click", "daily_positive_rate": 0.1,
+                "daily_positive_rate_gorse_v05": 0.3}]}
 
 The first day of the files never counts: they may begin in the middle of it.
 """

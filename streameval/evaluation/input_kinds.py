@@ -58,6 +58,7 @@ from streameval.evaluation.request import (
     ROUNDS,
     RUN,
     SAMPLED,
+    SEEN_LABELS,
     TIES,
     Given,
 )
@@ -232,6 +233,7 @@ def list_source(given: Given, asked: Sequence[Asked] = (), *, with_ids: bool = F
         with_judged=any(figure.by_judged for figure in asked),
         level=given.value(RELEVANT),
         seen=given[EXCLUDE_SEEN],
+        drop_labels=given.value(SEEN_LABELS) == "drop",
     )
 
 
@@ -249,7 +251,7 @@ def _lists_present(given: Given) -> bool:
 
 def _read_of_lists(given: Given) -> Collection[Input]:
     in_tables = given[LABELS] or given[RUN] or given[QRELS]
-    in_both = (FILES, EXCLUDE_SEEN)
+    in_both = (FILES, EXCLUDE_SEEN, SEEN_LABELS) if given[EXCLUDE_SEEN] else (FILES,)
     return (*in_both, LABELS, RUN, QRELS, TIES, COMPLETE) if in_tables else in_both
 
 
@@ -284,7 +286,7 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
     "lists": Computation(
         inputs="outcome files, slates with --labels, or --run and --qrels",
         heading=LISTS,
-        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE, RELEVANT, EXCLUDE_SEEN),
+        takes=(FILES, LABELS, RUN, QRELS, TIES, COMPLETE, RELEVANT, EXCLUDE_SEEN, SEEN_LABELS),
         reads=_read_of_lists,
         present=_lists_present,
         default=DEFAULT,
@@ -351,7 +353,7 @@ INPUT_KINDS: Final[dict[InputKind, Computation]] = {
         takes=(EVENTS, FILES),
         reads=lambda given: (EVENTS,) if given[EVENTS] else (FILES,),
         present=lambda given: bool(given[EVENTS] or given[FILES]),
-        default=("positive_rate",),
+        default=("daily_positive_rate",),
         answer=read_figures,
     ),
     "rounds": Computation(

@@ -7,6 +7,7 @@ follows neither pairs nor items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,10 +21,11 @@ from streameval.evaluation.answer import Answer, Figure, Figures, Segment
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
-from streameval.evaluation.sums import Asked, bounded, check_segments
+from streameval.evaluation.sums import Asked, check_segments
 from streameval.evaluation.units import dimensions, grouped
 from streameval.files.tables import connected
 from streameval.stats.bootstrap import REPLICATES, user_hashes, weights
+from streameval.stats.intervals import Arm, interval
 
 # Items whose replicates are computed in one go: 256 sums of 8 bytes each, 2 MB.
 _ITEMS: Final = 1_024
@@ -101,7 +103,9 @@ class Means:
         means = self.replicate_total[drawn] / self.replicate_items[drawn]
         if clusters < 2 or len(means) < 2:
             return Figure(value, None, None, self.items)
-        return bounded(value, float(np.std(means, ddof=1)), clusters, self.items)
+        stderr = float(np.std(means, ddof=1))
+        bounds = interval(Arm(value, stderr, math.nan, clusters, clusters))
+        return Figure(value, bounds.low, bounds.high, self.items)
 
 
 def _items(connection: Any, by: Sequence[str]) -> Iterator[tuple[Segment, Scores, Scores, Scores]]:

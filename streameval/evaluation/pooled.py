@@ -6,12 +6,16 @@ threads nor the order of the files change a bit, and memory does not follow the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from streameval.base.limits import CLUSTERS
-from streameval.core.metrics.rating_thresholds import THRESHOLD, Placements, auc_of_pairs
-from streameval.evaluation.answer import Answer, Figure, Note, Segment
+from streameval.core.metrics.entry import Entry
+from streameval.core.metrics.rating_thresholds import THRESHOLD, PairMetric, auc_of_pairs
+from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
@@ -19,6 +23,7 @@ from streameval.evaluation.sums import Asked, bounded, check_segments
 from streameval.evaluation.units import BY, grouped
 from streameval.files.table_scans import quoted
 from streameval.files.tables import connected
+from streameval.stats.intervals import Arm, linear_count
 
 # Of the pairs at one prediction and cluster: m relevant ones, n others. Sums over predictions are
 # of products of two counts, so they need 128 bits.
@@ -36,7 +41,8 @@ _PLACEMENTS: Final = """
         WINDOW below AS ({partition} ORDER BY prediction), whole AS ({partition})
     )
     SELECT {keys}cluster, sum(m)::HUGEINT, sum(n)::HUGEINT,
-        sum(m * (2 * n_below + n_here))::HUGEINT, sum(n * (2 * m_above + m_here))::HUGEINT
+        sum(m * n_below)::HUGEINT, sum(m * n_here)::HUGEINT,
+        sum(n * m_above)::HUGEINT, sum(n * m_here)::HUGEINT
     FROM counted JOIN by_prediction USING ({keys}prediction) GROUP BY ALL ORDER BY ALL
 """
 
@@ -46,14 +52,13 @@ def pooled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
     threshold = dict(asked[0].entry.values)[THRESHOLD]
     with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
         notes = load_pairs(connection, given, advance)
-        whole = dict(_figures(connection, (), threshold))
-        segments = dict(_figures(connection, given.by, threshold)) if given.by else {}
-    names = [figure.name for figure in asked]
-    nothing = Figure(None, None, None, 0)
+        whole = dict(_figures(connection, (), asked, threshold))
+        segments = dict(_figures(connection, given.by, asked, threshold)) if given.by else {}
+    nothing = dict.fromkeys((figure.name for figure in asked), Figure(None, None, None, 0))
     return Answer(
-        figures=dict.fromkeys(names, whole.get((), nothing)),
+        figures=whole.get((), nothing),
         by=given.by,
-        segments={name: dict.fromkeys(names, segments[name]) for name in sorted(segments)},
+        segments=dict(sorted(segments.items())),
         lists={} if given.per_list else None,
         entries=[figure.entry for figure in asked],
         notes=[*notes, Note(THRESHOLD.name, threshold, THRESHOLD.note.format(threshold))],
@@ -61,8 +66,8 @@ def pooled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
 
 
 def _figures(
-    connection: Any, by: Sequence[str], threshold: float
-) -> Iterator[tuple[Segment, Figure]]:
+    connection: Any, by: Sequence[str], asked: Sequence[Asked], threshold: float
+) -> Iterator[tuple[Segment, Figures]]:
     columns = [quoted(BY + name) for name in by]
     query = _PLACEMENTS.format(
         keys="".join(f"{column}, " for column in columns),
@@ -74,20 +79,25 @@ def _figures(
         check_segments(number + len(starts), by)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             here = rows[start:end]
-            relevant, others, won, lost = zip(*(row[-4:] for row in here), strict=True)
+            counts = tuple(zip(*(row[-6:] for row in here), strict=True))
             yield (
                 tuple(here[0][: len(by)]),
-                _figure(Placements(relevant, others, won, lost), threshold),
+                {figure.name: _figure(counts, threshold, figure.entry) for figure in asked},
             )
 
 
-def _figure(placements: Placements, threshold: float) -> Figure:
+def _figure(counts: Sequence[Sequence[int]], threshold: float, entry: Entry) -> Figure:
+    """Return a figure of the columns of `_PLACEMENTS`, by cluster of users."""
+    assert isinstance(entry, PairMetric), "the input kind of the entry says so"
+    placements = entry.placements(*counts)
     found = auc_of_pairs(placements, threshold)
     pairs = sum(placements.relevant) + sum(placements.others)
     if found is None:
         return Figure(None, None, None, 0)
     auc, stderr = found
-    clusters = len(placements.relevant)
-    if clusters < 2:
+    if len(placements.relevant) < 2:
         return Figure(auc, None, None, pairs)
-    return bounded(auc, stderr, clusters, pairs)
+    # The figure is as sure as the class of the fewer users lets it be.
+    fewer = min(map(np.count_nonzero, (placements.relevant, placements.others)))
+    arm = Arm(auc, stderr, math.nan, linear_count(int(fewer), CLUSTERS), int(fewer))
+    return bounded(arm, pairs, entry)

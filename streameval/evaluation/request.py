@@ -69,6 +69,13 @@ RELEVANT: Final = Number(
     above=0.0,
     note="Relevant: a gain of at least {:g}.",
 )
+SEEN_LABELS: Final = Choice(
+    name="seen_labels",
+    meaning="labels of the items of --exclude-seen stay, so that a user can still miss them, or"
+    " drop out with the items",
+    metavar="keep|drop",
+    default="keep",
+)
 
 
 def names_of(written: str | Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from streameval.base.errors import InputError
 from streameval.evaluation.answer import Note
@@ -43,39 +44,39 @@ def source(
     with_judged: bool = False,
     level: float | None = None,
     seen: Sequence[str] = (),
+    drop_labels: bool = False,
 ) -> Source:
     """Choose the reader for the given files. Raises `InputError` if none takes them.
 
     The default of `ties` is `trec` for a run and `input` for tables. `with_ids` and `with_scores`
-    add the columns of outcome files that `--per-list` and `auc` need. `batches.Batch` describes
-    `level` and `with_judged`. A user's lists leave out the items that the user has in `seen`.
+    add the columns that `--per-list` and `auc` need. `Tables` describes the others.
     """
+    tables = partial(
+        Tables,
+        by=by,
+        complete=complete,
+        level=level,
+        with_judged=with_judged,
+        seen=seen,
+        drop_labels=drop_labels,
+        with_ids=with_ids,
+    )
     if (run is None) != (qrels is None):
         raise InputError("--run and --qrels go together: one without the other has no figure")
     if run is not None and qrels is not None:
         if paths or labels:
             raise InputError("give files, or --run and --qrels, not both")
-        ties = ties or "trec"
-        tables = Tables([run], [qrels], "trec", by, ties, complete, level, with_judged, seen)
-        return _of_tables(replace(tables, with_ids=with_ids))
+        return _of_tables(tables([run], [qrels], "trec", ties=ties or "trec"))
     if not paths:
         raise InputError(
             "no files: give outcome files, slates with --labels, or --run and --qrels"
             " (docs/evaluate.md has what other figures take)"
         )
     if labels:
-        ties = ties or "input"
-        tables = Tables(paths, labels, "tables", by, ties, complete, level, with_judged, seen)
-        return _of_tables(replace(tables, with_ids=with_ids))
+        return _of_tables(tables(paths, labels, "tables", ties=ties or "input"))
     refuse_seen(seen)
     files = files_of(paths)
-    # To open a small file from afar costs as much as to read it: one of them is looked at.
-    for file in [file for file in files if not is_uri(file)] or files[:1]:
-        if not is_outcome_file(file):
-            raise InputError(
-                f"{redacted(file)}: not an outcome file; slates of another shape need --labels,"
-                " a TREC run --run and --qrels"
-            )
+    _require_outcomes(files)
 
     def read(advance: Advance) -> Iterator[Batch]:
         return read_outcomes(
@@ -89,6 +90,17 @@ def source(
         )
 
     return Source(files, read, outcomes=True)
+
+
+def _require_outcomes(files: Sequence[str]) -> None:
+    """Raise `InputError` for a file that is not an outcome file."""
+    # To open a small file from afar costs as much as to read it: one of them is looked at.
+    for file in [file for file in files if not is_uri(file)] or files[:1]:
+        if not is_outcome_file(file):
+            raise InputError(
+                f"{redacted(file)}: not an outcome file; slates of another shape need --labels,"
+                " a TREC run --run and --qrels"
+            )
 
 
 def _of_tables(tables: Tables) -> Source:

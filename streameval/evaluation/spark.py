@@ -40,13 +40,14 @@ _SUMS: Final = pa.schema(
         ("sums", pa.list_(pa.int64())),
         ("counts", pa.list_(pa.int64())),
         ("checksums", pa.list_(pa.int64())),
+        ("cells", pa.list_(pa.int64())),
         ("refusal", pa.string()),
     ]
 )
 """The result of a partition: a row a segment with flat arrays of `Evaluation`; or a refusal."""
 _SUMS_SQL: Final = (
     "segment array<string>, sums array<bigint>, counts array<bigint>, checksums array<bigint>,"
-    " refusal string"
+    " cells array<bigint>, refusal string"
 )
 
 
@@ -89,6 +90,7 @@ def evaluate(
         segment = tuple(row["segment"])
         evaluation.add_sums(segment, clusters, sums, counts)
         evaluation.checksums.setdefault(segment, set()).update(row["checksums"])
+        evaluation.add_cells(segment, np.array(row["cells"], np.int64))
     return evaluation
 
 
@@ -113,6 +115,7 @@ def _scan(
                 "sums": sums.ravel(),
                 "counts": counts.ravel(),
                 "checksums": list(evaluation.checksums[name]),
+                "cells": np.flatnonzero(evaluation.cells[name]),
             }
             for name, (sums, counts) in evaluation.segments.items()
         ]

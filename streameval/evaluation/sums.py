@@ -27,7 +27,7 @@ from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
 from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, counted
-from streameval.evaluation.batches import Batch
+from streameval.evaluation.batches import Batch, Flags
 from streameval.evaluation.compared import Compared, pairs_of
 from streameval.evaluation.request import Given
 from streameval.stats import exact_sums
@@ -57,6 +57,10 @@ _FEW_USERS: Final = (
 
 _CHECKSUMS: Final = 1 << 32
 """So many checksums can a user have."""
+CELLS: Final = 1 << 14
+"""Cells that users are hashed into to be counted: to 1 % up to 30,000, roughly up to 150,000."""
+# Ids in a row have checksums in a pattern; Knuth's multiplier spreads them.
+_SPREAD: Final = 2_654_435_769
 
 BY_NAME: Final = {entry.name: entry for entry in METRICS}
 """The metrics by name."""
@@ -188,9 +192,10 @@ class Evaluation:
 
     `columns` are the sums they need, numbered. `segments` holds Σx in nano-units (`exact_sums`,
     (2, CLUSTERS, columns)) and Σy, int64 (CLUSTERS, columns): of lists the scores and the number of
-    lists that have one. `lists` holds each list's scores and `users` its user if `per_list`, and
-    both grow with the file then; `unseen` are the lists without an item. `tied` counts the lists
-    with equal scores, `scored` those that were put in order by score at all. With a control to
+    lists that have one. `cells` tells which of `CELLS` have a user. `lists` holds each list's
+    scores and `users` its user if `per_list`, and both grow with the file then; `unseen` are the
+    lists without an item. `tied` counts the lists with equal scores, `scored` those that were put
+    in order by score at all. With a control to
     compare with (`against`), `checksums` holds a checksum of each segment's users.
     """
 
@@ -199,6 +204,7 @@ class Evaluation:
     per_list: bool = False
     against: str | None = None
     segments: dict[Segment, tuple[Ints, Ints]] = field(default_factory=dict)
+    cells: dict[Segment, Flags] = field(default_factory=dict)
     lists: dict[str, dict[str, float | None]] = field(default_factory=dict)
     users: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
@@ -222,6 +228,9 @@ class Evaluation:
                 self._add_sums(batch, x, y)
         except FloatingPointError as error:
             raise InputError("gains or ratings are too large to be added up") from error
+        cells = (batch.checksums * _SPREAD % _CHECKSUMS) // (_CHECKSUMS // CELLS)
+        for number, name in enumerate(batch.names):
+            self.add_cells(name, cells[batch.segments == number])
         if self.per_list:
             self._add_lists(batch, x, y)
         self._add_users(batch, np.any(y, axis=1))
@@ -259,6 +268,10 @@ class Evaluation:
         exact_sums.add(x, clusters, sums)
         y[clusters] += counts
 
+    def add_cells(self, name: Segment, cells: Ints) -> None:
+        """Add the cells of a segment's users."""
+        self.cells.setdefault(name, np.zeros(CELLS, np.bool_))[cells] = True
+
     def _segment(self, name: Segment) -> tuple[Ints, Ints]:
         known = self.segments.get(name)
         if known is None:
@@ -288,14 +301,19 @@ class Evaluation:
 
     def figures(self, segment: Segment | None = None) -> Figures:
         """Return the figures by name, of one segment or of all lists."""
-        chosen = [self.segments[segment]] if segment is not None else list(self.segments.values())
+        names = list(self.segments) if segment is None else [segment]
+        chosen = [self.segments[name] for name in names]
         shape = (CLUSTERS, len(self.columns))
         x = sum((sums for sums, _ in chosen), start=exact_sums.zeros(*shape))
         y = sum((counts for _, counts in chosen), start=np.zeros(shape, np.int64))
+        cells = np.logical_or.reduce(
+            [np.zeros(CELLS, np.bool_), *(self.cells[name] for name in names)]
+        )
+        users = linear_count(int(np.count_nonzero(cells)), CELLS)
         found = {}
         for asked in self.asked:
             parts = [
-                _figure(exact_sums.integers(x[..., n]), y[:, n], asked.entry)
+                _figure(exact_sums.integers(x[..., n]), y[:, n], asked.entry, users)
                 for n in map(self.columns.__getitem__, asked.columns())
             ]
             found[asked.name] = _finished(asked.entry, parts)
@@ -429,14 +447,14 @@ def check_segments(count: int, by: Sequence[str]) -> None:
         )
 
 
-def bounded(value: float, stderr: float, clusters: int, n: int) -> Figure:
-    """A figure with the bounds of its standard error, by Student's t of the clusters."""
-    bounds = interval(Arm(value, stderr, float("nan"), clusters, clusters))
-    return Figure(value, bounds.low, bounds.high, n)
+def bounded(arm: Arm, n: int, entry: Entry) -> Figure:
+    """Return a figure of `n` values with its bounds: Wilson's of a share, else Student's."""
+    bounds = share_interval(arm, n) if entry.is_share else interval(arm)
+    return Figure(arm.value, bounds.low, bounds.high, n)
 
 
-def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:
-    """Divide Σx by Σy over clusters, x in nano-units."""
+def _figure(x: Sequence[int], y: Ints, entry: Entry, users: int) -> Figure:
+    """Divide Σx by Σy over clusters, x in nano-units, of so many users."""
     n = int(y.sum())
     if n == 0:
         return Figure(None, None, None, 0)
@@ -444,10 +462,7 @@ def _figure(x: Sequence[int], y: Ints, entry: Entry) -> Figure:
     arm = ratio_arm(np.array(x, np.float64) / NANO, y)
     if arm is None:
         return Figure(value, None, None, n)
-    arm = replace(arm, value=value)
-    is_share = isinstance(entry, Metric) and entry.share
-    bounds = share_interval(arm, n) if is_share else interval(arm)
-    return Figure(value, bounds.low, bounds.high, n)
+    return bounded(replace(arm, value=value, units=users), n, entry)
 
 
 def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:

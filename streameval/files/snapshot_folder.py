@@ -51,8 +51,8 @@ class DailyRate(TypedDict):
     """The rates of one kind of positive; a rate without users is None."""
 
     feedback: str
-    positive_rate: float | None
-    positive_rate_gorse_v05: float | None
+    daily_positive_rate: float | None
+    daily_positive_rate_gorse_v05: float | None
 
 
 class Daily(TypedDict):

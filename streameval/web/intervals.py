@@ -1,7 +1,7 @@
 """The 95 % interval of each mean of a row: one for the page, the API, its history and notebooks.
 
-Means in [0, 1] have Wilson's interval on the effective trials, others Student's
-(docs/uncertainty.md).
+Shares, as the rows of the metrics declare them, have Wilson's interval on the effective trials,
+others Student's (docs/uncertainty.md).
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import Final
 
 from streameval.base.limits import CLUSTERS
 from streameval.core.figures import Row
-from streameval.core.metrics import LIST_MEANS, RATES, VALUE_MEANS
+from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.stats.intervals import Arm, interval, share_interval
 
 SECTIONS: Final = ("rates", "ranking", "values", "lists")
 """The sections with means."""
 STDERR: Final = "_stderr"
-# Figures that may exceed 1: money, time, ranks.
-_UNBOUNDED: Final = ("value", "mean_rank", "latency")
+_MEANS: Final = (*RATES, *VALUE_MEANS, *LIST_MEANS)
 # The counts that figures divide by; ranking metrics divide by slates.
-_WEIGHTS: Final = {each.name: each.weight for each in (*RATES, *VALUE_MEANS, *LIST_MEANS)}
+_WEIGHTS: Final = {each.name: each.weight for each in _MEANS}
+_SHARES: Final = {
+    *(each.name for each in _MEANS if each.is_share),
+    *(each.name for each in RANKING if each.is_share),
+}
 
 
 def with_intervals(
@@ -65,7 +68,7 @@ def bounds(row: Row, figure: str, users: int) -> tuple[float, float] | None:
     arm = Arm(value, stderr, math.nan, users, clusters)
     count = row[_WEIGHTS.get(figure, "slates")]
     # A nowcast of a share may exceed 1.
-    if not figure.startswith(_UNBOUNDED) and count and value <= 1:
+    if figure in _SHARES and count and value <= 1:
         found = share_interval(arm, count)
     elif stderr:
         found = interval(arm)

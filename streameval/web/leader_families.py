@@ -21,7 +21,7 @@ def daily_families(daily: DailyStatus | None) -> Iterator[Metric]:
     rates = [] if daily is None else daily.rates
     for metric in daily_positive_rate.METRICS:
         yield gauge(
-            f"daily_{metric.name}",
+            metric.name,
             f"Of the last whole day: {metric.formula}",
             ("feedback",),
             (([row["feedback"]], row[metric.name]) for row in rates),

@@ -36,8 +36,9 @@ class ItemLists:
     `vectors`: the features of items; `popularity`: the share of users, in (0, 1], who have used
     an item. An item that is in neither is unknown there. `similarities` serve the measures other
     than the cosine. `interactions`: how often an item was used, `popularity_ranks`: its rank by
-    that, `known_items`: how many items the catalogue has. Beside each item may stand whether it is
-    `relevant`, and its score.
+    that, `known_items`: how many items the catalogue has. `trained_users` counts the users in
+    training, and `histories` has the mean of the vectors of each one's items. Beside each item may
+    stand whether it is `relevant`, and its score; beside each list its user.
     """
 
     items: Sequence[Sequence[str]]
@@ -48,6 +49,9 @@ class ItemLists:
     interactions: Mapping[str, int] = field(default_factory=dict)
     popularity_ranks: Mapping[str, int] = field(default_factory=dict)
     known_items: int = 0
+    trained_users: int = 0
+    histories: Mapping[str, Vector] = field(default_factory=dict)
+    users: Sequence[str] = ()
     relevant: Sequence[Sequence[bool]] | None = None
     scores: Sequence[Sequence[float | None]] | None = None
 
@@ -180,7 +184,7 @@ SELF_INFORMATION = UnitMetric(
     input_kind="items",
     name="novelty_self_information",
     formula="Mean over lists of the mean over their items at rank <= k of -log2(popularity)",
-    source="recmetrics novelty",
+    source="recmetrics novelty, for lists of n items",
     convention="popularity is the share of users in the training interactions who have the item",
     undefined="left out and counted: an empty list, or one with an item nobody has, whose "
     "surprise is infinite",
@@ -238,6 +242,7 @@ NEIGHBOUR_COVERAGE = UnitMetric(
     convention="neighbours are given; users count the same",
     undefined="left out and counted: a user who has rated every item",
     cutoff="none",
+    is_share=True,
     score=_neighbour_coverage,
 )
 

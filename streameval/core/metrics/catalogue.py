@@ -39,6 +39,7 @@ from streameval.core.metrics import (
     reciprocal_rank,
     retrieval,
     score_health,
+    variants,
 )
 from streameval.core.metrics.entry import Entry
 
@@ -84,5 +85,6 @@ METRICS: tuple[Entry, ...] = (
     *retrieval.METRICS,
     *daily_positive_rate.METRICS,
     *off_policy_value.METRICS,
+    *variants.METRICS,
 )
 """Every metric that `evaluate` knows."""

@@ -1,8 +1,8 @@
 """Gorse's positive rate of a day: the share of positives among the distinct items that a user read.
 
-`positive_rate` follows Gorse's documentation: the mean over all users who read something.
-`positive_rate_gorse_v05` follows its releases 0.5.0 to 0.5.6: only users with a positive item among
-the items they read. A user counts once for each day.
+`daily_positive_rate` follows Gorse's documentation: the mean over all users who read something.
+`daily_positive_rate_gorse_v05` follows its releases 0.5.0 to 0.5.6: only users with a positive item
+among the items they read. A user counts once for each day.
 """
 
 from __future__ import annotations
@@ -37,22 +37,24 @@ _FORMULA = "of distinct positive items they read divided by distinct items they 
 METRICS: tuple[UnitMetric[Reads], ...] = (
     UnitMetric(
         input_kind="reads",
-        name="positive_rate",
+        name="daily_positive_rate",
         formula=f"Mean over users and days {_FORMULA}",
         source="Gorse's documentation, online evaluation",
         convention="gorse_doc: over all users who read something; days are UTC",
         undefined="left out: a user on a day without a read",
         cutoff="none",
+        is_share=True,
         score=_documented,
     ),
     UnitMetric(
         input_kind="reads",
-        name="positive_rate_gorse_v05",
+        name="daily_positive_rate_gorse_v05",
         formula=f"Mean over users and days with a positive {_FORMULA}",
         source="Gorse's releases 0.5.0 to 0.5.6",
         convention="gorse_v05: only users with a positive among their reads; days are UTC",
         undefined="left out and counted: a user on a day without a positive among the reads",
         cutoff="none",
+        is_share=True,
         score=_release_05,
     ),
 )

@@ -20,5 +20,5 @@ METRIC = Metric(
     cutoff="optional",
     score=score,
     graded=True,
-    share=False,
+    is_share=False,
 )

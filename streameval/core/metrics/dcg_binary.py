@@ -19,5 +19,5 @@ METRIC = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=score,
-    share=False,
+    is_share=False,
 )

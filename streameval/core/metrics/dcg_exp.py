@@ -21,5 +21,5 @@ METRIC = Metric(
     cutoff="optional",
     score=score,
     graded=True,
-    share=False,
+    is_share=False,
 )

@@ -1,6 +1,6 @@
 """How lists are spread: over users, over kinds of items and users, and over scores.
 
-Sources: recmetrics (personalization), Evidently (item bias, user bias, score distribution).
+Sources: recmetrics (personalization). Evidently draws the distributions behind the biases.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ METRICS: tuple[Entry, ...] = (
         name="personalization",
         formula="1 - the mean over pairs of lists of the cosine of their sets of items at rank <= "
         "k",
-        source="recmetrics personalization; Evidently Personalization",
+        source="recmetrics personalization and Evidently Personalization, for lists of k items",
         convention="pairs of lists, not of users; an empty list has no pair",
         undefined="absent below two lists",
         cutoff="optional",
@@ -102,7 +102,7 @@ METRICS: tuple[Entry, ...] = (
         name="item_bias",
         formula="Total variation distance between the features of the items at rank <= k of all "
         "lists and those of the distinct items in training",
-        source="Evidently ItemBias, as a number",
+        source="one number for the two distributions that Evidently ItemBias draws",
         convention="each feature of an item counts 1; 0 is the same mix, 1 no feature in common",
         undefined="absent where no item has a feature",
         cutoff="optional",
@@ -114,7 +114,7 @@ METRICS: tuple[Entry, ...] = (
         name="user_bias",
         formula="Total variation distance between the features of the distinct users with a list "
         "and those of the distinct users in training",
-        source="Evidently UserBias, as a number",
+        source="one number for the two distributions that Evidently UserBias draws",
         convention="each feature of a user counts 1; 0 is the same mix, 1 no feature in common",
         undefined="absent where no user has a feature",
         cutoff="none",
@@ -125,9 +125,9 @@ METRICS: tuple[Entry, ...] = (
         name="score_entropy",
         formula="Mean over lists of the entropy, in nats, of the softmax of the scores of their "
         "items at rank <= k",
-        source="Evidently ScoreDistribution",
-        convention="list by list (Evidently takes all lists as one); log of the length where all "
-        "scores are equal",
+        source="Shannon 1948, of each list",
+        convention="list by list, where Evidently ScoreDistribution has one softmax of all lists; "
+        "log of the length where all scores are equal",
         undefined="left out and counted: an empty list, or one with an item without a score",
         cutoff="optional",
         score=_score_entropy,

@@ -54,7 +54,8 @@ class Entry:
     `convention` names the difference from other figures of the same name. `undefined` says how an
     input without a value counts. `needs` names tables beside the tables of the input kind.
     `score` takes each of `parameters` by name; `convention` may hold their values in braces.
-    `lower_is_better`: it is an error, and not a worth.
+    `lower_is_better`: it is an error, and not a worth. `is_share`: it is a mean of values in
+    [0, 1], so its bounds lie there too.
     """
 
     input_kind: InputKind
@@ -69,6 +70,7 @@ class Entry:
     values: tuple[tuple[Parameter, Any], ...] = ()
     score: Callable[..., Any] | None = None
     lower_is_better: bool = False
+    is_share: bool = False
 
     def required(self) -> list[Input]:
         """List the inputs without which the metric cannot be computed."""

@@ -18,7 +18,8 @@ def harmonic_mean(mean_precision: float, mean_recall: float) -> float:
 METRIC = MeanMetric(
     name="f1_mean",
     formula="Harmonic mean of mean precision and mean recall at k",
-    source="Bobadilla et al. 2013",
+    source="Bobadilla et al. 2013; Evidently FBetaTopK with beta 1 and no_feedback_users, for "
+    "lists of k items",
     convention="means over lists first, then the harmonic mean",
     undefined="0 where both means are 0",
     cutoff="required",

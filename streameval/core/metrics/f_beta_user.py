@@ -29,7 +29,7 @@ METRIC = Metric(
     name="f_beta_user",
     formula="Mean over lists of (1 + beta²) PR / (beta² P + R), P and R being precision and recall "
     "at k",
-    source="van Rijsbergen 1979; scikit-learn fbeta_score; RecTools F1Beta; Evidently FBetaTopK",
+    source="van Rijsbergen 1979; scikit-learn fbeta_score; RecTools F1Beta",
     convention="beta {beta:g}; harmonic mean within each list",
     undefined=NO_RELEVANT,
     cutoff="required",

@@ -62,5 +62,5 @@ METRIC = Metric(
     parameters=(HALF_LIFE, NEUTRAL),
     score=score,
     graded=True,
-    share=False,
+    is_share=False,
 )

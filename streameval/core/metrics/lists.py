@@ -81,13 +81,13 @@ class Metric(Entry):
     """A ranking metric: `score(lists, k)` returns a score for each list.
 
     The figure is the mean of the scores that are defined. A list without relevant items scores 0
-    unless `undefined` says otherwise. `share`: scores lie in [0, 1]. `by_score`: it goes by the
-    logged scores and not by the ranks. `graded`: gains count, so a threshold of relevance does not.
-    `by_judged`: items that labels call irrelevant differ from those without a label.
+    unless `undefined` says otherwise. `by_score`: it goes by the logged scores and not by the
+    ranks. `graded`: gains count, so a threshold of relevance does not. `by_judged`: items
+    that labels call irrelevant differ from those without a label.
     """
 
     input_kind: InputKind = "lists"
-    share: bool = True
+    is_share: bool = True
     by_score: bool = False
     graded: bool = False
     by_judged: bool = False

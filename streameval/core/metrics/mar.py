@@ -20,7 +20,7 @@ METRIC = Metric(
     name="mar",
     formula="Mean over slates of the sum of recall at each relevant item at rank <= k, "
     "divided by all relevant items",
-    source="Evidently MAR",
+    source="Evidently MAR with no_feedback_users, for lists of k items and labels of listed items",
     convention="recall after each hit, divided by all relevant items; recmetrics' mark is map",
     undefined=NO_RELEVANT,
     cutoff="optional",

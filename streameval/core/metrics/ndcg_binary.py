@@ -16,7 +16,7 @@ METRIC = Metric(
     name="ndcg_binary",
     formula="Mean over lists of the sum of 1 / log2(rank + 1) over relevant items at rank <= k, "
     "divided by the same sum of the smaller of k and R relevant items on top",
-    source="recommenders ndcg_at_k, Gorse's code",
+    source="recommenders ndcg_at_k; Gorse's code, for lists of k items",
     convention="binary gains, ideal over min(R, k)",
     undefined=NO_RELEVANT,
     cutoff="optional",

@@ -1,19 +1,21 @@
 """How far lists go beyond popular items: average popularity, serendipity, Gini index.
 
-Popularity comes from training interactions, each row of which counts. Sources: RecTools
-(AvgRecPopularity, Serendipity), Evidently (popularity bias: average popularity, coverage, Gini).
+RecTools takes popularity from training interactions, each row of which counts. Evidently takes it
+from the users who have an item, and looks at items of lists or of training where RecTools and
+RecBole look at a catalogue. So figures of one name differ, and each has a name of its own here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists
+from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists, coverage
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
-from streameval.core.metrics.inputs import ITEMS, TRAIN
+from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN
 
 
 def popularity_ranks(interactions: Mapping[str, int]) -> dict[str, int]:
@@ -33,11 +35,34 @@ def _normalized_popularity(lists: ItemLists, k: int) -> UnitSums:
     return _means(lists, k, lambda _, item: counts.get(item, 0) / total)
 
 
-def _means(lists: ItemLists, k: int, worth: Callable[[int, str], float]) -> UnitSums:
-    """Return the mean worth of the items of each list at a rank of at most k, if it has any."""
+def _users_popularity(lists: ItemLists, k: int) -> UnitSums:
+    known, users = lists.popularity, lists.trained_users
+    return _means(lists, k, lambda _, item: known[item] * users, known)
+
+
+def _popularity_of_most(lists: ItemLists, k: int) -> UnitSums:
+    known = lists.popularity
+    most = max(known.values(), default=1.0)
+    return _means(lists, k, lambda _, item: known[item] / most, known)
+
+
+def _means(
+    lists: ItemLists,
+    k: int,
+    worth: Callable[[int, str], float],
+    known: Collection[str] | None = None,
+) -> UnitSums:
+    """Return the mean worth of the items of each list at a rank of at most k, if it has any.
+
+    Of the `known` items only, where these are given.
+    """
     values = []
     for items, ranks in zip(lists.items, lists.ranks, strict=True):
-        top = [worth(rank, item) for item, rank in zip(items, ranks, strict=True) if rank <= k]
+        top = [
+            worth(rank, item)
+            for item, rank in zip(items, ranks, strict=True)
+            if rank <= k and (known is None or item in known)
+        ]
         values.append(math.fsum(top) / len(top) if top else math.nan)
     found = np.array(values, np.float64)
     there = ~np.isnan(found)
@@ -60,6 +85,24 @@ def _serendipity(lists: ItemLists, k: int) -> UnitSums:
     return values, counts
 
 
+def _unlike_history(lists: ItemLists, k: int) -> UnitSums:
+    assert lists.relevant is not None, "serendipity needs the relevant items"
+    values, counts = np.zeros(len(lists.items)), np.zeros(len(lists.items), np.int64)
+    rows = zip(lists.users, lists.items, lists.ranks, lists.relevant, strict=True)
+    for number, (user, items, ranks, relevant) in enumerate(rows):
+        history = lists.histories.get(user)
+        hits = [item for item, rank, hit in zip(items, ranks, relevant, strict=True)
+                if hit and rank <= k]  # fmt: skip
+        if hits and history is not None:
+            values[number] = 1.0 - math.fsum(
+                value * history.get(name, 0.0)
+                for item in hits
+                for name, value in lists.vectors.get(item, {}).items()
+            )
+            counts[number] = 1
+    return values, counts
+
+
 def _expected(rank: int | None, size: int) -> float:
     """Return how likely any user gets an item of this rank of popularity; none was never used."""
     return 0.0 if rank is None else (size + 1 - rank) / size
@@ -77,7 +120,23 @@ def gini(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG00
     return weighted / (size * total), size
 
 
+def gini_listed(counts: ItemCounts, k: int) -> tuple[float | None, int]:
+    """Return the Gini index over the items that are in any list, with n - 1 in place of n."""
+    size = len(counts.of_items())
+    found, _ = gini(replace(counts, known_items=size), k)
+    return (None if found is None or size < 2 else found * size / (size - 1)), size
+
+
+def training_coverage(counts: ItemCounts, k: int) -> tuple[float | None, int]:  # noqa: ARG001 (counted up to k)
+    """Return the share of the items in training that stand in any list."""
+    size = len(counts.trained)
+    return coverage(len(counts.of_items().keys() & set(counts.trained)), size), size
+
+
 _EMPTY = "left out and counted: a list without an item at rank <= k"
+
+_TRAINED = "items that training lacks do not count; lists count the same"
+_NOT_TRAINED = "left out and counted: a list without an item of the training interactions"
 
 METRICS: tuple[Entry, ...] = (
     UnitMetric(
@@ -85,7 +144,7 @@ METRICS: tuple[Entry, ...] = (
         name="average_popularity",
         formula="Mean over lists of the mean over their items at rank <= k of the item's training "
         "interactions",
-        source="RecTools AvgRecPopularity; Evidently popularity bias",
+        source="RecTools AvgRecPopularity",
         convention="an item without an interaction counts 0; lists count the same",
         undefined=_EMPTY,
         cutoff="optional",
@@ -102,6 +161,7 @@ METRICS: tuple[Entry, ...] = (
         undefined=_EMPTY,
         cutoff="optional",
         needs=(TRAIN,),
+        is_share=True,
         score=_normalized_popularity,
     ),
     UnitMetric(
@@ -115,13 +175,14 @@ METRICS: tuple[Entry, ...] = (
         undefined=_EMPTY,
         cutoff="optional",
         needs=(TRAIN, ITEMS),
+        is_share=True,
         score=_serendipity,
     ),
     Entry(
         input_kind="item_counts",
         name="gini",
         formula="Gini index of how many lists have each item of the catalogue at rank <= k",
-        source="Evidently popularity bias; RecBole GiniIndex",
+        source="RecBole GiniIndex",
         convention="over the catalogue that is given, items in no list included: 0 is even, near "
         "1 a few items take it all",
         undefined="absent without an item; refused where a list has an item that the catalogue "
@@ -129,6 +190,69 @@ METRICS: tuple[Entry, ...] = (
         cutoff="optional",
         needs=(ITEMS,),
         score=gini,
+    ),
+    UnitMetric(
+        input_kind="items",
+        name="average_popularity_users",
+        formula="Mean over lists of the mean over their items at rank <= k of the users in "
+        "training who have the item",
+        source="Evidently PopularityBias, arp",
+        convention=_TRAINED,
+        undefined=_NOT_TRAINED,
+        cutoff="optional",
+        needs=(TRAIN,),
+        score=_users_popularity,
+    ),
+    UnitMetric(
+        input_kind="items",
+        name="average_popularity_max",
+        formula="Mean over lists of the mean over their items at rank <= k of the users in "
+        "training who have the item divided by those who have the most popular item",
+        source="Evidently PopularityBias, arp with normalize_arp",
+        convention=_TRAINED,
+        undefined=_NOT_TRAINED,
+        cutoff="optional",
+        needs=(TRAIN,),
+        is_share=True,
+        score=_popularity_of_most,
+    ),
+    Entry(
+        input_kind="item_counts",
+        name="gini_listed",
+        formula="Gini index of how many lists have each item at rank <= k, over the n items that "
+        "any list has, times n / (n - 1)",
+        source="Evidently PopularityBias, gini",
+        convention="items in no list do not count: a catalogue of which only two items are ever "
+        "listed, equally often, has 0",
+        undefined="absent below two items in lists",
+        cutoff="optional",
+        score=gini_listed,
+    ),
+    Entry(
+        input_kind="item_counts",
+        name="training_coverage",
+        formula="Distinct items of the training interactions at rank <= k of all lists divided by "
+        "the distinct items in training",
+        source="Evidently PopularityBias, coverage",
+        convention="items that training lacks do not count",
+        undefined="absent without an item in training",
+        cutoff="optional",
+        needs=(TRAIN,),
+        score=training_coverage,
+    ),
+    UnitMetric(
+        input_kind="judged_items",
+        name="serendipity_features",
+        formula="Mean over lists of 1 - the sum over their relevant items at rank <= k of the mean "
+        "similarity to the training interactions of the list's user",
+        source="Evidently Serendipity",
+        convention="similarity is the cosine of features, 0 for an item without features; below 0 "
+        "where several relevant items are like the history",
+        undefined="left out and counted: a list without a relevant item at rank <= k, or of a user "
+        "without training interactions",
+        cutoff="optional",
+        needs=(FEATURES, TRAIN),
+        score=_unlike_history,
     ),
 )
 """The rows of these metrics."""

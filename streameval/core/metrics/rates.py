@@ -14,6 +14,7 @@ class Rate:
     """The row of a metric: a mean over the window's count `weight`.
 
     `series` names it on the page where that takes another unit: `scale` times the figure.
+    `is_share`: it is a mean of values in [0, 1], so its bounds lie there too.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Rate:
     weight: str
     series: str = ""
     scale: float = 1.0
+    is_share: bool = False
 
 
 POSITIVE_RATE = Rate(
@@ -29,12 +31,14 @@ POSITIVE_RATE = Rate(
     formula="Mean over users with an impression of their positives divided by their impressions",
     source="Gorse's documented online evaluation, (1/|U|) sum over u of |R^p_u| / |R^r_u|",
     weight="users",
+    is_share=True,
 )
 POSITIVES_PER_IMPRESSION = Rate(
     name="positives_per_impression",
     formula="Positives divided by impressions, pooled over users",
     source="click-through rate",
     weight="impressions",
+    is_share=True,
 )
 RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
 """The rates of feedback, one for each kind of positive."""
@@ -61,24 +65,28 @@ LIST_MEANS = (
         formula="Slates that showed nothing divided by slates",
         source="zero-result rate of search",
         weight="slates",
+        is_share=True,
     ),
     Rate(
         name="short_rate",
         formula="Slates with fewer items than the smallest k divided by slates",
         source="docs/rules.md",
         weight="slates",
+        is_share=True,
     ),
     Rate(
         name="fallback_rate",
         formula="Slates that an event called a fallback divided by slates",
         source="docs/rules.md",
         weight="slates",
+        is_share=True,
     ),
     Rate(
         name="abandonment_rate",
         formula="Slates without a positive divided by slates",
         source="abandonment of search: Li, Huffman and Tokuda, SIGIR 2009",
         weight="slates",
+        is_share=True,
     ),
     Rate(
         name="mean_rank_of_positives",
@@ -91,6 +99,7 @@ LIST_MEANS = (
         formula="Items with a positive at rank 3 or above divided by all of them",
         source="docs/rules.md",
         weight="positive_items",
+        is_share=True,
     ),
     Rate(
         name="latency_ms_mean",

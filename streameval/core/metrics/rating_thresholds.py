@@ -108,6 +108,7 @@ def _metric(
         convention=rule.convention,
         undefined="0 where a denominator is 0, kept and counted",
         cutoff="required",
+        is_share=True,
         parameters=(THRESHOLD,),
         score=score,
     )
@@ -148,11 +149,12 @@ def _over_pairs(
         input_kind="ratings",
         name=f"{name}_pairs",
         formula=formula,
-        source="Gorse's code, factorization machines",
+        source="Gorse's code, factorization machines, whose threshold is 0",
         convention="over pairs, not users; recommended: predicted above the threshold; relevant: "
         "rated above the threshold",
-        undefined="absent where no pair is counted in the denominator",
+        undefined="absent where no pair is counted in the denominator (in Gorse 0)",
         cutoff="none",
+        is_share=True,
         own=False,
         parameters=(THRESHOLD,),
         score=score,
@@ -164,14 +166,40 @@ class Placements:
     """Pairs of a relevant and another rated pair, compared by prediction, by cluster of users.
 
     Of each cluster: `relevant` and `others` count its rated pairs; `won` is twice the number of
-    others, of all clusters, that its relevant pairs are predicted above, a tie counting 1;
-    `lost` the same of the relevant pairs that are predicted above its others. Python's integers.
+    others, of all clusters, that its relevant pairs are predicted above, and for a tie what it
+    counts; `lost` the same of the relevant pairs that are predicted above its others. Python's
+    integers.
     """
 
     relevant: Sequence[int]
     others: Sequence[int]
     won: Sequence[int]
     lost: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairMetric(Entry):
+    """An AUC over all pairs at once, in which a tie counts so many `halves`."""
+
+    halves: int
+
+    def placements(  # noqa: PLR0917  # the columns of one query
+        self,
+        relevant: Sequence[int],
+        others: Sequence[int],
+        below: Sequence[int],
+        beside: Sequence[int],
+        above: Sequence[int],
+        level: Sequence[int],
+    ) -> Placements:
+        """Count ties as the metric does. Of each cluster of users, and Python's integers.
+
+        `below` and `beside`: others predicted below, or as, its relevant pairs; `above` and
+        `level`: relevant pairs predicted above, or as, its others.
+        """
+        won = [2 * less + self.halves * same for less, same in zip(below, beside, strict=True)]
+        lost = [2 * more + self.halves * same for more, same in zip(above, level, strict=True)]
+        return Placements(relevant, others, won, lost)
 
 
 def auc_of_pairs(placements: Placements, threshold: float) -> tuple[float, float] | None:  # noqa: ARG001 (the placements were made with it)
@@ -194,19 +222,23 @@ def auc_of_pairs(placements: Placements, threshold: float) -> tuple[float, float
     return auc, math.sqrt(spread)
 
 
-AUC_PAIRS = Entry(
-    input_kind="rated_pairs",
-    name="auc_pairs",
-    formula="Share of pairs of a relevant and another rated pair, of all users, in which the "
-    "relevant one is predicted higher, a tie counting 1/2",
-    source="scikit-learn roc_auc_score; Gorse's code, factorization machines",
-    convention="over all pairs at once, not user by user; relevant: rated above the threshold; "
-    "ties count 1/2 (in Gorse 0)",
-    undefined="absent where all or none of the pairs are relevant",
-    cutoff="none",
-    parameters=(THRESHOLD,),
-    score=auc_of_pairs,
-)
+def _auc(name: str, halves: int, tie: str, source: str) -> PairMetric:
+    return PairMetric(
+        input_kind="rated_pairs",
+        name=name,
+        formula="Share of pairs of a relevant and another rated pair, of all users, in which the "
+        f"relevant one is predicted higher, a tie counting {tie}",
+        source=source,
+        convention="over all pairs at once, not user by user; relevant: rated above the threshold; "
+        f"ties count {tie}",
+        undefined="absent where all or none of the pairs are relevant",
+        cutoff="none",
+        is_share=True,
+        parameters=(THRESHOLD,),
+        score=auc_of_pairs,
+        halves=halves,
+    )
+
 
 METRICS: tuple[Entry, ...] = (
     *(metric for rule in RULES for metric in _family(rule)),
@@ -220,6 +252,7 @@ METRICS: tuple[Entry, ...] = (
         "Recommended pairs that are relevant divided by relevant pairs",
         lambda chosen, liked, hits: (hits, liked),  # noqa: ARG005
     ),
-    AUC_PAIRS,
+    _auc("auc_pairs", 1, "1/2", "scikit-learn roc_auc_score"),
+    _auc("auc_pairs_strict", 0, "0", "Gorse's code, factorization machines, whose threshold is 0"),
 )
 """The rows of these metrics; a user is a unit, but for `auc_pairs`."""

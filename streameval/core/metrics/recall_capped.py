@@ -20,7 +20,7 @@ METRIC = Metric(
     name="recall_capped",
     formula="Mean over lists of relevant items at rank <= k divided by the smaller of k and all "
     "relevant items",
-    source="recall with the denominator capped, as Kaggle's and OpenMatch's",
+    source="BEIR recall_cap",
     convention="divided by min(R, k)",
     undefined=NO_RELEVANT,
     cutoff="required",

@@ -65,6 +65,7 @@ METRICS: tuple[Entry, ...] = (
         convention="divided by k, also where the exact result is shorter",
         undefined="0 for a query without an approximate result, kept and counted",
         cutoff="required",
+        is_share=True,
         score=_index_recall,
     ),
     UnitMetric(
@@ -75,6 +76,7 @@ METRICS: tuple[Entry, ...] = (
         convention=_SAMPLED,
         undefined="a sample without exactly one positive is refused",
         cutoff="required",
+        is_share=True,
         score=_hit_rate,
     ),
     UnitMetric(
@@ -85,6 +87,7 @@ METRICS: tuple[Entry, ...] = (
         convention=_SAMPLED,
         undefined="a sample without exactly one positive is refused",
         cutoff="required",
+        is_share=True,
         score=_ndcg,
     ),
 )

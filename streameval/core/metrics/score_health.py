@@ -103,16 +103,33 @@ def _too_high(number: int) -> Callable[..., UnitSums]:
     return score
 
 
-def _auc_weighted(items: LabelledScores, k: int) -> UnitSums:  # noqa: ARG001 (over the whole list)
-    """Return pairs in the right order and all pairs of each list, as `auc` counts them."""
-    ranks = ranks_by_score(items.scores, items.starts)
-    known = items.count(np.isnan(ranks)) == 0
+def _in_order(items: LabelledScores, ranks: Scores) -> UnitSums:
+    """Return each list's pairs in the right order by `ranks` (items,), and all its pairs.
+
+    A list with an item without a score has no pairs.
+    """
+    known = items.count(~items.scored) == 0
     hits, length = items.count(items.positive), np.diff(items.starts)
-    # Ties share half ranks: twice a rank is a whole number.
-    twice = items.add(np.where(items.positive & ~np.isnan(ranks), 2 * ranks, 0).astype(np.int64))
+    # Ties may share half ranks: twice a rank is a whole number.
+    there = items.positive & ~np.isnan(ranks)
+    twice = items.add(np.where(there, 2 * ranks, 0).astype(np.int64))
     pairs = np.where(known, hits * (length - hits), 0)
     right = pairs - (twice - hits * (hits + 1)) / 2
     return np.where(known, right, 0.0), pairs
+
+
+def _auc_weighted(items: LabelledScores, k: int) -> UnitSums:  # noqa: ARG001 (over the whole list)
+    return _in_order(items, ranks_by_score(items.scores, items.starts))
+
+
+def strict_pairs(items: LabelledScores) -> UnitSums:
+    """Return each list's pairs in the right order, where a tie is none, and all its pairs."""
+    owner = np.repeat(np.arange(len(items.starts) - 1), np.diff(items.starts))
+    # Among equal scores the relevant items come last.
+    order = np.lexsort((items.positive, -items.scores, owner))
+    ranks = np.empty(len(order))
+    ranks[order] = np.arange(1, len(order) + 1) - items.starts[owner]
+    return _in_order(items, ranks)
 
 
 _COMMON: Final[dict[str, Any]] = {
@@ -195,10 +212,11 @@ METRICS: tuple[Entry, ...] = (
         name="auc_weighted",
         formula="Share of pairs of a relevant and another item of the same list, in all lists, in "
         "which the relevant one scores higher, a tie counting 1/2",
-        source="Zhu et al. 2017, group AUC, weighted by pairs",
+        source="group AUC of Zhu et al. 2017, who weight lists by impressions or clicks",
         convention="each list counts by its pairs, where auc counts lists the same",
         undefined="left out: a list in which all or none of the items are relevant, or one has no "
         "score",
+        is_share=True,
         score=_auc_weighted,
     ),
 )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from streameval.base.errors import InputError
+from streameval.evaluation.batches import ROWS
 from streameval.evaluation.readers.matching import refuse_several
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.files.tables import (
@@ -96,8 +97,8 @@ def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
         return {(item, other): value for item, other, value in rows.fetchall()}
 
 
-def popularity_of(paths: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
-    """Return each item's number of training interactions, and the share of users who have it."""
+def popularity_of(paths: Sequence[str]) -> tuple[dict[str, int], dict[str, float], int]:
+    """Return each item's training interactions, the share of users who have it, and the users."""
     with connected(*paths) as connection:
         load_interactions(connection, "train", paths)
         ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
@@ -105,7 +106,29 @@ def popularity_of(paths: Sequence[str]) -> tuple[dict[str, int], dict[str, float
             "SELECT item, count(*), count(DISTINCT user) FROM train GROUP BY item"
         ).fetchall()
     counts = {item: count for item, count, _ in rows}
-    return counts, {item: count / users for item, _, count in rows}
+    return counts, {item: count / users for item, _, count in rows}, users
+
+
+def histories_of(
+    paths: Sequence[str], vectors: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return the mean of the vectors of each user's training interactions, in order of items.
+
+    An item without a vector has 0 everywhere. Memory follows the users in training.
+    """
+    with connected(*paths) as connection:
+        load_interactions(connection, "train", paths)
+        rows = connection.execute(
+            "SELECT user, item, count(*) / sum(count(*)) OVER (PARTITION BY user)"
+            " FROM train GROUP BY user, item ORDER BY user, item"
+        )
+        found: dict[str, dict[str, float]] = {}
+        while part := rows.fetchmany(ROWS):
+            for user, item, share in part:
+                history = found.setdefault(user, {})
+                for name, value in vectors.get(item, {}).items():
+                    history[name] = history.get(name, 0.0) + share * value
+    return found
 
 
 def items_of(paths: Sequence[str]) -> set[str]:

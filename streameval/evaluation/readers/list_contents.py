@@ -24,6 +24,7 @@ from streameval.evaluation.answer import Answer, Figure, Note, Segment, counted
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.item_tables import (
     features_of,
+    histories_of,
     items_of,
     load_features,
     load_interactions,
@@ -98,6 +99,7 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
                 facts,
                 items=lists.items,
                 ranks=lists.ranks,
+                users=lists.users,
                 relevant=lists.relevant,
                 scores=lists.scores,
             )
@@ -135,13 +137,16 @@ def _facts(given: Given, asked: Sequence[Asked]) -> ItemLists:
         vectors = {item: unit_vector(found) for item, found in features.items()}
         facts = replace(facts, vectors=vectors, similarities=Similarities(features, dimensions))
     if TRAIN in needed:
-        interactions, popularity = popularity_of(given[TRAIN])
+        interactions, popularity, users = popularity_of(given[TRAIN])
         facts = replace(
             facts,
             interactions=interactions,
             popularity=popularity,
+            trained_users=users,
             popularity_ranks=popularity_ranks(interactions),
         )
+    if any({FEATURES, TRAIN} <= set(figure.entry.needs) for figure in asked):
+        facts = replace(facts, histories=histories_of(given[TRAIN], facts.vectors))
     return replace(facts, known_items=len(items_of(given[ITEMS]))) if ITEMS in needed else facts
 
 

@@ -76,7 +76,8 @@ class Tables:
     `complete`: lists that only the labels know count as empty, 0 in every mean; else they are left
     out. Lists of a TREC run without qrels are left out, since their relevant items are unknown.
     Slates without labels have no relevant items. `level` and `with_judged` are those of
-    `batches.Batch`. `seen`: interactions of users whose items are left out of their lists.
+    `batches.Batch`. `seen`: interactions of users whose items are left out of their lists, and of
+    their labels too with `drop_labels`.
     """
 
     slates: Sequence[str]
@@ -88,6 +89,7 @@ class Tables:
     level: float | None = None
     with_judged: bool = False
     seen: Sequence[str] = ()
+    drop_labels: bool = False
     with_ids: bool = True
 
 
@@ -177,7 +179,9 @@ def load_ranked(
         view = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
         if tables.labels:
             notes += load_labels(connection, tables.labels, advance)
-    notes += seen_notes(exclude_seen(connection, tables.slates, tables.seen))
+    dropped = _drop_labels(connection, tables.seen) if tables.drop_labels else 0
+    notes += _seen_notes(exclude_seen(connection, tables.slates, tables.seen))
+    notes += _seen_notes(dropped, "label")
     return view
 
 
@@ -431,6 +435,25 @@ def exclude_seen(connection: Any, files: Sequence[str], paths: Sequence[str]) ->
     return int(count)
 
 
+def _drop_labels(connection: Any, paths: Sequence[str]) -> int:
+    """Leave the labels of seen items out, and return how many.
+
+    Slates are still whole. A list that only labels have is a user of its own.
+    """
+    load_interactions(connection, "seen", paths)
+    ((before,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
+    connection.execute("""
+        CREATE OR REPLACE TABLE labels AS
+        SELECT labels.* FROM labels LEFT JOIN (
+            SELECT list, coalesce(any_value(user), list) AS user FROM slates GROUP BY list
+        ) USING (list)
+        WHERE (coalesce(user, list), item) NOT IN (SELECT (user, item) FROM seen) ORDER BY line
+    """)
+    ((after,),) = connection.execute("SELECT count(*) FROM labels").fetchall()
+    connection.execute("DROP TABLE seen")
+    return int(before - after)
+
+
 def refuse_seen(paths: Sequence[str]) -> None:
     """Raise `InputError` for outcome files: what users saw cannot be left out afterwards."""
     if paths:
@@ -440,13 +463,10 @@ def refuse_seen(paths: Sequence[str]) -> None:
         )
 
 
-def seen_notes(count: int) -> list[Note]:
+def _seen_notes(count: int, thing: str = "item") -> list[Note]:
     """Note how many rows were left out as already seen, if there are any."""
-    return (
-        [Note("seen", count, f"Left out, as already seen: {counted(count, 'item')}.")]
-        if count
-        else []
-    )
+    key = "seen" if thing == "item" else f"seen_{thing}s"
+    return [Note(key, count, f"Left out, as already seen: {counted(count, thing)}.")][: bool(count)]
 
 
 def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
