@@ -105,6 +105,7 @@ def test_sums_of_a_partition_of_spark_do_not_wrap():
     evaluation = Evaluation([Asked.parse("dcg_exp@10")])
     sums = np.array(row["sums"]).reshape(2, CLUSTERS, 1)
     evaluation.add_sums((), np.arange(CLUSTERS), sums, np.array(row["counts"]).reshape(-1, 1))
+    evaluation.add_cells((), np.array(row["cells"]))
     assert evaluation.figures()["dcg_exp@10"].value == pytest.approx(2.0**33 - 1, rel=1e-12)
 
 

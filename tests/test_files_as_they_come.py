@@ -394,7 +394,7 @@ def test_no_event_is_lost_behind_a_mark(end: str, content: bytes) -> None:
     document = api.replay(name).document()
     assert document["events"]["accepted"] == {"impression": 1, "slate": 0, "feedback": 1}
     assert sum(document["events"]["rejected"].values()) == 0
-    assert value("positive_rate", "--events", name) == 1.0
+    assert value("daily_positive_rate", "--events", name) == 1.0
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
@@ -504,7 +504,7 @@ def pipe() -> Iterator[Callable[[bytes], str]]:
 def test_events_come_from_a_pipe(pipe: Callable[[bytes], str]) -> None:
     accepted = {"impression": 1, "slate": 0, "feedback": 1}
     assert api.replay(pipe(EVENTS)).document()["events"]["accepted"] == accepted
-    assert value("positive_rate", "--events", pipe(EVENTS)) == 1.0
+    assert value("daily_positive_rate", "--events", pipe(EVENTS)) == 1.0
 
 
 def test_a_shell_gives_pipes_to_commands() -> None:

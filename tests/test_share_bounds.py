@@ -95,8 +95,9 @@ def test_no_positive_of_20_users_has_an_upper_bound(tmp_path: Path) -> None:
 def test_users_and_not_their_lists_bound_a_share_without_spread(tmp_path: Path) -> None:
     """Ten users with 30 lists each, all misses: 0 of 10, and not of 300."""
     slates = [
-        {"list": f"q{n}", "user": f"u{n % 10}", "item": "a", "rank": 1, "score": 0.5}
+        {"list": f"q{n}", "user": f"u{n % 10}", "item": item, "rank": rank}
         for n in range(300)
+        for rank, item in ((1, "a"), (2, "b"))
     ]
     labels = [{"list": f"q{n}", "item": "b"} for n in range(300)]
     figure = run(
