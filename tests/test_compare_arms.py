@@ -19,7 +19,7 @@ from evaluating import run as evaluated
 from msgspec import structs
 from snapshots import Counters, write_snapshot
 from test_compare import invoke, refused, rows
-from test_experiments import watched
+from test_experiments import in_one_span, watched
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
@@ -57,8 +57,6 @@ def arms_of(
 def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_path: Path) -> None:
     """All that the oracle's tests plant: retractions, values, empty lists, gaps, no requests."""
     definition, events = watched(seed)
-    # Beyond the bound of segments the stream calls an arm `__other__`, and files do not.
-    definition = dataclasses.replace(definition, max_segments=10_000)
     state = Partition(definition, keep_outcomes=True)
     state.apply(events)
     state.flush()
@@ -79,6 +77,8 @@ def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_
         if counts is None:
             continue
         assert _counted(arms.users) == _counted(counts)
+        assert in_one_span(arms.users, counts) == in_one_span(counts, arms.users)
+        assert arms.sums.state()["extremes"] == sums.state()["extremes"]
         if sums.experiment.control not in sums.sums or len(sums.sums) < 2:
             continue
         live = {(row["metric"], row["arm"]): row for row in scorecard(definition, sums, counts)}

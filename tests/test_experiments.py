@@ -7,7 +7,9 @@ events in any order within L, and meets experiments that were added while it ran
 import dataclasses
 import json
 import random
+from collections import Counter
 
+import numpy as np
 import pytest
 from default_events import DIMENSIONS
 from oracle.experiments import experiment_arms, ratio
@@ -19,7 +21,9 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
 from streameval.core.experiments import sums as engine
+from streameval.core.experiments import visits as visits_module
 from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
+from streameval.core.experiments.first_lists import MOST_BUCKETS, FirstLists
 from streameval.core.experiments.metrics import metrics_of, named_rows
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.fingerprint import fingerprint
@@ -33,7 +37,10 @@ FIELDS = ("variant", "surface", "bucket")
 
 
 def watched(seed, buckets=3):
-    """A hostile stream whose events have one more field, and experiments over all three."""
+    """A hostile stream whose events have one more field, and experiments over all three.
+
+    It often has more segments than the definition tells apart.
+    """
     definition, events = hostile(seed)
     rng = random.Random(f"experiments of {seed}")
     types = event_types((*DIMENSIONS, "bucket"))
@@ -53,7 +60,8 @@ def watched(seed, buckets=3):
         )
         for number in range(rng.choice((1, 1, 2, 3)))
     )
-    return dataclasses.replace(definition, experiments=experiments), events
+    most = rng.choice((1, 2, definition.max_segments))
+    return dataclasses.replace(definition, experiments=experiments, max_segments=most), events
 
 
 def _with_bucket(event, types, bucket):
@@ -71,6 +79,7 @@ def assert_arms(definition, found, users, wanted):
         assert (sums.earliest, sums.without_arm) == (arms.earliest, arms.without_arm)
         for arm, by_name in arms.sums.items():
             assert exact(definition, sums.sums[arm]) == plain(by_name), (experiment, arm)
+        assert_extremes(definition, sums, arms)
         counts = users.get(experiment.key, ArmUsers())
         by_arm = {arm: int(counts.of(arm).sum()) for arm in arms.users}
         assert by_arm == {arm: len(members) for arm, members in arms.users.items()}
@@ -78,6 +87,46 @@ def assert_arms(definition, found, users, wanted):
             arm: arms.exactly(arm) for arm in arms.users if arms.exactly(arm)
         }
         assert counts.crossed == len(arms.crossed)
+        assert_first_lists(counts, arms.first_lists)
+
+
+def assert_extremes(definition, sums, arms):
+    """The smallest and largest figure of a slate in each arm are those of the oracle."""
+    names = list(metrics_of(definition))
+    assert sums.extremes.keys() == sums.sums.keys()
+    assert {
+        (arm, names[number]): tuple(both)
+        for arm, extremes in sums.extremes.items()
+        for number, both in enumerate(extremes.T.tolist())
+        if not np.isnan(both).any()
+    } == arms.extremes
+
+
+def assert_first_lists(users, known):
+    """The sums by bucket are those of `known`, a first list by user and arm, without who crossed.
+
+    The span may be longer than theirs: whoever gave way was in it.
+    """
+    arms = Counter(user for user, _ in known)
+    wanted, first = {}, users.first
+    for (user, arm), (time, values) in known.items():
+        if arms[user] == 1:
+            wanted.setdefault((time // first.width, arm), []).append((1, *values))
+            assert first.begin <= time <= first.end
+    assert {key: sums.tolist() for key, sums in first.sums.items()} == {
+        key: [sum(column) for column in zip(*rows, strict=True)] for key, rows in wanted.items()
+    }
+    if wanted:
+        buckets = [first.begin // first.width, first.end // first.width]
+        assert buckets[1] - buckets[0] < MOST_BUCKETS
+        assert all(buckets[0] <= bucket <= buckets[1] for bucket, _ in wanted)
+
+
+def in_one_span(users, others):
+    """The sums of first lists of users, by buckets of a length for the times of others too."""
+    found = FirstLists(others.first.begin, others.first.end)
+    found.merge(users.first)
+    return {key: sums.tolist() for key, sums in found.sums.items()}
 
 
 def exact(definition, sums):
@@ -161,7 +210,7 @@ def test_the_arms_are_those_of_the_oracle_however_the_stream_is_cut(seed):
 
 
 def test_the_order_of_arrival_within_l_changes_no_bit(seed, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_VISITS", 3)
+    monkeypatch.setattr(visits_module, "MOST_VISITS", 3)
     definition, events = watched(seed, buckets=40)
     rng = random.Random(f"orders of {seed}")
     events = accepted(events, definition)
@@ -446,7 +495,7 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
         part.without_arm = number
         for arm in ("A", *(f"v{number}-{index}" for index in range(MAX_ARMS - 1))):
             part.of(arm, 1)[0, number] += 1
-            met.add([Visit(f"{number}-{arm}", experiment.key, arm)])
+            met.add([Visit(f"{number}-{arm}", experiment.key, arm, number * 10**9, (1, number))])
         total.merge(part)
         users.add(met.counts[experiment.key])
     assert len(total.sums.keys() - {"__other__"}) == MAX_ARMS
@@ -457,3 +506,9 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
     assert {arm: int(counts.sum()) for arm, counts in shown.by_arm.items()} == shown.exactly
     assert shown.exactly["__other__"] == 2 * (MAX_ARMS - 1)
     assert shown.exactly["A"] == 3
+    by_time = list(shown.first.by_time("A", 3))
+    assert [(time // 10**8, sums.tolist()) for time, sums in by_time] == [
+        (0, [1, 1, 0]),
+        (9, [1, 1, 1]),
+        (19, [1, 1, 2]),
+    ]

@@ -48,11 +48,9 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.figures import figures
 from streameval.core.fingerprint import described, fingerprint
-from streameval.core.marks import NEVER
 from streameval.core.nowcast import ArrivalCurves
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
-from streameval.core.slate import SlateDetails
 from streameval.core.sums import Sums, merge
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
@@ -329,10 +327,6 @@ def _open_slates(state: Partition) -> Iterator[Outcome]:
     """The slates that can still change, as they are; offset -1 where outcomes are not kept."""
     for user in state.slates.users.values():
         for slate in user.open_slates():
-            if slate.details is None or slate.details.ts == NEVER:
-                segment = state.segments.values[slate.segment]
-                labels = (*segment, *("" for _ in state.definition.arm_fields))
-                slate.details = SlateDetails(NEVER, slate.time, labels, {}, [])
             yield outcome(slate, state.ledger.gains, state.definition.kinds)
 
 

@@ -137,7 +137,11 @@ class ArmsOfTopic:
         keys = {part.users_key: part.experiment.key for part in parts}
         for row in rows:
             known = [(keys[key], arms) for key, arms in row.arms.items() if key in keys]
-            self._users.add(Visit(row.user, key, arm) for key, arms in known for arm in arms)
+            self._users.add(
+                Visit(row.user, key, arm, *first)
+                for key, arms in known
+                for arm, first in arms.items()
+            )
             if known and self._name is not None:
                 self._named[self._name(row.user)] = row.user
 

@@ -6,8 +6,9 @@ the arms kept their shares of the users (`stats.steady_shares`).
 
 The first list is the user's earliest final slate or impression in the arm (ties: the smaller
 values). A user of several arms has none. Times fall into buckets: whole minutes, or twice, four
-times, … as long where the times span more than `MOST_BUCKETS`. The span only grows, so first lists
-add up in any order to the same integers.
+times, … as long where the times span more than `MOST_BUCKETS`. So first lists add up in any order
+to the same integers in each bucket. The span only grows: a first list that gave way to an earlier
+one still counts in it, and buckets may be longer than the times that are left would need.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from streameval.core.experiments.metrics import ExperimentMetric, metrics_of
 MOST_BUCKETS: Final = 128
 """The largest number of buckets of time."""
 FINEST_MS: Final = 60_000
+
+FirstList = tuple[int, tuple[int, ...]]
+"""The time (ms) of a slate, and its values as in `first_rows` without the users. The least wins."""
 
 
 def first_rows(definition: Definition) -> tuple[str, ...]:
