@@ -45,6 +45,7 @@ class Topic:
         self.definition, self.experiment = definition, experiment
         self.root = root / "snapshots"
         self.arms = [UserArms() for _ in self.service.states]
+        self.first_lists = {}
         self.chunks = [{} for _ in self.service.states]
         self.token = 0
         self.reported = None
@@ -52,7 +53,11 @@ class Topic:
     def take(self, events):
         self.service.take(events)
         for state, arms in zip(self.service.states, self.arms, strict=True):
-            arms.add(state.experiments.take_visits())
+            visits = state.experiments.take_visits()
+            arms.add(visits)
+            for user, key, arm, *first in visits:
+                known = self.first_lists.setdefault((key, user), {})
+                known[arm] = min(first, known.get(arm, first))
 
     def snapshot(self, **changes):
         """Take a snapshot as the leader does; return its folder and the rows that it reported."""
@@ -99,7 +104,7 @@ class Topic:
         ) in self.service.users.items():
             if partition == number:
                 positives = dict(zip(kinds, counts, strict=True))
-                arms = {key: sorted(self.arms[number].of(key, user)), "ended": ["A"]}
+                arms = {key: self.first_lists.get((key, user), {}), "ended": {"A": (0, ())}}
                 rows.append(UserRow(user, end, impressions, slates, positives, first, last, arms))
         return UserScan(end, end, rows)
 
