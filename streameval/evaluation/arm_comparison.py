@@ -13,6 +13,11 @@ from streameval.core.windows.cells import cluster_of
 from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.arms import Arms, offline_metrics
 from streameval.evaluation.compared import Compared, require_arms
+from streameval.experiments.left_out import (
+    without_arm,
+    without_arm_sentence,
+    without_arm_warning,
+)
 from streameval.experiments.past import Past
 from streameval.experiments.scorecard import judged_treatments, role_of, rules_of, treatments_of
 from streameval.files.snapshots import manifest_of
@@ -46,12 +51,12 @@ def read_past(folder: Path, arms: Arms) -> Past:
             f"--before {folder}: has events of the experiment's own time: give a snapshot that"
             " was taken before it, or begin later with --since"
         )
-    users = arms.user_arms.count(key)
+    users = arms.user_arms.count(key) - len(arms.left_out)
     past = past_of(
         folder,
         arms.definition.kinds,
         arms.sums.sums,
-        lambda user: (cluster_of(user), arms.user_arms.of(key, user)),
+        lambda user: (cluster_of(user), arms.arms_of(user)),
         users,
     )
     if not past.users:
@@ -66,6 +71,26 @@ def past_note(past: Past) -> Note:
     """Return how many users have a past."""
     text = f"{past.users:,} of {counted(past.of, 'user')} have a past in the snapshot."
     return Note("users_with_past", past.users, text)
+
+
+def left_out_notes(arms: Arms) -> list[Note]:
+    """Return notes on slates without an arm, and on users of several arms."""
+    notes = []
+    found, field = without_arm(arms.sums), arms.experiment.arm
+    if found["without_arm"]:
+        text = without_arm_warning(found, field) or without_arm_sentence(found, field) or ""
+        notes.append(Note("without_arm", found, text))
+    crossed = len(arms.user_arms.crossed(arms.experiment.key))
+    if crossed:
+        of = counted(arms.user_arms.count(arms.experiment.key), "user")
+        text = f"{crossed:,} of {of} have been in several arms: " + (
+            "the figures leave them out."
+            if arms.left_out
+            else "they count in each. --crossed-users leave_out leaves them out."
+        )
+        value = {"users": crossed, "left_out": bool(arms.left_out)}
+        notes.append(Note("crossed_users", value, text))
+    return notes
 
 
 def compare_arms(arms: Arms, metrics: Sequence[str], past: Past | None) -> list[Compared]:

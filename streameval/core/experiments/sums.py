@@ -15,7 +15,8 @@ value takes no part in the experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from heapq import nsmallest
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple, Self
@@ -45,6 +46,9 @@ _STEP: Final = 1_000
 # Users of an arm that are known to be noted, 50 bytes each; beyond, all come again.
 MOST_VISITS: Final = 100_000
 
+COUNTS: Final = ("with_arm", "without_arm", "without_arm_fallback", "without_arm_empty")
+"""The numbers of slates in `ArmSums`."""
+
 Worth = tuple[int, bool, Any, Any, int]
 """The inputs of a slate's sums, beside its values and its latency."""
 
@@ -54,16 +58,20 @@ class ArmSums:
 
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
-    there is no such time. `without_arm` counts the slates of its time that have no arm; a fill adds
-    none. `begun` is the offset at which the sums of a partition began in a log that had been read
-    before, else None. Sums of disjoint users add up (`merge`).
+    there is no such time. `with_arm` counts the slates of its time that have an arm, and
+    `without_arm` those that have none: `without_arm_fallback` of these are fallbacks, and
+    `without_arm_empty` are empty. `begun` is the offset at which the sums of a partition began in a
+    log that had been read before, else None. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
         self.experiment = experiment
         self.counts_from = counts_from
         self.earliest: int | None = None
+        self.with_arm = 0
         self.without_arm = 0
+        self.without_arm_fallback = 0
+        self.without_arm_empty = 0
         self.begun: int | None = None
         self.sums: dict[str, Ints] = {}
 
@@ -112,10 +120,31 @@ class ArmSums:
             name = arm if arm in self.sums else self.admitted(arm)
             known = self.sums.get(name)
             self.sums[name] = sums.copy() if known is None else known + sums
-        self.without_arm += other.without_arm
+        self.add_counts(other)
         self.counts_from = max(self.counts_from, other.counts_from, key=_time)
         both = [time for time in (self.earliest, other.earliest) if time is not None]
         self.earliest = min(both, default=None)
+
+    def add_counts(self, other: ArmSums) -> None:
+        """Add the numbers of slates with an arm, and without one."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def leave_out(self, slates: Sequence[Slate]) -> None:
+        """Count slates without an arm."""
+        lists = [slate for slate in slates if slate.request is not None]
+        self.without_arm += len(slates)
+        self.without_arm_fallback += sum(slate.extras & 1 for slate in lists)
+        self.without_arm_empty += sum(not slate.booked_impressions for slate in lists)
+
+    def without(self, users: ArmSums) -> ArmSums:
+        """Return the sums without those of some `users`."""
+        found = copy(self)
+        found.sums = {
+            arm: sums - users.sums[arm] if arm in users.sums else sums
+            for arm, sums in self.sums.items()
+        }
+        return found
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values."""
@@ -123,7 +152,7 @@ class ArmSums:
             "key": self.experiment.key,
             "counts_from": self.counts_from,
             "earliest": self.earliest,
-            "without_arm": self.without_arm,
+            **{name: getattr(self, name) for name in COUNTS},
             "begun": self.begun,
             "sums": {arm: sums.astype("<i8").tobytes() for arm, sums in self.sums.items()},
         }
@@ -134,8 +163,9 @@ class ArmSums:
         assert stored["key"] == experiment.key, "these are the sums of another experiment"
         arms = cls(experiment, stored["counts_from"])
         arms.earliest = stored["earliest"]
-        # States of the same format that are older do not have it.
-        arms.without_arm = stored.get("without_arm", 0)
+        # States of the same format that are older do not have all of them.
+        for name in COUNTS:
+            setattr(arms, name, stored.get(name, 0))
         arms.begun = stored.get("begun")
         for arm, sums in stored["sums"].items():
             arms.sums[arm] = np.frombuffer(sums, "<i8").astype(np.int64).reshape(-1, CLUSTERS)
@@ -191,16 +221,28 @@ class ExperimentSums:
         self._met: dict[tuple[str, str], set[str]] = {}
         # Slates of arms that have no sums yet, by experiment and arm.
         self._waiting: list[dict[str, list[Slate]]] = [{} for _ in definition.experiments]
+        self._only: Mapping[str, Collection[str]] = {}
+
+    def restrict(self, users: Mapping[str, Collection[str]], found: Iterable[ArmSums]) -> None:
+        """Add up these users alone, by `Experiment.key`, in the arms that all users had in `found`.
+
+        Other experiments add up nothing. Call it before the first slate.
+        """
+        self._only = users
+        for arms, known in zip(self.arm_sums, found, strict=True):
+            arms.counts_from = known.counts_from
+            arms.sums = {arm: np.zeros_like(sums) for arm, sums in known.sums.items()}
 
     def add(self, slates: Sequence[Slate]) -> None:
         """Add slates that became final, in any order."""
         for number, (arms, arm_of) in enumerate(zip(self.arm_sums, self._arms_of, strict=True)):
             by_arm: dict[str, list[Slate]] = {}
             begin, end = arms.bounds
-            for slate in slates:
+            only = self._only.get(arms.experiment.key, ()) if self._only else None
+            for slate in slates if only is None else [one for one in slates if one.user in only]:
                 if begin <= slate.time < end:
                     by_arm.setdefault(arm_of(slate), []).append(slate)
-            arms.without_arm += len(by_arm.pop("", ()))
+            arms.leave_out(by_arm.pop("", ()))
             rest: list[Slate] = []
             for arm, members in by_arm.items():
                 if arm in arms.sums or arm in arms.experiment.named_arms:
@@ -255,6 +297,7 @@ class ExperimentSums:
             self._worths.carry(sums)
         for visit in visits:
             self.visits[Visit(visit.user, arms.users_key, names[visit.arm])] = None
+        arms.add_counts(found)
         arms.counts_from = begin
         both = [time for time in (arms.earliest, found.earliest) if time is not None]
         arms.earliest = min(both, default=None)
@@ -330,6 +373,7 @@ class ExperimentSums:
     def _add(self, arms: ArmSums, arm: str, slates: Sequence[Slate]) -> None:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
+        arms.with_arm += len(slates)
         self._worths.add(slates, arms.of(arm, self._worths.rows))
         self._visit(arms.users_key, arm, slates)
 
