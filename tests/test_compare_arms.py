@@ -536,6 +536,28 @@ def test_the_past_of_users_saves_users_and_keeps_the_difference() -> None:
     assert "2,000 of 2,000 users have a past in the snapshot." in words
 
 
+def test_what_an_arm_has_already_moved_is_no_past() -> None:
+    """B had served its users for hours before `--since`: by files, or by their counters alone."""
+    metric = "positives_per_impression{feedback=click}"
+    before = [one for n in range(10) for one in slates(lift=0.8, seed=n, begin=START - 36_000_000)]
+    snapshot_of(before)
+    for files, reason in (
+        (
+            [*before, *slates()],
+            "B served 1,000 of 1,000 users of B before, and 0 of 1,000 users of A",
+        ),
+        (slates(), "points of positives per impression"),
+    ):
+        write(files)
+        given = (*GIVEN, "--metrics", metric, "--since", str(START))
+        plain = rows(*given)
+        printed = json.loads(invoke(*given, "--before", "before", "--json"))
+        assert printed["experiments"] == plain, "no adjusted figure"
+        (told,) = printed["notes"]["not_adjusted"]
+        assert reason in told
+        assert "is not adjusted by what users did before" in invoke(*given, "--before", "before")
+
+
 def test_equal_arms_raise_fewer_alarms_than_alpha_with_the_past_too() -> None:
     """100 A/A experiments over the same past, each user in another arm by the seed."""
     earlier = slates(600, lift=0.0, seed=99)

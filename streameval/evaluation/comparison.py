@@ -19,7 +19,7 @@ from streameval.evaluation.arm_comparison import (
     compare_arms,
     left_out_notes,
     named_metrics,
-    past_note,
+    past_notes,
     read_past,
 )
 from streameval.evaluation.arms import (
@@ -209,14 +209,14 @@ def _compared_arms(
     if wanted.experiment is None:
         # The files are chosen before the look, so their arms are.
         arms.sums.experiment = replace(experiment, arms=tuple(treatments_of(arms.sums)))
-    past = None if wanted.before is None else read_past(wanted.before, arms)
+    past = None if wanted.before is None else read_past(wanted.before, arms, wanted.files)
     rows = compare_arms(arms, metrics, past)
     if without_cap := uncapped(dict.fromkeys(chosen), definition):
         arms.notes.append(Note("uncapped", without_cap, cap_remark(without_cap)))
     return rows, [
         *arms.notes,
         *left_out_notes(arms),
-        *(() if past is None else (past_note(past),)),
+        *(() if past is None else past_notes(arms, past)),
     ]
 
 
