@@ -44,18 +44,22 @@ class Served:
     by: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def refusal(self, treatment: str, control: str) -> str | None:
-        """Say that the treatment served its users before, more than the control's; else None."""
+        """Say which arm had served users of one side more than of the other; None if none had.
+
+        The control may have served anybody: it is what was there before.
+        """
         seen = {arm: self.seen.get(arm, 0) for arm in (treatment, control)}
-        served = {arm: self.by.get((arm, treatment), 0) for arm in seen}
-        if not all(seen.values()):
+        others = sorted({arm for _, arm in self.by} - {control})
+        if not all(seen.values()) or not others:
             return None
         parts = [count / sum(seen.values()) for count in seen.values()]
-        if log_evidence(list(served.values()), parts, _ANYTHING) < -math.log(ALPHA):
-            return None
-        if served[treatment] * seen[control] <= served[control] * seen[treatment]:
-            return None
-        users, others = (f"{served[arm]:,} of {seen[arm]:,} users of {arm}" for arm in seen)
-        return f"{treatment} served {users} before, and {others}"
+        for other in others:
+            served = {arm: self.by.get((arm, other), 0) for arm in seen}
+            evidence = log_evidence(list(served.values()), parts, _ANYTHING)
+            if evidence >= math.log(len(others) / ALPHA):
+                one, two = (f"{served[arm]:,} of {seen[arm]:,} users of {arm}" for arm in seen)
+                return f"{other} served {one} before, and {two}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
