@@ -16,6 +16,7 @@ from test_compare_arms import _counted
 from test_experiments import Worker, cuts, in_one_span, watched
 
 from streameval.core.checkpoint import checkpoint, restore
+from streameval.core.experiments.sums import COUNTS
 from streameval.core.experiments.users import ArmUsers
 from streameval.core.outcome import Span
 from streameval.core.partition import drained
@@ -185,6 +186,9 @@ def test_a_filled_experiment_is_one_that_was_there_from_the_start(seed, tmp_path
         assert found.state()["sums"] == wanted.state()["sums"], found.experiment
         assert found.earliest == wanted.earliest
         assert found.state()["extremes"] == wanted.state()["extremes"]
+        assert [getattr(found, name) for name in COUNTS] == [
+            getattr(wanted, name) for name in COUNTS
+        ]
         key = found.experiment.key
         counts = [one.users.counts.get(key, ArmUsers()) for one in (worker, whole)]
         assert _counted(counts[0]) == _counted(counts[1])

@@ -15,6 +15,8 @@ from default_events import DIMENSIONS
 from oracle.experiments import experiment_arms, ratio
 from streams import accepted, cuts, hostile, permute_within_lateness
 
+from streameval.base.errors import InputError
+from streameval.base.in_memory import InMemory
 from streameval.base.limits import CLUSTERS
 from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint, restore
@@ -76,7 +78,10 @@ def assert_arms(definition, found, users, wanted):
     """The sums of each arm by cluster, and its users, are those of the oracle."""
     for sums, experiment, arms in zip(found, definition.experiments, wanted, strict=True):
         assert sums.sums.keys() == arms.sums.keys(), experiment
-        assert (sums.earliest, sums.without_arm) == (arms.earliest, arms.without_arm)
+        assert sums.earliest == arms.earliest
+        assert {name: getattr(sums, name) for name in engine.COUNTS} == {
+            name: getattr(arms, name) for name in engine.COUNTS
+        }
         for arm, by_name in arms.sums.items():
             assert exact(definition, sums.sums[arm]) == plain(by_name), (experiment, arm)
         assert_extremes(definition, sums, arms)
@@ -442,7 +447,70 @@ def test_without_a_slate_every_metric_of_a_named_arm_is_not_yet_known(tmp_path):
         "crossed_users": 0,
         "log_evidence": 0.0,
         "p_value": 1.0,
+        "without_arm": 0,
+        "without_arm_share": None,
+        "without_arm_fallback": 0,
+        "without_arm_empty": 0,
     }
+
+
+def test_slates_without_an_arm_are_counted_by_what_they_are(tmp_path):
+    """2,000 slates, of which each third of ten is a fallback, written before the arm is known."""
+    path = visitors(tmp_path / "events", 1_000, lambda number, _: "AB"[number % 2], lambda _: False)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    lists = [event for event in events if event["user_id"] != "z"]
+    for number, event in enumerate(lists):
+        if number % 10 < 3:
+            event |= {"fallback": True, "variant": None}
+            event["items"] = event["items"] if number % 100 < 95 else []
+    path.write_text("\n".join(map(json.dumps, events)))
+    rows, split = replayed(path)
+    assert rows["fallback_rate", "B"]["value"] == 0.0
+    found = {name: split[name] for name in split if name.startswith("without_arm")}
+    assert found == {
+        "without_arm": 600,
+        "without_arm_share": 0.3,
+        "without_arm_fallback": 600,
+        "without_arm_empty": 0,
+    }
+    _, within = replayed(path, since=lists[1_000]["ts"], until=lists[1_500]["ts"])
+    assert (within["without_arm"], within["without_arm_share"]) == (150, 0.3)
+    documents = replay(
+        Definition(
+            dimensions=("surface",),
+            experiments=(RANKER, dataclasses.replace(RANKER, name="other", arm="surface")),
+        ),
+        [str(path)],
+        lambda _: None,
+        judged=sections,
+    )["splits"]
+    assert [one["without_arm"] for one in documents] == [600, 2_000], "each has its own"
+
+
+def test_replay_leaves_crossed_users_out_as_if_they_never_came(tmp_path):
+    """Every tenth user is in another arm at the second visit."""
+    rng = random.Random(8)
+    path = visitors(
+        tmp_path / "events",
+        1_500,
+        lambda number, visit: "AB"[(number % 2) ^ (number % 10 == 0 and visit)],
+        lambda arm: rng.random() < (0.5 if arm == "A" else 0.35),
+    )
+    lines = path.read_text().splitlines()
+    stayed = [line for line in lines if int(json.loads(line)["user_id"][1:] or 1) % 10]
+    (tmp_path / "stayed").write_text("\n".join(stayed))
+    kept, split = replayed(path)
+    assert split["crossed_users"] == 150
+    wanted, _ = replayed(tmp_path / "stayed")
+    found, left = replayed(path, crossed_users="leave_out")
+    assert found == wanted != kept
+    assert left == split, "they are still told"
+    definition = Definition(experiments=(dataclasses.replace(RANKER, crossed_users="leave_out"),))
+    given = InMemory.of("events", (line.encode() for line in lines))
+    again = replay(definition, [given], lambda _: None, judged=sections)
+    assert again["experiments"] == list(found.values())
+    with pytest.raises(InputError, match="reads the events twice: name a file"):
+        replay(definition, ["-"], lambda _: None, judged=sections)
 
 
 def test_slates_without_the_field_take_no_part_and_a_moved_t_changes_nothing(tmp_path):

@@ -19,6 +19,7 @@ from streameval.core.experiments.metrics import (
 )
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
+from streameval.experiments.left_out import without_arm
 from streameval.stats.confidence_sequences import FLOOR
 from streameval.stats.experiments import RatioSums, Rules, compare_ratios, split_alpha
 from streameval.stats.sample_ratio import split_evidence
@@ -36,7 +37,7 @@ def sections(
     judged = [(arms, users.get(arms.experiment.key, ArmUsers())) for arms in found]
     return {
         "experiments": [row for pair in judged for row in scorecard(definition, *pair)],
-        "splits": [split(arms.experiment, counts) for arms, counts in judged],
+        "splits": [split(arms, counts) for arms, counts in judged],
     }
 
 
@@ -80,11 +81,12 @@ def scorecard(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterato
         }
 
 
-def split(experiment: Experiment, users: ArmUsers) -> Row:
-    """Return how users fell into the arms, beside the configured split.
+def split(arms: ArmSums, users: ArmUsers) -> Row:
+    """Return how users fell into the arms, beside the configured split, and slates without an arm.
 
     Users who were in several arms are in none of the counts of `users`.
     """
+    experiment = arms.experiment
     exactly = dict.fromkeys(experiment.named_arms, 0) | users.exactly
     tested = None if experiment.split is None else split_evidence(exactly, experiment.split)
     return {
@@ -93,6 +95,7 @@ def split(experiment: Experiment, users: ArmUsers) -> Row:
         "crossed_users": users.crossed,
         "log_evidence": None if tested is None else tested.log_evidence,
         "p_value": None if tested is None else tested.p_value,
+        **without_arm(arms),
     }
 
 

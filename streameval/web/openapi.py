@@ -263,16 +263,23 @@ def _experiments() -> dict[str, Schema]:
         **_each(_NUMBER, "once_low", "once_high"),
         **_each({"type": "number"}, "theta", "users_saved"),
     )
+    # Only those of an experiment that leaves crossed users out have it.
+    row["properties"]["without_crossed"] = _object(
+        **_each(_INTEGER, "time", "left_out", "users"),
+        **figures,
+    )
     split = _object(
         experiment=_TEXT,
         users=_COUNTS,
         crossed_users=_INTEGER,
         **_each(_NUMBER, "log_evidence", "p_value"),
+        **_each(_INTEGER, "without_arm", "without_arm_fallback", "without_arm_empty"),
+        without_arm_share=_NUMBER,
     )
     card = {
         "name": _TEXT,
         "since": _MAYBE_INTEGER,
-        **_each(_list(_TEXT), "sentences", "warnings", "remarks"),
+        **_each(_list(_TEXT), "sentences", "beside", "warnings", "remarks"),
         "experiments": _list(row),
         "splits": _list(split),
     }

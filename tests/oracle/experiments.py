@@ -44,12 +44,15 @@ Sums = dict[str, dict[int, int]]
 
 @dataclass
 class Arms:
-    """One experiment: the sums and the users by arm; `without_arm` counts the slates with none."""
+    """One experiment: the sums and the users by arm, and the slates with and without an arm."""
 
     sums: dict[str, Sums] = field(default_factory=dict)
     users: dict[str, set[str]] = field(default_factory=dict)
     earliest: int | None = None
     without_arm: int = 0
+    with_arm: int = 0
+    without_arm_fallback: int = 0
+    without_arm_empty: int = 0
     first_lists: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     extremes: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """By user and arm; by arm and metric."""
@@ -90,7 +93,11 @@ def experiment_arms(
             for arm in [arm_of(slate)]
         ]
         arms = _arms(experiment, [member for member in members if member[1]], definition)
-        arms.without_arm = sum(not arm for _, arm in members)
+        nameless = [slate for slate, arm in members if not arm]
+        lists = [slate for slate in nameless if slate.request_id is not None]
+        arms.without_arm, arms.with_arm = len(nameless), len(members) - len(nameless)
+        arms.without_arm_fallback = sum(bool(slate.fallback) for slate in lists)
+        arms.without_arm_empty = sum(not slate.items for slate in lists)
         found.append(arms)
     return found
 

@@ -15,7 +15,8 @@ segment is beyond `max_segments`. A slate without such a value takes no part in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self
@@ -38,24 +39,31 @@ from streameval.core.windows.aggregate import Aggregate
 # Slates added in one step, and new arms compared in one: 2 ms.
 _STEP: Final = 1_000
 
+COUNTS: Final = ("with_arm", "without_arm", "without_arm_fallback", "without_arm_empty")
+"""The numbers of slates in `ArmSums`."""
+
 
 class ArmSums:
     """The sums of one experiment: `sums` by arm, int64 (rows, 256), rows as in `row_names`.
 
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
-    there is no such time. `without_arm` counts the slates of its time that have no arm; a fill adds
-    none. `begun` is the offset at which the sums of a partition began in a log that had been read
-    before, else None. `extremes` by arm, float64 (2, metrics), are the smallest and the largest
-    figure of a single slate, in the order of `metrics_of`; NaN where no slate has the figure. Sums
-    of disjoint users add up (`merge`).
+    there is no such time. `with_arm` counts the slates of its time that have an arm, and
+    `without_arm` those that have none: `without_arm_fallback` of these are fallbacks, and
+    `without_arm_empty` are empty. `begun` is the offset at which the sums of a partition began in a
+    log that had been read before, else None. `extremes` by arm, float64 (2, metrics), are the
+    smallest and the largest figure of a single slate, in the order of `metrics_of`; NaN where no
+    slate has the figure. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
         self.experiment = experiment
         self.counts_from = counts_from
         self.earliest: int | None = None
+        self.with_arm = 0
         self.without_arm = 0
+        self.without_arm_fallback = 0
+        self.without_arm_empty = 0
         self.begun: int | None = None
         self.sums: dict[str, Ints] = {}
         self.extremes: dict[str, Floats] = {}
@@ -105,7 +113,7 @@ class ArmSums:
             name = arm if arm in self.sums else self.admitted(arm)
             known = self.sums.get(name)
             self.sums[name] = sums.copy() if known is None else known + sums
-        self.without_arm += other.without_arm
+        self.add_counts(other)
         self.counts_from = max(self.counts_from, other.counts_from, key=_time)
         both = [time for time in (self.earliest, other.earliest) if time is not None]
         self.earliest = min(both, default=None)
@@ -116,13 +124,34 @@ class ArmSums:
         """Take the extremes of other slates into those of an arm."""
         self.extremes[arm] = widened(self.extremes.get(arm, extremes), extremes)
 
+    def add_counts(self, other: ArmSums) -> None:
+        """Add the numbers of slates with an arm, and without one."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def leave_out(self, slates: Sequence[Slate]) -> None:
+        """Count slates without an arm."""
+        lists = [slate for slate in slates if slate.request is not None]
+        self.without_arm += len(slates)
+        self.without_arm_fallback += sum(slate.extras & 1 for slate in lists)
+        self.without_arm_empty += sum(not slate.booked_impressions for slate in lists)
+
+    def without(self, users: ArmSums) -> ArmSums:
+        """Return the sums without those of some `users`."""
+        found = copy(self)
+        found.sums = {
+            arm: sums - users.sums[arm] if arm in users.sums else sums
+            for arm, sums in self.sums.items()
+        }
+        return found
+
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values."""
         return {
             "key": self.experiment.key,
             "counts_from": self.counts_from,
             "earliest": self.earliest,
-            "without_arm": self.without_arm,
+            **{name: getattr(self, name) for name in COUNTS},
             "begun": self.begun,
             "sums": {arm: sums.astype("<i8").tobytes() for arm, sums in self.sums.items()},
             "extremes": {arm: both.astype("<f8").tobytes() for arm, both in self.extremes.items()},
@@ -134,9 +163,8 @@ class ArmSums:
         assert stored["key"] == experiment.key, "these are the sums of another experiment"
         arms = cls(experiment, stored["counts_from"])
         arms.earliest = stored["earliest"]
-        # States of the same format that are older do not have it.
-        arms.without_arm = stored.get("without_arm", 0)
-        arms.begun = stored.get("begun")
+        for name in (*COUNTS, "begun"):
+            setattr(arms, name, stored[name])
         for arm, sums in stored["sums"].items():
             arms.sums[arm] = np.frombuffer(sums, "<i8").astype(np.int64).reshape(-1, CLUSTERS)
         for arm, both in stored["extremes"].items():
@@ -191,16 +219,28 @@ class ExperimentSums:
         self._worths = Worths(definition, aggregates)
         # Slates of arms that have no sums yet, by experiment and arm.
         self._waiting: list[dict[str, list[Slate]]] = [{} for _ in definition.experiments]
+        self._only: Mapping[str, Collection[str]] = {}
+
+    def restrict(self, users: Mapping[str, Collection[str]], found: Iterable[ArmSums]) -> None:
+        """Add up these users alone, by `Experiment.key`, in the arms that all users had in `found`.
+
+        Other experiments add up nothing. Call it before the first slate.
+        """
+        self._only = users
+        for arms, known in zip(self.arm_sums, found, strict=True):
+            arms.counts_from = known.counts_from
+            arms.sums = {arm: np.zeros_like(sums) for arm, sums in known.sums.items()}
 
     def add(self, slates: Sequence[Slate]) -> None:
         """Add slates that became final, in any order."""
         for number, (arms, arm_of) in enumerate(zip(self.arm_sums, self._arms_of, strict=True)):
             by_arm: dict[str, list[Slate]] = {}
             begin, end = arms.bounds
-            for slate in slates:
+            only = self._only.get(arms.experiment.key, ()) if self._only else None
+            for slate in slates if only is None else [one for one in slates if one.user in only]:
                 if begin <= slate.time < end:
                     by_arm.setdefault(arm_of(slate), []).append(slate)
-            arms.without_arm += len(by_arm.pop("", ()))
+            arms.leave_out(by_arm.pop("", ()))
             rest: list[Slate] = []
             for arm, members in by_arm.items():
                 if arm in arms.sums or arm in arms.experiment.named_arms:
@@ -256,6 +296,7 @@ class ExperimentSums:
             arms.widen(name, found.extremes[arm])
         key = arms.users_key
         self.visits.add(one._replace(experiment=key, arm=names[one.arm]) for one in visits)
+        arms.add_counts(found)
         arms.counts_from = begin
         both = [time for time in (arms.earliest, found.earliest) if time is not None]
         arms.earliest = min(both, default=None)
@@ -324,6 +365,7 @@ class ExperimentSums:
     def _add(self, arms: ArmSums, arm: str, slates: Sequence[Slate]) -> None:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
+        arms.with_arm += len(slates)
         arms.widen(arm, self._worths.add(slates, arms.of(arm, self._worths.rows)))
         self.visits.note(arms.users_key, arm, slates, self._worths.first_lists)
 

@@ -9,7 +9,7 @@ of `ArmUsers`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,17 @@ class ArmUsers:
         self.crossed += other.crossed
         self.first.merge(other.first)
 
+    def without_crossed(self, crossed: Iterable[tuple[str, Collection[str]]]) -> ArmUsers:
+        """Return the counts with the users of one arm alone in `by_arm`.
+
+        `crossed` gives each other user with the arms.
+        """
+        gone = ArmUsers()
+        for user, arms in crossed:
+            gone.change(user, (), arms)
+        by_arm = {arm: counts - gone.of(arm) for arm, counts in self.by_arm.items()}
+        return replace(self, by_arm=by_arm)
+
     def within(self, arms: Collection[str]) -> ArmUsers:
         """Return the counts with all other arms as `__other__`."""
         found = ArmUsers(crossed=self.crossed, first=self.first.within(arms))
@@ -107,6 +118,14 @@ class UserArms:
         """Count the users of the experiment of that key."""
         counts = self.counts.get(experiment, ArmUsers())
         return counts.crossed + sum(counts.exactly.values())
+
+    def crossed(self, experiment: str) -> dict[str, frozenset[str]]:
+        """Return the users who were in several arms, with their arms."""
+        return {
+            user: arms
+            for (key, user), arms in self._arms.items()
+            if key == experiment and len(arms) > 1
+        }
 
     def add(self, visits: Iterable[Visit]) -> None:
         """Take in visits, each any number of times."""

@@ -15,6 +15,7 @@ export function card(found, settings) {
   const parts = [
     el("h3", {}, found.name),
     ...said.map((sentence) => el("p", { class: "said" }, sentence)),
+    ...found.beside.map((sentence) => el("p", { class: "dim" }, sentence)),
     ...[...found.warnings, ...(found.remarks ?? [])].map((warning) => el("p", { class: "warning" }, warning)),
   ];
   if (named.length) parts.push(forest(found.name, named, settings));
