@@ -57,15 +57,15 @@ def adjusted_rows(
 ) -> Iterator[Row]:
     """Yield the adjusted comparison of each named metric and judged arm, as `compare` has it.
 
-    Figures that the past does not explain have no row.
+    Figures that the past does not explain have no row, and neither have arms with a ramp.
     """
-    for one in comparisons(definition, arms, users):
-        if one.role == "exploratory":
+    for metric, treatment, control, judge in comparisons(definition, arms, users):
+        if judge.role(metric) == "exploratory" or judge.ramp is not None:
             continue
-        pair, now = (one.arm, arms.experiment.control), (one.treatment, one.control)
-        found = past.compared(definition, one.metric, pair, now, one.rules)
+        pair = (judge.arm, arms.experiment.control)
+        found = past.compared(definition, metric, pair, (treatment, control), judge.rules(metric))
         if found.theta is not None:
-            yield {"metric": one.metric, "arm": one.arm, **adjusted_document(found)}
+            yield {"metric": metric, "arm": judge.arm, **adjusted_document(found)}
 
 
 def adjusted_document(found: Adjusted) -> dict[str, Any]:

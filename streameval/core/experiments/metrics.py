@@ -73,7 +73,9 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
         for kind in definition.kinds
     ]
     found += [
-        ExperimentMetric(f"{metric.name}@{k}", (f"{metric.name}@{k}",), "slates", NANO, is_share=True)
+        ExperimentMetric(
+            f"{metric.name}@{k}", (f"{metric.name}@{k}",), "slates", NANO, is_share=True
+        )
         for k in definition.ks
         for metric in RANKING
     ]
@@ -85,8 +87,12 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
     found += [
         ExperimentMetric("empty_rate", ("empty",), "slates", lower_is_better=True, is_share=True),
         ExperimentMetric("short_rate", ("short",), "slates", lower_is_better=True, is_share=True),
-        ExperimentMetric("fallback_rate", ("fallback",), "slates", lower_is_better=True, is_share=True),
-        ExperimentMetric("abandonment_rate", ("abandoned",), "slates", lower_is_better=True, is_share=True),
+        ExperimentMetric(
+            "fallback_rate", ("fallback",), "slates", lower_is_better=True, is_share=True
+        ),
+        ExperimentMetric(
+            "abandonment_rate", ("abandoned",), "slates", lower_is_better=True, is_share=True
+        ),
         ExperimentMetric("mean_rank_of_positives", ("hit_ranks",), "hits", lower_is_better=True),
         ExperimentMetric("top3_share", ("top3_hits",), "hits", is_share=True),
         ExperimentMetric("latency_ms_mean", ("latency",), "latencies", MILLI, lower_is_better=True),

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MAX_TS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
@@ -66,6 +66,7 @@ class ArmSums:
         self.without_arm = 0
         self.begun: int | None = None
         self.sums: dict[str, Ints] = {}
+        self.extremes: dict[str, Floats] = {}
 
     @property
     def users_key(self) -> str:

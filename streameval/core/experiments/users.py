@@ -15,6 +15,7 @@ import numpy as np
 
 from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS, OTHER
+from streameval.core.experiments.first_lists import FirstLists
 from streameval.core.windows.cells import cluster_of
 
 
@@ -38,6 +39,7 @@ class ArmUsers:
     by_arm: dict[str, Ints] = field(default_factory=dict)
     exactly: dict[str, int] = field(default_factory=dict)
     crossed: int = 0
+    first: FirstLists = field(default_factory=FirstLists)
 
     def change(self, user: str, before: Collection[str], after: Collection[str]) -> None:
         """Take in that the arms of a user were `before` and are `after`, which has them all."""
