@@ -13,7 +13,7 @@ from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.windows.cells import cluster_of
 from streameval.evaluation.answer import Note, counted
-from streameval.evaluation.arms import Arms, offline_metrics, overlaps
+from streameval.evaluation.arms import Arms, offline_metrics, overlaps, rate_kind
 from streameval.evaluation.compared import Compared, require_arms
 from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.experiments.left_out import (
@@ -22,7 +22,7 @@ from streameval.experiments.left_out import (
     without_arm_warning,
 )
 from streameval.experiments.past import Past, Served
-from streameval.experiments.scorecard import judged_treatments, role_of, rules_of, treatments_of
+from streameval.experiments.scorecard import judges_of, treatments_of
 from streameval.files.snapshots import manifest_of
 from streameval.files.users_past import (
     OPEN_FILE,
@@ -33,7 +33,7 @@ from streameval.files.users_past import (
     served_before,
     slates_before,
 )
-from streameval.stats.experiments import compare_ratios
+from streameval.stats.verdicts import users_means
 
 
 def all_metrics(definition: Definition) -> list[str]:
@@ -146,29 +146,28 @@ def compare_arms(arms: Arms, metrics: Sequence[str], past: Past | None) -> list[
     experiment = arms.experiment
     control = experiment.control
     require_arms(sorted(arms.sums.sums), experiment.arm, control)
-    treatments = treatments_of(arms.sums)
-    _require_users(arms, treatments)
-    judged = judged_treatments(arms.sums, arms.users)
+    judges = judges_of(arms.definition, arms.sums, arms.users)
+    _require_users(arms, [judge.arm for judge in judges])
     refused = {} if past is None else _refused(arms, past)
     rows = []
     for metric in dict.fromkeys((*named_metrics(experiment), *metrics)):
-        lower_is_better = arms.lower_is_better(metric)
-        for arm in treatments:
-            role = role_of(metric, experiment) if arm in judged else "exploratory"
-            rules = rules_of(experiment, metric, role, lower_is_better=lower_is_better)
-            now = arms.ratio(metric, arm), arms.control(metric, arm)
+        for judge in judges:
+            now = arms.ratio(metric, judge.arm), arms.control(metric, judge.arm)
+            rules = judge.rules(metric)
+            is_rate = rate_kind(metric, arms.definition) is not None
+            means = users_means(*now, rules) if is_rate else None
             rows.append(
                 Compared(
                     name=experiment.name,
                     metric=metric,
-                    role=role,
-                    arm=arm,
+                    role=judge.role(metric),
+                    arm=judge.arm,
                     control=control,
                     users=now[0].users,
-                    scored=compare_ratios(*now, rules),
+                    scored=judge.scored(metric, *now, means),
                     adjusted=None
-                    if past is None or arm in refused
-                    else past.compared(arms.definition, metric, (arm, control), now, rules),
+                    if past is None or judge.arm in refused or judge.ramp is not None
+                    else past.compared(arms.definition, metric, (judge.arm, control), now, rules),
                 )
             )
     return rows

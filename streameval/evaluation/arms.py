@@ -184,11 +184,6 @@ class Arms:
         assert self.ranks is not None, "the metrics were named before the rows were read"
         return self.ranks.of(arm, kind, int(self.users.of(arm).sum()))
 
-    def lower_is_better(self, metric: str) -> bool:
-        """Whether a metric should fall."""
-        known = metrics_of(self.definition).get(metric)
-        return known is not None and known.lower_is_better
-
 
 def rate_kind(metric: str, definition: Definition) -> int | None:
     """Return the index of the kind of a `positive_rate`; None for every other metric."""

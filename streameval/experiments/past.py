@@ -135,21 +135,21 @@ def adjusted_rows(
 ) -> tuple[list[Row], list[str]]:
     """Return the adjusted comparison of each named metric and judged arm, as `compare` has it.
 
-    Figures that the past does not explain have no row. Arms that have no past have no row either,
-    and a sentence with the reason.
+    Figures that the past does not explain have no row, and neither have arms with a ramp. Arms that
+    have no past have no row either, and a sentence with the reason.
     """
     rows, control = [], arms.experiment.control
     refused: dict[str, str | None] = {}
-    for one in comparisons(definition, arms, users):
-        if one.role == "exploratory":
+    for metric, *now, judge in comparisons(definition, arms, users):
+        if judge.role(metric) == "exploratory" or judge.ramp is not None:
             continue
-        pair, now = (one.arm, control), (one.treatment, one.control)
-        if one.arm not in refused:
-            counts = int(users.of(one.arm).sum()), int(users.of(control).sum())
-            refused[one.arm] = past.refusal(pair, counts, one.rules.planned_users)
-        found = past.compared(definition, one.metric, pair, now, one.rules)
-        if refused[one.arm] is None and found.theta is not None:
-            rows.append({"metric": one.metric, "arm": one.arm, **adjusted_document(found)})
+        pair, rules = (judge.arm, control), judge.rules(metric)
+        if judge.arm not in refused:
+            counts = int(users.of(judge.arm).sum()), int(users.of(control).sum())
+            refused[judge.arm] = past.refusal(pair, counts, rules.planned_users)
+        found = past.compared(definition, metric, pair, (now[0], now[1]), rules)
+        if refused[judge.arm] is None and found.theta is not None:
+            rows.append({"metric": metric, "arm": judge.arm, **adjusted_document(found)})
     return rows, [reason for reason in refused.values() if reason is not None]
 
 

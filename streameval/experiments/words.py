@@ -1,8 +1,9 @@
 """Scorecards in words: one sentence for each arm, the same on the page and in the terminal.
 
 A sentence names the decided metrics first, and then the open ones: "B is ahead of A by 0.4 to 1.1
-points of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): not decided
-yet, about 40,000 more users needed." Points are hundredths of a share or score.
+points of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): no difference
+shown (-0.2 to +0.4 points), about 50,000 more users needed." The words for an open figure are those
+of its row. Points are hundredths of a share or score.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ _NAMES: Final = {
 _SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)) - {
     "mean_rank_of_positives",
     "latency_ms_mean",
+}
+_BASES: Final[Mapping[str | None, str]] = {
+    "first lists": "share of first lists",
+    "users": "mean over users",
+    "separation": "no list of the one as high as any of the other",
 }
 _MOST_DECIMALS: Final = 6
 # A smaller share of saved users rounds to none.
@@ -191,6 +197,7 @@ def warnings(card: Scorecard) -> list[str]:
     found = _missing(card)
     if lacking := without_arm_warning(card.split, card.field):
         found.append(lacking)
+    found += dict.fromkeys(row["withheld"] for row in card.rows if row.get("withheld"))
     if card.is_mismatched:
         total = sum(users.get(arm, 0) for arm in card.named_arms)
         shares = ", ".join(f"{arm} {users.get(arm, 0) / total:.1%}" for arm in card.named_arms)
@@ -373,6 +380,8 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     about = f" ({', '.join(facts)})"
     parts = [_decided(row) for row in decided] or [f"{arm} against {control}"]
     parts[0] += about
+    if rows[0].get("withheld"):
+        return f"{parts[0]}: not yet, as the arms' shares of the users changed."
     opening, *more = [*parts, *map(_open, still_open)]
     if not decided:
         return f"{opening}: {'; '.join(more)}."
@@ -389,17 +398,23 @@ def _decided(row: Row) -> str:
     return (
         f"{row['arm']} is {side} {row['control']} by {near:.{decimals}f} to {far:.{decimals}f} "
         f"{unit}of {'lower ' if less and side == 'ahead of' else 'higher ' if less else ''}"
-        f"{metric_name(row['metric'])}"
+        f"{metric_name(row['metric'])}" + (f" ({of})" if (of := _basis(row)) else "")
     )
 
 
 def _open(row: Row) -> str:
-    name, needed = metric_name(row["metric"]), row["users_needed"]
-    if needed:
-        return f"{name}: not decided yet, about {_about(needed):,} more users needed"
-    if row["verdict"] == "not yet":
-        return f"{name}: not decided yet"
-    return f"{name}: no difference shown ({_bounds(row['metric'], row)})"
+    """Name the figure with the verdict of its row, its bounds, and the users still needed."""
+    said = f"{metric_name(row['metric'])}: {row['verdict']}"
+    if row["verdict"] != "not yet":
+        of = _basis(row)
+        said += f" ({_bounds(row['metric'], row)}{of and ', '}{of})"
+    needed = row["users_needed"]
+    return f"{said}, about {needed:,} more users needed" if needed else said
+
+
+def _basis(row: Row) -> str:
+    """Say what bounds are of that are not of the figure itself; "" for the others."""
+    return _BASES.get(row.get("bounds"), "")
 
 
 def _bounds(metric: str, row: Row) -> str:
@@ -417,12 +432,6 @@ def decimals_of(number: float, steps: int = 5) -> int:
     if number <= 0:
         return 0
     return min(_MOST_DECIMALS, max(0, math.ceil(math.log10(steps / number))))
-
-
-def _about(users: int) -> int:
-    """Round up to two digits: the estimate is no more exact."""
-    unit: int = 10 ** max(0, len(str(users)) - 2)
-    return -(-users // unit) * unit
 
 
 def _day(ms: int) -> str:

@@ -248,6 +248,8 @@ def _experiments() -> dict[str, Schema]:
         **_each(_NUMBER, "low", "high"),
         "verdict": _one_of(("better", "worse", "no difference shown", "not yet")),
         "users_needed": _MAYBE_INTEGER,
+        "bounds": {"enum": ["all lists", "first lists", "users", "separation", None]},
+        "withheld": {"type": ["string", "null"]},
     }
     row = _object(
         **_each(_TEXT, "name", "metric"),

@@ -104,7 +104,8 @@ async def parts_of(
         # Later than the sums: of a user who crossed since, all that the sums have is left out.
         for row in (await store.users(number)).rows:
             for key in row.arms.keys() & parts.keys():
-                parts[key].users.add(Visit(row.user, key, arm) for arm in row.arms[key])
+                firsts = row.arms[key].items()
+                parts[key].users.add(Visit(row.user, key, arm, *first) for arm, first in firsts)
         for part in parts.values():
             found[part.sums.experiment.key].append(part)
     return found
