@@ -17,7 +17,6 @@ import contextlib
 import contextvars
 import copy
 import hashlib
-import json
 import random
 import selectors
 import sys
@@ -32,6 +31,7 @@ from aiokafka.structs import BrokerMetadata, TopicPartition
 from brokers import PROCESS
 from redis import exceptions
 
+from streameval.core.experiments.first_lists import width_of
 from streameval.core.record_mark import mark
 from streameval.kafka.records import Records
 
@@ -392,29 +392,42 @@ class Server:
             row[b"last_ts"] = _bytes(max(last, int(row.get(b"last_ts", last))))
             self.keys[f"{prefix}user:{user}"] = row
 
-    def _visit(self, prefix, experiments, users, arms, _clusters):
+    def _visit(self, prefix, experiments, users, arms, _clusters, firsts):
         """Enter the arms, and count the users of each experiment anew from what all users hold."""
-        for experiment, user, arm in zip(experiments, users, arms, strict=True):
+        spans = {}
+        for experiment, user, arm, first in zip(experiments, users, arms, firsts, strict=True):
             row = dict(self.keys.get(f"{prefix}user:{user}", {}))
-            field = f"arms:{experiment}".encode()
-            known = json.loads(row.get(field, b"[]"))
-            if arm not in known:
-                known.append(arm)
-            row[field] = json.dumps(known, separators=(",", ":")).encode()
+            field = f"first:{experiment}".encode()
+            known = first_lists(row.get(field))
+            known[arm] = min(first, known.get(arm, first))
+            row[field] = msgspec.msgpack.encode(known)
             self.keys[f"{prefix}user:{user}"] = row
-        for experiment in set(experiments):
-            self.keys[f"{prefix}experiment:{experiment}"] = self._counted(prefix, experiment)
+            if experiment not in spans:
+                stored = self.keys.get(f"{prefix}arms:{experiment}", {}).get(b"span", b"")
+                spans[experiment] = [int(time) for time in stored.split()]
+            spans[experiment] += [known[arm][0]] if len(known) == 1 else []
+        for experiment, times in spans.items():
+            counted = self._counted(prefix, experiment, width_of(min(times), max(times)))
+            counted[b"span"] = b"%d %d" % (min(times), max(times))
+            self.keys[f"{prefix}arms:{experiment}"] = counted
 
-    def _counted(self, prefix, name):
-        counts = collections.Counter()
+    def _counted(self, prefix, name, width):
+        counts, sums = collections.Counter(), {}
         for key, row in self.keys.items():
             if key.startswith(f"{prefix}user:"):
-                arms = json.loads(row.get(f"arms:{name}".encode(), b"[]"))
+                arms = first_lists(row.get(f"first:{name}".encode()))
                 cluster = zlib.crc32(key.removeprefix(f"{prefix}user:").encode()) & 255
                 counts.update(f"users:{cluster}:{arm}" for arm in arms)
                 counts.update(f"only:{arm}" for arm in arms if len(arms) == 1)
                 counts["crossed"] += len(arms) > 1
-        return {field.encode(): _bytes(count) for field, count in counts.items() if count}
+                for arm, (time, *values) in arms.items() if len(arms) == 1 else ():
+                    sums.setdefault(f"first:{time // width}:{arm}", []).append([1, *values])
+        found = {field.encode(): _bytes(count) for field, count in counts.items() if count}
+        packed = msgspec.msgpack.encode
+        return found | {
+            field.encode(): packed([sum(column) for column in zip(*rows, strict=True)])
+            for field, rows in sums.items()
+        }
 
     def lose_unlisted(self):
         """Let the chunks that no checkpoint lists yet run out of time."""
@@ -473,6 +486,11 @@ class Client:
 
     async def aclose(self):
         """Nothing to close."""
+
+
+def first_lists(field):
+    """The first list of a user in each arm, as a field of the user's hash holds them."""
+    return {} if field is None else msgspec.msgpack.decode(field)
 
 
 def _bytes(value):

@@ -7,10 +7,13 @@ import asyncio
 import dataclasses
 import json
 import random
+import re
+import zlib
 from fractions import Fraction
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from clean_service import DEFINITION, LENGTH, MINUTE, START, Service, stream
@@ -28,6 +31,8 @@ from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import snapshots
 from streameval.files.snapshots import report_adjusted, retire, take_from
 from streameval.files.users_past import PAST, ArmsOfTopic, last_before, needed
+from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.regression_adjustment import compare_adjusted
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan
 
@@ -45,6 +50,7 @@ class Topic:
         self.definition, self.experiment = definition, experiment
         self.root = root / "snapshots"
         self.arms = [UserArms() for _ in self.service.states]
+        self.first_lists = {}
         self.chunks = [{} for _ in self.service.states]
         self.token = 0
         self.reported = None
@@ -52,7 +58,11 @@ class Topic:
     def take(self, events):
         self.service.take(events)
         for state, arms in zip(self.service.states, self.arms, strict=True):
-            arms.add(state.experiments.take_visits())
+            visits = state.experiments.take_visits()
+            arms.add(visits)
+            for user, key, arm, *first in visits:
+                known = self.first_lists.setdefault((key, user), {})
+                known[arm] = min(first, known.get(arm, first))
 
     def snapshot(self, **changes):
         """Take a snapshot as the leader does; return its folder and the rows that it reported."""
@@ -79,7 +89,7 @@ class Topic:
             files, self.definition, self.experiment, lambda _: None, with_rates=False, column=column
         )
         found = compare_arms(arms, [], read_past(before, arms))
-        return [row.document() for row in found if row.adjusted.theta is not None]
+        return [row.document() for row in found if row.adjusted and row.adjusted.theta is not None]
 
     async def load(self, number):
         end = self.service.saved[number]
@@ -99,7 +109,7 @@ class Topic:
         ) in self.service.users.items():
             if partition == number:
                 positives = dict(zip(kinds, counts, strict=True))
-                arms = {key: sorted(self.arms[number].of(key, user)), "ended": ["A"]}
+                arms = {key: self.first_lists.get((key, user), {}), "ended": {"A": (0, ())}}
                 rows.append(UserRow(user, end, impressions, slates, positives, first, last, arms))
         return UserScan(end, end, rows)
 
@@ -118,6 +128,15 @@ def experiment(since=MIDDLE, **changes):
 
 
 def halves(events, since):
+    """Events before, when A served everybody, and the events of the experiment."""
+    before, after = parts(events, since)
+    return [
+        event if isinstance(event, FeedbackEvent) else msgspec.structs.replace(event, variant="A")
+        for event in before
+    ], after
+
+
+def parts(events, since):
     return [event for event in events if event.ts < since], [
         event for event in events if event.ts >= since
     ]
@@ -147,7 +166,7 @@ def test_a_snapshot_adjusts_as_compare_does_over_the_same_files_to_the_bit(seed,
             planned_users=chance.randrange(100, 2_000),
         ),
     )
-    events = stream(seed, users=chance.choice((40, 300)), slates=600, skill={"B": 1.4})
+    events = stream(seed, users=chance.choice((40, 300)), slates=600)
     before, after = halves(crossing(events, chance), since)
     cut = chance.randrange(len(before))
     for part in (before[:cut], before[cut:]):
@@ -172,7 +191,7 @@ def test_a_snapshot_adjusts_as_compare_does_over_the_same_files_to_the_bit(seed,
 def test_the_adjusted_difference_is_that_of_a_regression_on_the_counters(tmp_path):
     """By fractions, of the events alone: users of 256 clusters, in two arms that nobody leaves."""
     topic = Topic(tmp_path / "service", experiment())
-    events = stream(5, users=500, slates=4_000, skill={"B": 1.4})
+    events = stream(5, users=500, slates=4_000)
     before, after = halves(events, MIDDLE)
     topic.take(before)
     counters = {user: list(known) for (_, user), known in topic.service.users.items()}
@@ -216,6 +235,75 @@ def test_the_adjusted_difference_is_that_of_a_regression_on_the_counters(tmp_pat
     assert first["low"] < first["difference"] < first["high"]
     assert first["users_with_past"] == len({user for user, _ in users} & counters.keys())
     assert first["users_of"] == len({user for user, _ in users})
+
+
+def not_adjusted(topic, before, after):
+    """Take the snapshot of a past, and return why the next one adjusts nothing."""
+    topic.take(before)
+    past, _ = topic.snapshot()
+    topic.take(after)
+    _, rows = topic.snapshot()
+    assert rows == []
+    assert not topic.compared(past), "nor does compare"
+    (reason,) = topic.reported["notes"][topic.experiment.key]
+    assert reason.startswith("B against A is not adjusted by what users did before: ")
+    return reason
+
+
+@pytest.mark.parametrize("skill", [1.0, 1.4])
+def test_users_whom_the_arms_served_before_have_no_past(skill, tmp_path):
+    """`since` was moved while the experiment ran: the effect, if any, is in the past too."""
+    events = stream(5, users=800, slates=4_000, skill={"B": skill})
+    topic = Topic(tmp_path / "service", experiment())
+    reason = not_adjusted(topic, *parts(events, MIDDLE))
+    arms = {
+        event.user_id: event.variant for event in events if not isinstance(event, FeedbackEvent)
+    }
+    of_b = sum(arm == "B" for arm in arms.values())
+    served, seen, none, others = map(int, re.findall(r"\d+", reason)[:4])
+    assert (served, none) == (seen, 0)
+    assert 100 < seen < of_b, "those of the last slates before"
+    assert 100 < others < len(arms) - of_b
+    assert f"B served {seen} of {seen} users of B before, and 0 of {others} users of A." in reason
+
+
+def test_users_of_arms_that_differed_before_have_no_past(tmp_path):
+    """Something without a name treated the users of B before, such as a pilot of another field."""
+    events = stream(5, users=800, slates=8_000, skill={"B": 1.8})
+    reason = not_adjusted(Topic(tmp_path / "service", experiment()), *halves(events, MIDDLE))
+    assert re.search(r"the users of B had \+\d\.\d\d points of positives per impression", reason)
+
+
+def test_an_adjustment_that_makes_the_spread_grow_saves_no_users():
+    """Arms are apart before and now, and within an arm the past tells nothing about now."""
+    rng = np.random.default_rng(1)
+    many = np.full(256, 1_000)
+
+    def arm(rate):
+        return RatioSums(rng.binomial(1_000, rate, 256), many, 2_560)
+
+    now, before = (arm(0.4), arm(0.2)), (arm(0.4), arm(0.2))
+    found = compare_adjusted(now, before, Rules())
+    plain = compare_ratios(*now, Rules())
+    assert found.scored.high - found.scored.low > 1.2 * (plain.high - plain.low)
+    assert found.users_saved == 0.0
+
+
+def test_a_canary_before_that_is_dealt_anew_leaves_the_past(tmp_path):
+    """A tenth of all users had B before, and none of them more likely gets B again."""
+    events = stream(6, users=800, slates=4_000)
+    before, after = halves(events, MIDDLE)
+    before = [
+        msgspec.structs.replace(event, variant="B")
+        if not isinstance(event, FeedbackEvent) and zlib.adler32(event.user_id.encode()) % 10 == 0
+        else event
+        for event in before
+    ]
+    topic = Topic(tmp_path / "service", experiment())
+    topic.take(before)
+    topic.snapshot()
+    topic.take(after)
+    assert topic.snapshot()[1]
 
 
 def rows_of(topic):

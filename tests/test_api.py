@@ -9,14 +9,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from test_experiment_words import a_card, a_row, adjusted, open_clicks
+from test_experiment_words import a_card, a_row, adjusted, lacking, open_clicks, without_crossed
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import HISTORY_POINTS, MAX_LISTENERS
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.figures import SECTIONS
-from streameval.experiments.words import Scorecard, document_of
+from streameval.experiments.words import Scorecard, document_of, with_beside
 from streameval.web import experiment_history
 from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
 from streameval.web.health import described, health
@@ -160,6 +160,7 @@ def test_the_bounds_of_an_experiment_are_read_once_a_minute(monkeypatch):
     row = bounds | {"low": 0.1, "high": 0.9, "verdict": "better", "users": 5, "control": "A"}
     row |= {"users_needed": None}
     split = {"experiment": "e", "users": {}, "crossed_users": 0, "log_evidence": 0, "p_value": None}
+    split |= lacking()
     asked = []
 
     class Store(Away):
@@ -190,10 +191,13 @@ def test_the_bounds_of_an_experiment_are_read_once_a_minute(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_adjusted_figures_are_described():
+def test_figures_beside_the_plain_ones_are_described():
     card = a_card(adjusted(a_row()), adjusted(open_clicks(), low=None, high=None), a_row(arm="C"))
-    found = valid("Experiments", {"experiments": [document_of(card)]})
-    assert [("adjusted" in row) for row in found["experiments"][0]["experiments"]] == [1, 1, 0]
+    card = with_beside(card, "without_crossed", [without_crossed(a_row(), low=None)], 5)
+    (found,) = valid("Experiments", {"experiments": [document_of(card)]})["experiments"]
+    assert [("adjusted" in row) for row in found["experiments"]] == [1, 1, 0]
+    assert [("without_crossed" in row) for row in found["experiments"]] == [1, 0, 0]
+    assert [said.split(",")[0] for said in found["beside"]] == ["B against A", "B against A"]
 
 
 # --- Health ---------------------------------------------------------------------------------------

@@ -566,7 +566,7 @@ def test_a_users_counters_come_from_all_partitions_in_redis():
             (0, ["u1", 20, 2, NOON, NOON + 5, 3, 0]),
             (2, ["u1", 10, 1, NOON - 5, NOON, 1, 1]),
         ):
-            visits = [Visit("u1", key, arm) for key, arm in arms[partition]]
+            visits = [Visit("u1", key, arm, NOON, (1, 0)) for key, arm in arms[partition]]
             commit = Commit(partition, None, 1, [delta], "cluster", "topic", "print", "{}", NOON)
             await store.commit(dataclasses.replace(commit, visits=visits))
         await store.close()

@@ -152,7 +152,7 @@ def test_lists_of_only_one_model_are_left_out_and_counted() -> None:
     (row,) = found["experiments"]
     assert (row["users"], row["value"], row["verdict"]) == (2, 0.5, "not yet")
     words = invoke("a.csv", "b.csv", "--labels", "l.csv", "--metrics", "mrr")
-    assert "b.csv against a.csv: MRR: not decided yet." in words
+    assert "b.csv against a.csv: MRR: not yet." in words
     assert "left out, as only one of the two models has it: 2 lists." in words
 
 

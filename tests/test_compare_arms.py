@@ -19,7 +19,7 @@ from evaluating import run as evaluated
 from msgspec import structs
 from snapshots import Counters, write_snapshot
 from test_compare import invoke, refused, rows
-from test_experiments import watched
+from test_experiments import in_one_span, watched
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
@@ -27,11 +27,12 @@ from streameval.base.steps import drained
 from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment, Guardrail
+from streameval.core.experiments.sums import COUNTS
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.core.partition import Partition
 from streameval.evaluation.arm_comparison import all_metrics, compare_arms
-from streameval.evaluation.arms import Arms, read_arms
+from streameval.evaluation.arms import Arms, arm_batches, read_arms, sums_of_users
 from streameval.experiments.scorecard import scorecard
 from streameval.files.outcome_files import table
 from streameval.stats.experiments import RatioSums, Rules, compare_ratios
@@ -57,8 +58,6 @@ def arms_of(
 def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_path: Path) -> None:
     """All that the oracle's tests plant: retractions, values, empty lists, gaps, no requests."""
     definition, events = watched(seed)
-    # Beyond the bound of segments the stream calls an arm `__other__`, and files do not.
-    definition = dataclasses.replace(definition, max_segments=10_000)
     state = Partition(definition, keep_outcomes=True)
     state.apply(events)
     state.flush()
@@ -72,6 +71,8 @@ def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_
     for sums in state.experiments.arm_sums:
         arms = arms_of(definition, sums.experiment, tmp_path)
         assert arms.notes == []
+        for name in COUNTS:
+            assert getattr(arms.sums, name) == getattr(sums, name), name
         assert arms.sums.sums.keys() == sums.sums.keys()
         for arm, wanted in sums.sums.items():
             assert np.array_equal(arms.sums.sums[arm], wanted), (sums.experiment, arm)
@@ -79,10 +80,42 @@ def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_
         if counts is None:
             continue
         assert _counted(arms.users) == _counted(counts)
+        assert in_one_span(arms.users, counts) == in_one_span(counts, arms.users)
+        assert arms.sums.state()["extremes"] == sums.state()["extremes"]
         if sums.experiment.control not in sums.sums or len(sums.sums) < 2:
             continue
         live = {(row["metric"], row["arm"]): row for row in scorecard(definition, sums, counts)}
         _assert_the_same(arms, live)
+
+
+def test_without_crossed_users_the_sums_are_those_of_the_others(seed: int, tmp_path: Path) -> None:
+    """Also beyond the bound of arms, of which the crossed users alone would have fewer."""
+    definition, events = watched(seed, buckets=40)
+    definition = dataclasses.replace(definition, max_segments=10_000)
+    state = Partition(definition, keep_outcomes=True)
+    state.apply(events)
+    state.flush()
+    final = state.outcomes_of(drained(state.finalizing()))
+    for name, part in (("a", final), ("b", final[::-1])):
+        found = table(0, part, definition.labels)
+        pq.write_table(found, tmp_path / f"{name}.parquet", row_group_size=50)
+    for sums in state.experiments.arm_sums:
+        experiment = dataclasses.replace(sums.experiment, crossed_users="leave_out")
+        everyone = arms_of(definition, sums.experiment, tmp_path / "a.parquet", with_rates=True)
+        left = arms_of(definition, experiment, tmp_path / "a.parquet", with_rates=True)
+        crossed = everyone.user_arms.crossed(experiment.key)
+        column = experiment.arm
+        batches = list(arm_batches([str(tmp_path / "b.parquet")], column, lambda _: None))
+        others = {one.user for one in final} - crossed.keys()
+        rest = sums_of_users(batches, definition, everyone.sums, others, column)
+        assert left.left_out == crossed
+        for arm, wanted in rest.sums.items():
+            assert np.array_equal(left.sums.sums[arm], wanted), arm
+            exactly = everyone.users.exactly.get(arm, 0)
+            assert left.users.of(arm).sum() == exactly == left.users.exactly.get(arm, 0)
+        assert left.users.crossed == everyone.users.crossed == len(crossed)
+        assert left.rates is not None
+        assert not any(crossed.keys() & users for users in left.rates.by_arm.values())
 
 
 def _counted(users: ArmUsers) -> dict[str, Any]:
@@ -184,6 +217,78 @@ def test_the_positive_rate_is_the_mean_over_users() -> None:
     errors = [np.var(list(rates[arm].values()), ddof=1) / len(rates[arm]) for arm in "AB"]
     reach = (row["once_high"] - row["once_low"]) / 2
     assert reach == pytest.approx(1.965 * sum(errors) ** 0.5, rel=0.1)
+
+
+def crossing(found: list[Outcome]) -> tuple[list[Outcome], set[str]]:
+    """Let the slates of every tenth user alternate between the arms; return these users too."""
+    moved = [
+        changed(one, labels=("AB"[number % 2],)) if one.user.endswith("7") else one
+        for number, one in enumerate(found)
+    ]
+    arms: dict[str, set[str]] = defaultdict(set)
+    for one in moved:
+        arms[one.user] |= set(one.labels)
+    return moved, {user for user, both in arms.items() if len(both) > 1}
+
+
+def test_crossed_users_are_kept_or_left_out_of_every_figure() -> None:
+    """Left out, the rows are those of files in which they never were."""
+    found, crossed = crossing(shorter_lists())
+    write(found)
+    kept = rows(*GIVEN)
+    assert rows(*GIVEN, "--crossed-users", "keep") == kept
+    left = json.loads(invoke(*GIVEN, "--crossed-users", "leave_out", "--json"))
+    assert left["notes"]["crossed_users"] == {"users": len(crossed), "left_out": True}
+    write([one for one in found if one.user not in crossed], "others.parquet")
+    wanted = rows("others.parquet", *GIVEN[1:])
+    assert left["experiments"] == wanted != kept
+    words = invoke(*GIVEN)
+    assert (
+        f"{len(crossed):,} of 1,500 users have been in several arms: they count in each." in words
+    )
+
+
+def test_crossed_users_of_an_experiment_are_as_it_says() -> None:
+    found, crossed = crossing(slates())
+    write(found)
+    config = "experiments: [{name: e, arm: variant, control: A, primary: ndcg@10"
+    Path("c.yaml").write_text(config + ", crossed_users: leave_out}]\n")
+    given = ("o.parquet", "--config", "c.yaml", "--experiment", "e")
+    (row,) = rows(*given)
+    write([one for one in found if one.user not in crossed], "others.parquet")
+    (wanted,) = rows("others.parquet", *GIVEN[1:], "--primary", "ndcg@10")
+    assert row == wanted | {"name": "e"}
+    assert "defines this already" in refused(*given, "--crossed-users", "keep")
+    Path("c.yaml").write_text(config + ", crossed_users: drop}]\n")
+    assert "crossed_users" in refused(*given)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "fallback", "said"),
+    [
+        (0.3, True, "all of them are fallbacks: the arm seems to be written on the success branch"),
+        (0.3, False, "none of them is a fallback or empty. Have producers send variant"),
+        (0.0, False, None),
+    ],
+)
+def test_slates_without_an_arm_are_told(of_all: float, fallback: bool, said: str | None) -> None:  # noqa: FBT001
+    found = [one for one in slates() if one.items][:2_000]
+    lost = round(of_all * len(found))
+    write(
+        [
+            changed(one, fallback=fallback, labels=("",)) if number < lost else one
+            for number, one in enumerate(found)
+        ]
+    )
+    printed = json.loads(invoke(*GIVEN, "--metrics", "fallback_rate", "--json"))
+    if said is None:
+        assert "notes" not in printed
+        return
+    share = {"without_arm": 600, "without_arm_share": 0.3, "without_arm_empty": 0}
+    assert printed["notes"]["without_arm"] == share | {"without_arm_fallback": 600 * fallback}
+    words = invoke(*GIVEN, "--metrics", "fallback_rate")
+    assert "600 of 2,000 slates (30.0%) have no variant" in words
+    assert said in words
 
 
 def shorter_lists(users: int = 1_500, seed: int = 8) -> list[Outcome]:
@@ -429,6 +534,28 @@ def test_the_past_of_users_saves_users_and_keeps_the_difference() -> None:
     words = invoke(*given, "--before", "before")
     assert "users saved" in words
     assert "2,000 of 2,000 users have a past in the snapshot." in words
+
+
+def test_what_an_arm_has_already_moved_is_no_past() -> None:
+    """B had served its users for hours before `--since`: by files, or by their counters alone."""
+    metric = "positives_per_impression{feedback=click}"
+    before = [one for n in range(10) for one in slates(lift=0.8, seed=n, begin=START - 36_000_000)]
+    snapshot_of(before)
+    for files, reason in (
+        (
+            [*before, *slates()],
+            "B served 1,000 of 1,000 users of B before, and 0 of 1,000 users of A",
+        ),
+        (slates(), "points of positives per impression"),
+    ):
+        write(files)
+        given = (*GIVEN, "--metrics", metric, "--since", str(START))
+        plain = rows(*given)
+        printed = json.loads(invoke(*given, "--before", "before", "--json"))
+        assert printed["experiments"] == plain, "no adjusted figure"
+        (told,) = printed["notes"]["not_adjusted"]
+        assert reason in told
+        assert "is not adjusted by what users did before" in invoke(*given, "--before", "before")
 
 
 def test_equal_arms_raise_fewer_alarms_than_alpha_with_the_past_too() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from test_compare_arms import _counted
-from test_experiments import Worker, cuts, watched
+from test_experiments import Worker, cuts, in_one_span, watched
 
 from streameval.core.checkpoint import checkpoint, restore
+from streameval.core.experiments.sums import COUNTS
 from streameval.core.experiments.users import ArmUsers
 from streameval.core.outcome import Span
 from streameval.core.partition import drained
@@ -154,7 +155,6 @@ def late(seed, root, user=None, **options):
         dataclasses.replace(one, name=f"reads {one.arm}", arm=arm)
         for arm, one in {one.arm: one for one in some}.items()
     )
-    definition = dataclasses.replace(definition, max_segments=10_000)
     files = folder(root, definition, user=user)
     worker = Filling(dataclasses.replace(definition, experiments=before), rng, files)
     definition = dataclasses.replace(definition, experiments=(*before, *some))
@@ -185,9 +185,14 @@ def test_a_filled_experiment_is_one_that_was_there_from_the_start(seed, tmp_path
             continue  # it counts from then on
         assert found.state()["sums"] == wanted.state()["sums"], found.experiment
         assert found.earliest == wanted.earliest
+        assert found.state()["extremes"] == wanted.state()["extremes"]
+        assert [getattr(found, name) for name in COUNTS] == [
+            getattr(wanted, name) for name in COUNTS
+        ]
         key = found.experiment.key
         counts = [one.users.counts.get(key, ArmUsers()) for one in (worker, whole)]
         assert _counted(counts[0]) == _counted(counts[1])
+        assert in_one_span(*counts) == in_one_span(*reversed(counts))
 
 
 @pytest.fixture

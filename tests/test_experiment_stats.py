@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -13,6 +14,7 @@ from streameval.stats.experiments import (
     RatioSums,
     Rules,
     Scored,
+    about,
     compare_paired,
     compare_ratios,
     split_alpha,
@@ -115,7 +117,8 @@ def test_a_difference_is_judged_by_bounds_for_all_looks():
     assert equal.verdict == "no difference shown"
     early = compare_ratios(clicks(99, 0.12, 1), clicks(99, 0.1, 2), RULES)
     assert (early.verdict, early.low) == ("not yet", None)
-    assert early.users_needed > 0
+    # A difference of one standard error: how many users it needs is mere chance.
+    assert early.users_needed is None
 
 
 def test_the_bounds_are_the_formula_of_the_contract():
@@ -182,31 +185,64 @@ def test_a_control_without_an_event_does_not_hide_a_worse_treatment():
 # --- Users that are still needed
 
 
+def spread_between(one, other):
+    """The squared standard error of a difference, times the users of both arms."""
+    return (one.arm().stderr ** 2 + other.arm().stderr ** 2) * (one.users + other.users)
+
+
 def test_the_users_needed_are_those_at_which_the_bounds_leave_0():
-    one, other = clicks(3_000, 0.105, 1), clicks(3_000, 0.1, 4)
+    one, other = clicks(4_000, 0.112, 2), clicks(4_000, 0.1, 4)
     found = compare_ratios(one, other, RULES)
-    variance = one.arm().stderr ** 2 + other.arm().stderr ** 2
-    then = 6_000 + found.users_needed
     apart = abs(found.difference)
-    assert apart > 0.01 * found.control_value
-    for users, decided in ((then - 2, False), (then + 2, True)):
-        assert (radius(variance * 6_000 / users, users, 0.05, 10_000) < apart) == decided
+    assert 0.01 * found.control_value < apart < found.high - found.difference
+    then = users_until(apart, spread_between(one, other), 0.05, 10_000)
+    assert found.users_needed == about(math.ceil(then) - 8_000)
 
 
 def test_a_difference_near_0_needs_the_users_that_exclude_the_lift():
     same = clicks(3_000, 0.1, 1)
-    found = compare_ratios(same, same, Rules(lift=0.05))
-    variance = 2 * same.arm().stderr ** 2
-    then = 6_000 + found.users_needed
-    reach = radius(variance * 6_000 / then, then, 0.05, Rules().planned_users)
-    assert reach == pytest.approx(0.05 * same.value, rel=1e-4)
+    found = compare_ratios(same, same, Rules(lift=0.1))
+    then = users_until(0.1 * same.value, spread_between(same, same), 0.05, 10_000)
+    assert found.users_needed == about(math.ceil(then) - 6_000) > 0
     assert compare_ratios(same, same, Rules(lift=0.5)).users_needed == 0
 
 
 def test_users_still_needed_count_the_burn_in():
-    found = compare_ratios(clicks(90, 0.9, 1), clicks(95, 0.1, 2), RULES)
-    # 100 users of each arm, at the present proportion.
-    assert found.users_needed == math.ceil(185 * 100 / 90) - 185
+    found = compare_ratios(clicks(50, 0.9, 1), clicks(95, 0.1, 2), RULES)
+    # 100 users of each arm, at the present proportion: 145 more.
+    assert found.users_needed == 200
+
+
+def test_users_that_nobody_can_know_yet_are_not_told():
+    """A lift of 1 % is within the noise: 21,000,000 more users after 20 seconds mean nothing."""
+    assert compare_ratios(clicks(150, 0.1, 1), clicks(150, 0.1, 1), RULES).users_needed is None
+
+
+@pytest.mark.parametrize(
+    ("users", "told"),
+    [(0, 0), (1, 1), (3, 5), (10, 10), (11, 20), (390, 500), (1_500, 2_000), (59_000, 100_000)],
+)
+def test_users_are_told_in_rungs(users, told):
+    assert about(users) == told
+
+
+def test_the_users_needed_hold_from_look_to_look():
+    """One growing stream: within a tenth of its time the number moves by a rung at most."""
+    chance, seen, told = np.random.default_rng(5), [np.zeros((2, CLUSTERS))] * 2, []
+    for _ in range(200):
+        seen = [
+            sums + np.stack((chance.binomial(5, rate, CLUSTERS), np.full(CLUSTERS, 5)))
+            for sums, rate in zip(seen, (0.105, 0.1), strict=True)
+        ]
+        users = int(seen[0][1].sum()) // 5
+        arms = [RatioSums(*sums.astype(np.int64), users) for sums in seen]
+        told.append(compare_ratios(*arms, RULES).users_needed)
+    rungs = [about(10**digits * step) for digits in range(3, 7) for step in (1, 2, 5)]
+    known = [(look, rungs.index(one)) for look, one in enumerate(told) if one]
+    assert len(known) > 20
+    for (look, one), (later, other) in pairwise(known):
+        if later <= 1.1 * look:
+            assert abs(one - other) <= 1
 
 
 @pytest.mark.parametrize("planned", [2, 1_000, 10**6, 10**9])

@@ -12,19 +12,20 @@ from streameval.core.experiments.sums import ArmSums
 from streameval.experiments.words import (
     Scorecard,
     adjusted_sentences,
+    beside_sentences,
     document_of,
     gate,
     remarks,
     scorecards,
     sentences,
     warnings,
-    with_adjusted,
+    with_beside,
 )
 
 JANUARY_31 = 1_769_817_600_000
 ABOUT = "(since 31 January, 182,000 users)"
 CLICKS = "positives per impression (click)"
-OPEN = "not decided yet, about 40,000 more users needed"
+OPEN = "no difference shown (-0.2 to +0.4 points), about 50,000 more users needed"
 SLOWER = "B is behind A by 12 to 30 of higher mean latency (ms)"
 
 
@@ -45,18 +46,30 @@ def adjusted(row, **given):
     return row | {"adjusted": found | given}
 
 
+def without_crossed(row, **given):
+    """The figures of a row without crossed users, as the leader reports them."""
+    left = {name: row[name] for name in row if name not in {"name", "role", "control"}}
+    return {"left_out": 132, **left} | given
+
+
 def open_clicks(**given):
     """A row of a guardrail that is not decided."""
     clicks = {"metric": "positives_per_impression{feedback=click}", "role": "guardrail"}
-    undecided = {"difference": 0.001, "low": -0.002, "high": 0.004, "users_needed": 39_124}
+    undecided = {"difference": 0.001, "low": -0.002, "high": 0.004, "users_needed": 50_000}
     return a_row(**clicks, **undecided | {"verdict": "no difference shown"} | given)
+
+
+def lacking(count=0, share=0.0, fallback=0, empty=0):
+    """Slates without an arm, as a split has them."""
+    found = {"without_arm": count, "without_arm_share": share}
+    return found | {"without_arm_fallback": fallback, "without_arm_empty": empty}
 
 
 def a_card(*rows, users=None, crossed=0, p_value=1.0, since=JANUARY_31):
     users = {"A": 90_000, "B": 92_000} if users is None else users
     evidence = None if p_value is None else 0.0
     split = {"experiment": "e", "users": users, "crossed_users": crossed}
-    split |= {"log_evidence": evidence, "p_value": p_value}
+    split |= {"log_evidence": evidence, "p_value": p_value, **lacking()}
     return Scorecard("e", since, rows, split, ("A", "B"), field="variant")
 
 
@@ -73,7 +86,7 @@ def a_card(*rows, users=None, crossed=0, p_value=1.0, since=JANUARY_31):
         ),
         (
             [a_row(low=None, high=None, users_needed=None, verdict="not yet")],
-            f"B against A {ABOUT}: NDCG@10: not decided yet.",
+            f"B against A {ABOUT}: NDCG@10: not yet.",
         ),
         (
             [open_clicks(users_needed=0)],
@@ -113,7 +126,7 @@ def test_adjusted_figures_have_a_sentence_beside_the_others():
     opening = "B against A, adjusted by what 1,234 of 2,000 users did before (at 31 January 07:15"
     assert found[0] == (
         f"{opening} UTC): NDCG@10: +0.5 to +1.0 points, 34% of users saved; {CLICKS}: no bounds"
-        " yet, 0% of users saved."
+        " yet, no users saved."
     )
     assert found[1].startswith("C against A")
     assert adjusted_sentences(a_card(a_row())) == []
@@ -125,8 +138,9 @@ def test_adjusted_figures_stand_beside_the_named_rows_only():
     rows = [a_row(), open_clicks(), a_row(metric="mrr@10", role="exploratory")]
     beside = adjusted(a_row())["adjusted"]
     time = beside.pop("time")
-    card = with_adjusted(
+    card = with_beside(
         a_card(*rows),
+        "adjusted",
         [{"metric": name, "arm": "B", **beside} for name in ("ndcg@10", "mrr@10", "gone@5")],
         time,
     )
@@ -164,6 +178,60 @@ def test_only_a_card_without_arms_says_that_no_slate_came(capsys):
         assert ("Several arms have come" in printed) != said
 
 
+@pytest.mark.parametrize(
+    ("slates", "said"),
+    [
+        (
+            lacking(600, 0.3, 600),
+            "all of them are fallbacks: the arm seems to be written on the success branch only.",
+        ),
+        (lacking(50, 0.05, 0, 50), "all of them are empty: the arm seems to be written on"),
+        (lacking(50, 0.05, 30, 10), "30 of them are fallbacks and 10 of them are empty: the arm"),
+        (lacking(700, 0.35, 7, 3), "7 of them are fallbacks and 3 of them are empty. Have"),
+        (lacking(700, 0.35), "none of them is a fallback or empty. Have producers send variant"),
+        (lacking(10, 0.01), "10 of 1,000 slates (1.0%) have no variant"),
+    ],
+)
+def test_slates_without_an_arm_are_warned_of(slates, said):
+    card = a_card(a_row())
+    (warning,) = warnings(dataclasses.replace(card, split=card.split | slates))
+    assert said in warning
+    if slates["without_arm"] == 600:
+        assert warning.startswith("600 of 2,000 slates (30.0%) have no variant, and the figures of")
+    assert warning.endswith("on purpose, such as on another surface.")
+
+
+def test_few_slates_without_an_arm_are_only_told():
+    card = a_card(a_row())
+    few = dataclasses.replace(card, split=card.split | lacking(9, 9 / 1_000, 9))
+    assert warnings(few) == []
+    (remark,) = remarks(few)
+    assert remark.startswith("9 of 1,000 slates (0.90%) have no variant")
+    assert remarks(card) == []
+
+
+def test_figures_without_crossed_users_stand_beside_and_decide_nothing():
+    rows = [without_crossed(a_row(), high=0.01, verdict="worse")]
+    card = with_beside(a_card(a_row()), "without_crossed", rows, JANUARY_31 + 26_100_000)
+    (said,) = beside_sentences(card)
+    (said,) = beside_sentences(card)
+    told = "B against A, without the 132 users of several arms (at 31 January 07:15 UTC): "
+    assert said == told + "NDCG@10: +0.4 to +1.0 points."
+    assert gate(card) == "passed"
+    wanted = dataclasses.replace(a_card(a_row(), crossed=1_500), leaves_out=True)
+    (remark,) = remarks(wanted)
+    assert remark.startswith("1,500 users of several arms are in these figures")
+    withheld = with_beside(wanted, "without_crossed", [], JANUARY_31, ["No figures: why."])
+    assert remarks(withheld) == ["No figures: why."]
+    assert remarks(with_beside(wanted, "without_crossed", rows, JANUARY_31)) == []
+
+
+def test_a_spread_that_grew_is_never_shown_as_saving():
+    (said,) = adjusted_sentences(a_card(adjusted(a_row(), users_saved=-0.7)))
+    assert "-70" not in said
+    assert said.endswith("no users saved.")
+
+
 def test_arms_that_never_come_are_warned_of():
     """Of few users, or slates, an arm may be missing by chance."""
     both = {"B": 500, "C": 500}
@@ -182,7 +250,6 @@ def test_arms_that_never_come_are_warned_of():
     (arms_missing,) = warnings(dataclasses.replace(nobody, without_arm=1_000))
     assert arms_missing.startswith("None of the 1,000 slates so far has the field variant")
     assert warnings(dataclasses.replace(nobody, without_arm=999)) == []
-    assert warnings(dataclasses.replace(a_card(a_row()), without_arm=10**6)) == [], "some have it"
     plan = Experiment("e", "variant", "A", "ndcg@10")
     arms = ArmSums(plan)
     arms.without_arm = 1_000

@@ -6,20 +6,27 @@ events in any order within L, and meets experiments that were added while it ran
 
 import dataclasses
 import json
+import os
 import random
+from collections import Counter
 
+import numpy as np
 import pytest
 from default_events import DIMENSIONS
 from oracle.experiments import experiment_arms, ratio
 from streams import accepted, cuts, hostile, permute_within_lateness
 
+from streameval.base.errors import InputError
+from streameval.base.in_memory import InMemory
 from streameval.base.limits import CLUSTERS
 from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
 from streameval.core.experiments import sums as engine
+from streameval.core.experiments import visits as visits_module
 from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
+from streameval.core.experiments.first_lists import MOST_BUCKETS, FirstLists
 from streameval.core.experiments.metrics import metrics_of, named_rows
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.fingerprint import fingerprint
@@ -33,7 +40,10 @@ FIELDS = ("variant", "surface", "bucket")
 
 
 def watched(seed, buckets=3):
-    """A hostile stream whose events have one more field, and experiments over all three."""
+    """A hostile stream whose events have one more field, and experiments over all three.
+
+    It often has more segments than the definition tells apart.
+    """
     definition, events = hostile(seed)
     rng = random.Random(f"experiments of {seed}")
     types = event_types((*DIMENSIONS, "bucket"))
@@ -53,7 +63,8 @@ def watched(seed, buckets=3):
         )
         for number in range(rng.choice((1, 1, 2, 3)))
     )
-    return dataclasses.replace(definition, experiments=experiments), events
+    most = rng.choice((1, 2, definition.max_segments))
+    return dataclasses.replace(definition, experiments=experiments, max_segments=most), events
 
 
 def _with_bucket(event, types, bucket):
@@ -68,9 +79,13 @@ def assert_arms(definition, found, users, wanted):
     """The sums of each arm by cluster, and its users, are those of the oracle."""
     for sums, experiment, arms in zip(found, definition.experiments, wanted, strict=True):
         assert sums.sums.keys() == arms.sums.keys(), experiment
-        assert (sums.earliest, sums.without_arm) == (arms.earliest, arms.without_arm)
+        assert sums.earliest == arms.earliest
+        assert {name: getattr(sums, name) for name in engine.COUNTS} == {
+            name: getattr(arms, name) for name in engine.COUNTS
+        }
         for arm, by_name in arms.sums.items():
             assert exact(definition, sums.sums[arm]) == plain(by_name), (experiment, arm)
+        assert_extremes(definition, sums, arms)
         counts = users.get(experiment.key, ArmUsers())
         by_arm = {arm: int(counts.of(arm).sum()) for arm in arms.users}
         assert by_arm == {arm: len(members) for arm, members in arms.users.items()}
@@ -78,6 +93,46 @@ def assert_arms(definition, found, users, wanted):
             arm: arms.exactly(arm) for arm in arms.users if arms.exactly(arm)
         }
         assert counts.crossed == len(arms.crossed)
+        assert_first_lists(counts, arms.first_lists)
+
+
+def assert_extremes(definition, sums, arms):
+    """The smallest and largest figure of a slate in each arm are those of the oracle."""
+    names = list(metrics_of(definition))
+    assert sums.extremes.keys() == sums.sums.keys()
+    assert {
+        (arm, names[number]): tuple(both)
+        for arm, extremes in sums.extremes.items()
+        for number, both in enumerate(extremes.T.tolist())
+        if not np.isnan(both).any()
+    } == arms.extremes
+
+
+def assert_first_lists(users, known):
+    """The sums by bucket are those of `known`, a first list by user and arm, without who crossed.
+
+    The span may be longer than theirs: whoever gave way was in it.
+    """
+    arms = Counter(user for user, _ in known)
+    wanted, first = {}, users.first
+    for (user, arm), (time, values) in known.items():
+        if arms[user] == 1:
+            wanted.setdefault((time // first.width, arm), []).append((1, *values))
+            assert first.begin <= time <= first.end
+    assert {key: sums.tolist() for key, sums in first.sums.items()} == {
+        key: [sum(column) for column in zip(*rows, strict=True)] for key, rows in wanted.items()
+    }
+    if wanted:
+        buckets = [first.begin // first.width, first.end // first.width]
+        assert buckets[1] - buckets[0] < MOST_BUCKETS
+        assert all(buckets[0] <= bucket <= buckets[1] for bucket, _ in wanted)
+
+
+def in_one_span(users, others):
+    """The sums of first lists of users, by buckets of a length for the times of others too."""
+    found = FirstLists(others.first.begin, others.first.end)
+    found.merge(users.first)
+    return {key: sums.tolist() for key, sums in found.sums.items()}
 
 
 def exact(definition, sums):
@@ -161,7 +216,7 @@ def test_the_arms_are_those_of_the_oracle_however_the_stream_is_cut(seed):
 
 
 def test_the_order_of_arrival_within_l_changes_no_bit(seed, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_VISITS", 3)
+    monkeypatch.setattr(visits_module, "MOST_VISITS", 3)
     definition, events = watched(seed, buckets=40)
     rng = random.Random(f"orders of {seed}")
     events = accepted(events, definition)
@@ -393,7 +448,72 @@ def test_without_a_slate_every_metric_of_a_named_arm_is_not_yet_known(tmp_path):
         "crossed_users": 0,
         "log_evidence": 0.0,
         "p_value": 1.0,
+        "without_arm": 0,
+        "without_arm_share": None,
+        "without_arm_fallback": 0,
+        "without_arm_empty": 0,
     }
+
+
+def test_slates_without_an_arm_are_counted_by_what_they_are(tmp_path):
+    """2,000 slates, of which each third of ten is a fallback, written before the arm is known."""
+    path = visitors(tmp_path / "events", 1_000, lambda number, _: "AB"[number % 2], lambda _: False)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    lists = [event for event in events if event["user_id"] != "z"]
+    for number, event in enumerate(lists):
+        if number % 10 < 3:
+            event |= {"fallback": True, "variant": None}
+            event["items"] = event["items"] if number % 100 < 95 else []
+    path.write_text("\n".join(map(json.dumps, events)))
+    rows, split = replayed(path)
+    assert rows["fallback_rate", "B"]["value"] == 0.0
+    found = {name: split[name] for name in split if name.startswith("without_arm")}
+    assert found == {
+        "without_arm": 600,
+        "without_arm_share": 0.3,
+        "without_arm_fallback": 600,
+        "without_arm_empty": 0,
+    }
+    _, within = replayed(path, since=lists[1_000]["ts"], until=lists[1_500]["ts"])
+    assert (within["without_arm"], within["without_arm_share"]) == (150, 0.3)
+    documents = replay(
+        Definition(
+            dimensions=("surface",),
+            experiments=(RANKER, dataclasses.replace(RANKER, name="other", arm="surface")),
+        ),
+        [str(path)],
+        lambda _: None,
+        judged=sections,
+    )["splits"]
+    assert [one["without_arm"] for one in documents] == [600, 2_000], "each has its own"
+
+
+def test_replay_leaves_crossed_users_out_as_if_they_never_came(tmp_path):
+    """Every tenth user is in another arm at the second visit."""
+    rng = random.Random(8)
+    path = visitors(
+        tmp_path / "events",
+        1_500,
+        lambda number, visit: "AB"[(number % 2) ^ (number % 10 == 0 and visit)],
+        lambda arm: rng.random() < (0.5 if arm == "A" else 0.35),
+    )
+    lines = path.read_text().splitlines()
+    stayed = [line for line in lines if int(json.loads(line)["user_id"][1:] or 1) % 10]
+    (tmp_path / "stayed").write_text("\n".join(stayed))
+    kept, split = replayed(path)
+    assert split["crossed_users"] == 150
+    wanted, _ = replayed(tmp_path / "stayed")
+    found, left = replayed(path, crossed_users="leave_out")
+    assert found == wanted != kept
+    assert left == split, "they are still told"
+    definition = Definition(experiments=(dataclasses.replace(RANKER, crossed_users="leave_out"),))
+    given = InMemory.of("events", (line.encode() for line in lines))
+    again = replay(definition, [given], lambda _: None, judged=sections)
+    assert again["experiments"] == list(found.values())
+    os.mkfifo(tmp_path / "pipe")
+    for pipe in ("-", str(tmp_path / "pipe")):
+        with pytest.raises(InputError, match="reads the events twice: name a file"):
+            replay(definition, [pipe], lambda _: None, judged=sections)
 
 
 def test_slates_without_the_field_take_no_part_and_a_moved_t_changes_nothing(tmp_path):
@@ -446,7 +566,7 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
         part.without_arm = number
         for arm in ("A", *(f"v{number}-{index}" for index in range(MAX_ARMS - 1))):
             part.of(arm, 1)[0, number] += 1
-            met.add([Visit(f"{number}-{arm}", experiment.key, arm)])
+            met.add([Visit(f"{number}-{arm}", experiment.key, arm, number * 10**9, (1, number))])
         total.merge(part)
         users.add(met.counts[experiment.key])
     assert len(total.sums.keys() - {"__other__"}) == MAX_ARMS
@@ -457,3 +577,9 @@ def test_the_arms_of_all_partitions_together_keep_the_bound():
     assert {arm: int(counts.sum()) for arm, counts in shown.by_arm.items()} == shown.exactly
     assert shown.exactly["__other__"] == 2 * (MAX_ARMS - 1)
     assert shown.exactly["A"] == 3
+    by_time = list(shown.first.by_time("A", 3))
+    assert [(time // 10**8, sums.tolist()) for time, sums in by_time] == [
+        (0, [1, 1, 0]),
+        (9, [1, 1, 1]),
+        (19, [1, 1, 2]),
+    ]

@@ -14,7 +14,7 @@ from prometheus import promtool
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from test_experiment_words import a_card, a_row, adjusted, open_clicks
+from test_experiment_words import a_card, a_row, adjusted, open_clicks, without_crossed
 
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.definition import DEFAULT_WINDOWS, Definition, Positive
@@ -23,6 +23,7 @@ from streameval.core.figures import BASES, SECTIONS, Figures, figures
 from streameval.core.list_shapes import slots_of
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.core.sums import BasisSums, merge
+from streameval.experiments.words import with_beside
 from streameval.web.exposition import Exposition, page, registry
 from streameval.web.status import (
     BUCKETS,
@@ -237,10 +238,17 @@ def golden_status() -> ServiceStatus:
             ),
         ],
         scorecards=[
-            a_card(
-                adjusted(a_row()),
-                open_clicks(relative_difference=None),
-                a_row(metric="mrr@10", role="exploratory", low=None, high=None, verdict="not yet"),
+            with_beside(
+                a_card(
+                    adjusted(a_row()),
+                    open_clicks(relative_difference=None),
+                    a_row(
+                        metric="mrr@10", role="exploratory", low=None, high=None, verdict="not yet"
+                    ),
+                ),
+                "without_crossed",
+                [without_crossed(a_row(), low=0.0035)],
+                1_769_843_700_000,
             )
         ],
         check_interval=900.0,
@@ -516,6 +524,7 @@ def test_what_an_experiment_does_not_know_has_no_sample():
     }
     assert names == {
         *("value", "difference", "relative_difference", "crossed_users", "crossed_evidence"),
+        *("without_arm", "without_arm_share", "without_arm_fallback", "without_arm_empty"),
         "gate",
     }
 

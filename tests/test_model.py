@@ -10,7 +10,7 @@ import zlib
 import pytest
 import redis as redis_client
 import servers
-from model import COMMIT, Server
+from model import COMMIT, Server, first_lists
 from msgspec.msgpack import encode as msgpack
 from world import World, simulate
 
@@ -59,7 +59,7 @@ def test_the_model_of_the_store_answers_as_redis_does():
                 model.keys[f"{prefix}chunk:{name}"] = b"x"
             answer = model.commit(f"{prefix}partition", arguments)
             assert script([f"{prefix}partition"], arguments) == answer
-            assert keys_of(client, prefix) == model.keys
+            assert keys_of(client, prefix) == unordered(model.keys)
             answers.add(answer[0])
     assert answers == {b"applied", b"fenced", b"missing"}
 
@@ -89,7 +89,7 @@ def random_commit(rng, stored, number):
     arguments += [before if rng.random() < 0.9 else int(before or 0) + 1]
     pairs = [(key, f"u{user}") for key in ("e1", "e2") for user in range(6)]
     visits = [
-        (key, user, rng.choice("ABC"), zlib.crc32(user.encode()) & 255)
+        (key, user, rng.choice("ABC"), zlib.crc32(user.encode()) & 255, random_first(rng))
         for key, user in rng.sample(pairs, rng.randrange(5))
     ]
     arguments += [
@@ -103,10 +103,26 @@ def random_times(rng):
     return sorted(rng.choice((10**12 - 1, 10**12, MIN_TS, MAX_TS - 1)) for _ in range(2))
 
 
+def random_first(rng):
+    """A first list: early ones share a bucket, others make the buckets longer."""
+    time = rng.choice((MIN_TS, MIN_TS + 10 ** rng.randrange(12), MAX_TS - 1))
+    return [time, rng.randrange(2), rng.choice((0, 10**9)), rng.randrange(10**9)]
+
+
 def keys_of(client, prefix):
     """Every key under `prefix` with its value. The script leaves counts of an experiment at 0."""
     keys = [key.decode() for key in client.scan_iter(f"{prefix}*", count=1_000)]
     values = {key: client.get(key) if ":chunk:" in key else client.hgetall(key) for key in keys}
-    for key in (key for key in keys if ":experiment:" in key):
+    for key in (key for key in keys if ":arms:" in key):
         values[key] = {field: count for field, count in values[key].items() if count != b"0"}
-    return values
+    return unordered(values)
+
+
+def unordered(keys):
+    """The keys with the arms of each user as dicts: their order in MessagePack means nothing."""
+    return {
+        key: {name: first_lists(it) if name[:6] == b"first:" else it for name, it in value.items()}
+        if ":user:" in key
+        else value
+        for key, value in keys.items()
+    }

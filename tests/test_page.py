@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from html import unescape
 
 import aiohttp
@@ -20,7 +21,13 @@ import test_exposition
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.figures import figures
-from streameval.experiments.words import sentences
+from streameval.experiments.words import (
+    beside_sentences,
+    remarks,
+    sentences,
+    warnings,
+    with_beside,
+)
 from streameval.web import overview, pages
 from streameval.web.static_files import CHARTS, STATIC
 from streameval.web.status import PartitionStatus
@@ -88,6 +95,30 @@ def test_the_page_is_whole_and_accessible(run, tab, documents, width, scheme):
         return [(one["id"], one["nodes"][0]["html"]) for one in found]
 
     assert run(scenario()) == []
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_page_says_what_an_experiment_leaves_out(run, tab, tmp_path, scripts):
+    """The server and the script write the same sentences."""
+    documents = page_server.Documents(tmp_path, users=200)
+    (card,) = documents.cards
+    lacking = {"without_arm": 600, "without_arm_share": 0.3, "without_arm_fallback": 600}
+    rows = [{"metric": "ndcg@10", "arm": "B", "left_out": 7, "low": None, "high": None}]
+    why = ["B against A is not adjusted by what users did before: it served them."]
+    card = with_beside(replace(card, split=card.split | lacking), "without_crossed", rows, 0, why)
+    documents.cards = [card]
+    told = [*beside_sentences(card), *warnings(card), *remarks(card)]
+    assert len(told) == 3
+
+    async def scenario():
+        async with opened(tab, documents, scripts=scripts) as page:
+            if scripts:
+                await page.wait_for("document.querySelector('#experiments svg') !== null")
+            return await page.text("#experiments")
+
+    text = run(scenario())
+    for sentence in told:
+        assert sentence in text
 
 
 def test_the_figures_of_the_page_are_those_of_the_document(run, tab, documents):

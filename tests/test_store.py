@@ -5,11 +5,13 @@ import contextlib
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 import redis
 import servers
 from model import Server
 from proxy import Proxy
+from test_experiments import assert_first_lists
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.core.experiments.users import Visit
@@ -27,6 +29,7 @@ from streameval.store.stored_values import (
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000
+FIRST = NOW, (1, 7)  # of a visit that does not say
 
 
 def delta(user="u1", impressions=10, slates=1, first=NOW, last=NOW + 5, positives=(1, 0)):
@@ -45,7 +48,7 @@ def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition
         definition='{"ks":[5]}',
         now=NOW,
         checkpoint=checkpoint,
-        visits=[Visit(*visit) for visit in visits],
+        visits=[Visit(*visit, *FIRST[len(visit) - 3 :]) for visit in visits],
     )
 
 
@@ -218,12 +221,12 @@ def test_users_of_visits_need_no_counters(url):
         with contextlib.closing(redis.Redis.from_url(url)) as client:
             key = f"streameval:{{group:{topic}:0}}:"
             assert 0 < client.pttl(f"{key}user:u3") <= 60_000
-            assert client.pttl(f"{key}experiment:e/1") == -1
+            assert client.pttl(f"{key}arms:e/1") == -1
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("wrong", ["string", "text"])
+@pytest.mark.parametrize("wrong", ["string", "only:A", "span"])
 def test_an_experiment_of_a_wrong_type_ends_the_commit_with_nothing_changed(url, wrong):
     async def scenario():
         topic = servers.unique()
@@ -231,9 +234,9 @@ def test_an_experiment_of_a_wrong_type_ends_the_commit_with_nothing_changed(url,
         async with opened(url, topic) as store:
             with contextlib.closing(redis.Redis.from_url(url)) as client:
                 if wrong == "string":
-                    client.set(f"{key}experiment:e", "a string")
+                    client.set(f"{key}arms:e", "a string")
                 else:
-                    client.hset(f"{key}experiment:e", "only:A", "text")
+                    client.hset(f"{key}arms:e", wrong, "text")
                 with pytest.raises(RefusedError):
                     await store.commit(commit_of(None, 10, [delta()], visits=[("u1", "e", "A")]))
                 assert not client.exists(f"{key}user:u1", f"{key}partition")
@@ -258,7 +261,10 @@ def test_a_commit_with_visits_whose_replies_are_lost_counts_once():
 def test_arms_agree_with_sets_however_visits_are_cut_into_batches(url, chance):
     """Against sets of Python, and against the store that the simulated world believes in."""
     rng = random.Random(chance)
-    visits = [(f"u{rng.randrange(40)}", rng.choice("ef"), rng.choice("AABBC")) for _ in range(200)]
+    visits = [
+        (f"u{rng.randrange(40)}", rng.choice("ef"), rng.choice("AABBC"), *random_first(rng))
+        for _ in range(200)
+    ]
 
     async def scenario():
         model = Server(rng)
@@ -275,14 +281,32 @@ def test_arms_agree_with_sets_however_visits_are_cut_into_batches(url, chance):
                 at = commit.end
             for name in "ef":
                 users = await store.arm_users(0, name)
-                believed = parse_arm_users(model.keys[f"p:experiment:{name}"])
+                believed = parse_arm_users(model.keys[f"p:arms:{name}"])
                 assert counts(users)[0] == counts(believed)[0]
                 assert (+Counter(users.exactly), users.crossed) == (
                     +Counter(believed.exactly),
                     believed.crossed,
                 )
                 arms = {
-                    user: {a for u, e, a in visits if (u, e) == (user, name)} for user, *_ in visits
+                    user: {a for u, e, a, *_ in visits if (u, e) == (user, name)}
+                    for user, *_ in visits
+                }
+                firsts = [((u, a), first) for u, e, a, *first in visits if e == name]
+                earliest = dict(sorted(firsts, reverse=True))
+                assert_first_lists(users, earliest)
+                assert (users.first.begin, users.first.end) == (
+                    believed.first.begin,
+                    believed.first.end,
+                )
+                rows = (await store.users(0)).rows
+                assert {
+                    (row.user, arm): [*first]
+                    for row in rows
+                    for arm, first in row.arms.get(name, {}).items()
+                } == {
+                    (user, arm): first
+                    for (user, arm), first in earliest.items()
+                    if user in {row.user for row in rows}
                 }
                 alone = [*(each for each in arms.values() if len(each) == 1)]
                 assert users.crossed == sum(len(each) > 1 for each in arms.values())
@@ -292,6 +316,34 @@ def test_arms_agree_with_sets_however_visits_are_cut_into_batches(url, chance):
                 assert {arm: sum(counts) for arm, counts in users.by_arm.items()} == Counter(
                     arm for each in arms.values() for arm in each
                 )
+
+    asyncio.run(scenario())
+
+
+def random_first(rng):
+    """A first list soon after NOW, or long after; some at the same time."""
+    time = NOW + 60_000 * rng.randrange(3) + rng.choice((0, 0, rng.randrange(10**8), 10**10))
+    return time, (rng.randrange(2), rng.choice((0, 10**9, rng.randrange(10**9))))
+
+
+def test_sums_of_first_lists_are_integers_however_large(url):
+    """A million users of one bucket would take long: each of these has the sums of many."""
+
+    async def scenario():
+        topic, most = servers.unique(), 10**15
+        visits = [(f"u{n}", "e", "A", NOW, (1, most + n)) for n in range(9)]
+        async with opened(url, topic) as store:
+            for at, visit in enumerate(visits):
+                await store.commit(commit_of(at or None, at + 1, [delta()], visits=[visit]))
+            first = (await store.arm_users(0, "e")).first
+        wanted = [9, 9, 9 * most + 36]
+        assert [sums.tolist() for sums in first.sums.values()] == [wanted]
+        field = f"first:{NOW // 60_000}:A"
+        with contextlib.closing(redis.Redis.from_url(url)) as client:
+            stored = msgspec.msgpack.decode(
+                client.hget(f"streameval:{{group:{topic}:0}}:arms:e", field)
+            )
+        assert [(type(count), count) for count in stored] == [(int, count) for count in wanted]
 
     asyncio.run(scenario())
 

@@ -21,7 +21,6 @@ import asyncio
 import copy
 import dataclasses
 import functools
-import json
 import random
 import zlib
 from collections import Counter
@@ -30,14 +29,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from brokers import NODES, Cluster
-from model import Client, Process, Server, virtual_time
+from model import Client, Process, Server, first_lists, virtual_time
 from oracle.experiments import experiment_arms
 from oracle.figures import oracle
 from plain_parser import Rejected, parse
 from pydantic import PrivateAttr
 from redis import exceptions
 from streams import hostile, to_json
-from test_experiments import exact, plain
+from test_experiments import assert_extremes, assert_first_lists, exact, plain
 from test_partition_properties import assert_same
 
 from streameval.base.errors import RefusedError, UnreachableError
@@ -726,27 +725,35 @@ class World:
             for arm, by_name in arms.sums.items():
                 assert exact(self.definition, sums.sums[arm]) == plain(by_name)
             assert not sums.begun, "all slates from the first record on are counted"
-            visits = self.visits(number, sums.users_key)
-            missing = _visits(arms) - visits
+            assert_extremes(self.definition, sums, arms)
+            stored = self.first_lists(number, sums.users_key)
+            missing = _visits(arms) - stored.keys()
             assert not missing, f"partition {number}: missing {missing}"
-            hash_of = self.server.keys.get(_key(number, f"experiment:{sums.users_key}"), {})
+            firsts = {key: first for key, first in stored.items() if key in _visits(arms)}
+            assert firsts == arms.first_lists, f"partition {number}"
+            hash_of = self.server.keys.get(_key(number, f"arms:{sums.users_key}"), {})
             users = parse_arm_users(hash_of)
             counted = {(arm, int(counts.sum())) for arm, counts in users.by_arm.items()}
-            assert counted == set(Counter(arm for _, arm in visits).items())
+            assert counted == set(Counter(arm for _, arm in stored).items())
+            assert_first_lists(users, stored)
 
     def visits(self, number, experiment):
         """The (user, arm) that the store holds of an experiment.
 
         `experiment` is its key, where users of any time count, or that of the users of its sums.
         """
-        prefix, named = _key(number, "user:"), f"arms:{experiment}".encode()
+        return self.first_lists(number, experiment).keys()
+
+    def first_lists(self, number, experiment):
+        """The first list of each (user, arm) that the store holds of an experiment."""
+        prefix, named = _key(number, "user:"), f"first:{experiment}".encode()
         return {
-            (key.removeprefix(prefix), arm)
+            (key.removeprefix(prefix), arm): (time, tuple(values))
             for key, fields in self.server.keys.items()
             if key.startswith(prefix)
             for field, arms in fields.items()
             if field == named or field.startswith(named + b"@")
-            for arm in json.loads(arms)
+            for arm, (time, *values) in first_lists(arms).items()
         }
 
     async def set_back(self):
@@ -885,7 +892,7 @@ class World:
 
     def counters(self, fields):
         texts = {name.decode(): value for name, value in fields.items()}
-        row = {name: int(text) for name, text in texts.items() if not name.startswith("arms:")}
+        row = {name: int(text) for name, text in texts.items() if not name.startswith("first:")}
         names = ("impressions", "slates")
         return {name: row.get(name, 0) for name in names} | {
             "positives": {kind: row.get(f"positives:{kind}", 0) for kind in self.definition.kinds},

@@ -11,6 +11,7 @@ import typer
 
 from streameval.base.errors import InputError
 from streameval.cli.common import Config, Json, Strict, print_json, settings_of, warn
+from streameval.core.experiments.definition import CrossedUsers
 
 if TYPE_CHECKING:
     from streameval.evaluation.answer import Note
@@ -81,6 +82,10 @@ Before = Annotated[
         rich_help_panel=_ARMS,
     ),
 ]
+Crossed = Annotated[
+    CrossedUsers | None,
+    typer.Option(help="Users of several arms: keep (default) or leave_out.", rich_help_panel=_ARMS),
+]
 Labels = Annotated[
     list[str] | None,
     typer.Option(help="Relevant items of lists: list, item, gain.", rich_help_panel=_MODELS),
@@ -115,6 +120,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
     since: Since = None,
     until: Until = None,
     before: Before = None,
+    crossed_users: Crossed = None,
     experiment: Experiment_ = None,
     labels: Labels = None,
     run: Runs = None,
@@ -146,6 +152,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
         since=since,
         until=until,
         before=before,
+        crossed_users=crossed_users,
         experiment=experiment,
         tables={
             LABELS: labels or (),

@@ -52,14 +52,14 @@ def print_scorecard(card: Scorecard, judged: Outcome | None = None) -> None:
     """Print the sentences, the rows as a table, and the gate's result if it was asked."""
     from rich.console import Console
 
-    from streameval.experiments.words import adjusted_sentences, remarks, sentences, warnings
+    from streameval.experiments.words import beside_sentences, remarks, sentences, warnings
 
     console = Console(soft_wrap=True, highlight=False)
     for sentence in sentences(card) if card.rows else ["No arm has a final slate yet."]:
         console.print(sentence, markup=False)
     for warning in warnings(card):
         console.print(warning, markup=False, style="bold red")
-    for remark in [*adjusted_sentences(card), *remarks(card)]:
+    for remark in [*beside_sentences(card), *remarks(card)]:
         console.print(remark, markup=False)
     console.print(_table(card))
     if judged is not None:

@@ -14,7 +14,7 @@ from streameval.base.errors import ConfigError
 from streameval.base.limits import ALL, MAX_LABEL_LENGTH, MAX_TS, MIN_TS
 from streameval.config.figure_settings import Amount, Integer, Label
 from streameval.core.definition import RESERVED_NAMES, Definition
-from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
+from streameval.core.experiments.definition import MAX_ARMS, CrossedUsers, Experiment, Guardrail
 
 # Nobody has more users; the bounds are as good at any such number.
 _MOST_USERS: Final = 10**12
@@ -89,6 +89,7 @@ class ExperimentSettings(BaseModel):
     primary: NamedMetricSettings
     primary_share: Annotated[Amount, Field(gt=0, lt=1)] = 0.5
     guardrails: tuple[NamedMetricSettings, ...] = ()
+    crossed_users: CrossedUsers = "keep"
     split: Annotated[dict[Label, Weight], Field(min_length=2, max_length=MAX_ARMS)] | None = None
     since: Moment = None
     until: Moment = None
@@ -122,6 +123,7 @@ class ExperimentSettings(BaseModel):
             arm=self.arm,
             control=self.control,
             arms=self.arms,
+            crossed_users=self.crossed_users,
             primary=self.primary.metric,
             guardrails=tuple(Guardrail(one.metric, one.margin) for one in self.guardrails),
             split=None if self.split is None else dict(self.split),

@@ -43,11 +43,17 @@ from streameval.core.fingerprint import described, refuse_other_definition
 from streameval.core.marks import NEVER
 from streameval.core.partition import Partition
 from streameval.core.pending import PendingRecord
-from streameval.core.slate import Slate, SlateIdentity, SlateRecord, record_identity
+from streameval.core.slate import (
+    Slate,
+    SlateDetails,
+    SlateIdentity,
+    SlateRecord,
+    record_identity,
+)
 from streameval.core.windows.panes import Pane, Windows
 from streameval.core.windows.tables import Table
 
-FORMAT = 9
+FORMAT = 10
 COMPRESSION_LEVEL = 1
 CHECKSUM_BYTES: Final = 4
 # Stand in a chunk's description where a pane chunk has the number of its window.
@@ -405,11 +411,10 @@ def restore(
 
 def _slate(record: SlateRecord, partition: Partition, stored: Header) -> Slate:
     """Return a stored slate with the arm fields of today, "" for one that was not read then."""
-    slate = Slate.of(
-        record,
-        keep_details=partition.slates.keep_details,
-        keep_outcomes=partition.keep_outcomes,
-    )
+    slate = Slate.of(record, keep_outcomes=partition.keep_outcomes)
+    if slate.details is None and partition.slates.keep_details:
+        values = partition.segments.values[slate.segment]
+        slate.details = SlateDetails.arms(slate.time, values)
     if slate.details is not None:
         labels, definition = slate.details.labels, partition.definition
         dimensions = len(definition.dimensions)

@@ -102,8 +102,9 @@ class OpenSlates:
 
     With `journal`, `unsaved` takes the slates that the next checkpoint has to write; with
     `keep_outcomes` slates keep the fields of outcome files, and with arms of experiments
-    (`keep_details`) the labels alone. `dirty` are the slates that the next
-    flush looks at, `offset` belongs to the record being applied.
+    (`keep_details`) the labels alone. So do slates beyond `max_segments`, whose segment does not
+    tell them. `dirty` are the slates that the next flush looks at, `offset` belongs to the record
+    being applied.
     """
 
     def __init__(
@@ -188,10 +189,10 @@ class OpenSlates:
             slate = self._requestless(user, event.item_id, ts, segment)
         else:
             slate = self._join(user, event.request_id, ts, segment)
-        if self.keep_details:
-            details = self._detail(slate, event, labels)
-            if self.keep_outcomes:
-                details.keep_score(event.item_id, event.score, event.propensity)
+        if self.keep_details or segment == self.segments.other or slate.details is not None:
+            self._detail(slate, event, labels)
+            if self.keep_outcomes and slate.details is not None:
+                slate.details.keep_score(event.item_id, event.score, event.propensity)
         if event.latency_ms is not None or event.fallback:
             slate.note_extras(event)
         if user.watched:
@@ -264,11 +265,11 @@ class OpenSlates:
                 delta[IMPRESSIONS] += size
                 book(ts, cell, size, 1)
                 ledger.book_list(slate, cell)
-            if self.keep_details:
-                details = self._detail(slate, event, labels)
-            if self.keep_outcomes:
+            if self.keep_details or segment == self.segments.other or slate.details is not None:
+                self._detail(slate, event, labels)
+            if self.keep_outcomes and slate.details is not None:
                 for item, (score, propensity) in event.details.items():
-                    details.keep_score(item, score, propensity)
+                    slate.details.keep_score(item, score, propensity)
 
     def _open_whole(self, user: User, event: SlateEvent, segment: int) -> Slate:
         """Open a slate of its own, with everything booked."""
@@ -298,9 +299,7 @@ class OpenSlates:
             self._show(user, slate, item, event.ts, position)
         return slate
 
-    def _detail(
-        self, slate: Slate, event: ImpressionEvent | SlateEvent, labels: Labels
-    ) -> SlateDetails:
+    def _detail(self, slate: Slate, event: ImpressionEvent | SlateEvent, labels: Labels) -> None:
         """Keep the labels of the slate's earliest event (ties: the smaller values).
 
         Of two segments the smaller stays as a whole. Arms of experiments are compared field by
@@ -310,17 +309,15 @@ class OpenSlates:
         values = self._values(labels)
         if known is None:
             if self.keep_outcomes:
-                known = SlateDetails(self.offset, event.ts, values, {}, [])
-            else:
-                known = SlateDetails.arms(event.ts, values)
-            slate.details = known
+                slate.details = SlateDetails(self.offset, event.ts, values, {}, [])
+            elif event.ts == slate.time:  # else its segment tells the labels of its earliest event
+                slate.details = SlateDetails.arms(event.ts, values)
         elif event.ts < known.ts:
             known.ts, known.labels = event.ts, values
         elif event.ts == known.ts and values != known.labels:
             arms = len(self.segments.dimensions)
             segment = min(values[:arms], known.labels[:arms])
             known.labels = (*segment, *map(min, values[arms:], known.labels[arms:]))
-        return known
 
     def _values(self, labels: Labels) -> tuple[str, ...]:
         """Return `label_values`, one tuple for all slates with these labels."""
@@ -369,6 +366,8 @@ class OpenSlates:
     def _lower(self, slate: Slate, segment: int) -> None:
         """Give a slate another segment of its earliest ts, if that has the smaller values."""
         values = self.segments.values
+        if segment == self.segments.other and slate.details is None:
+            slate.details = SlateDetails.arms(slate.time, values[slate.segment])
         if values[segment] < values[slate.segment]:
             slate.segment = segment
 

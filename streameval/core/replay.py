@@ -26,6 +26,7 @@ from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.base.steps import drained
 from streameval.core.definition import Definition
 from streameval.core.events import LATE, EventDecoder, Rejection
+from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
@@ -86,8 +87,8 @@ def replay(
     each line that cannot be decoded or comes too late, and `warn` for each kind of feedback that
     counts though its value is not above 0. Raises `InputError` for a file that cannot be read.
     """
+    names = _readable_twice(names, definition.experiments)
     partition = Partition(definition)
-    decoder = EventDecoder.of(definition)
     users = _Users(definition) if with_users else None
     arms = UserArms()
 
@@ -97,6 +98,26 @@ def replay(
             users.add(deltas)
         arms.add(partition.experiments.take_visits())
 
+    _read(partition, names, flush, progress, on_rejected)
+    arms.add(partition.experiments.take_visits())
+    for positive in partition.attribution.counted_anyway:
+        warn(positive.counts_anyway())
+    document = partition.document(at, users.rows() if users else None)
+    if judged is not None:
+        found = partition.experiments.arm_sums
+        document |= judged(definition, *_without_crossed(definition, names, found, arms))
+    return document
+
+
+def _read(
+    partition: Partition,
+    names: Sequence[str],
+    flush: Callable[[], object],
+    progress: Progress,
+    on_rejected: Callable[[RejectedLine], None],
+) -> None:
+    """Take all lines of the files into a partition, and finalize its slates."""
+    decoder = EventDecoder.of(partition.definition)
     for name in names:
         with _opened(name) as (found, position, size):
             done = 0
@@ -110,13 +131,54 @@ def replay(
             progress(size - done)
     flush()
     drained(partition.finalizing())
-    arms.add(partition.experiments.take_visits())
-    for positive in partition.attribution.counted_anyway:
-        warn(positive.counts_anyway())
-    document = partition.document(at, users.rows() if users else None)
-    if judged is not None:
-        document |= judged(definition, partition.experiments.arm_sums, arms.counts)
-    return document
+
+
+def _without_crossed(
+    definition: Definition, names: Sequence[str], found: list[ArmSums], arms: UserArms
+) -> tuple[list[ArmSums], dict[str, ArmUsers]]:
+    """Leave crossed users out of the experiments that want it: return their sums and users.
+
+    Who crossed is known at the end. So the files are read again for the sums of these users, which
+    are subtracted.
+    """
+    leaving = [one.key for one in definition.experiments if one.crossed_users == "leave_out"]
+    crossed = {key: users for key in leaving if (users := arms.crossed(key))}
+    if not crossed:
+        return found, arms.counts
+    again = Partition(definition)
+    again.experiments.restrict(crossed, found)
+    _read(again, names, again.flush, lambda _: None, _ignore)
+    parts = again.experiments.arm_sums
+    sums = [one.without(part) for one, part in zip(found, parts, strict=True)]
+    counts = {
+        key: arms.counts[key].without_crossed(users.items()) for key, users in crossed.items()
+    }
+    return sums, arms.counts | counts
+
+
+def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> Sequence[str]:
+    """Return the names of files that can be read twice, where an experiment needs it.
+
+    Raises `InputError` for a pipe.
+    """
+    leaving = [one.name for one in experiments if one.crossed_users == "leave_out"]
+    pipes = [name for name in names if _is_pipe(name)]
+    if leaving and pipes:
+        raise InputError(
+            f"{pipes[0]}: crossed_users: leave_out, of the experiment {leaving[0]}, reads the"
+            " events twice: name a file"
+        )
+    return [
+        InMemory.of(name, list(name.data)) if leaving and isinstance(name, InMemory) else name
+        for name in names
+    ]
+
+
+def _is_pipe(name: str) -> bool:
+    if isinstance(name, InMemory):
+        return False
+    path = Path(name)
+    return name == STDIN or (path.exists() and not path.is_file())
 
 
 def lines_of(name: str) -> Iterator[list[bytes]]:

@@ -19,8 +19,9 @@ class Segments:
 
     `known` holds the results of `of` by the labels of an event, except `__other__` and labels
     beyond a bound: the hot path looks there first. `values` and `newest` (the newest ts) are by
-    index; `newest` is `NEVER` where the index is free. An event has labels of `labels` fields, the
-    dimensions first.
+    index; `newest` is `NEVER` where the index is free. `other` is the index of `__other__`, which
+    keeps it; `NEVER` before it has one. An event has labels of `labels` fields, the dimensions
+    first.
     """
 
     def __init__(self, dimensions: tuple[str, ...], limit: int, span: int, labels: int) -> None:
@@ -30,6 +31,7 @@ class Segments:
         self.values: list[tuple[str, ...]] = []
         self.newest: list[int] = []
         self.overflowed = 0
+        self.other = NEVER
         self.leaving: list[int] = []
         self.known: dict[Labels, int] = {}
         self._labels = labels
@@ -68,6 +70,8 @@ class Segments:
                 self._free.append(index)
             else:
                 self._index[values[index]] = index
+        if self.dimensions:
+            self.other = self._index.get(self._rest, NEVER)
 
     def _found(self, labels: Labels, ts: int) -> int:
         values = label_values(labels, self._labels)[: len(self.dimensions)]
@@ -105,9 +109,10 @@ class Segments:
             self.values.append(values)
             self.newest.append(ts)
         self._index[values] = index
+        if values == self._rest and self.dimensions:
+            self.other = index
         self._oldest = min(self._oldest, ts)
         return index
 
     def _other(self, ts: int) -> int:
-        other = self._index.get(self._rest)
-        return self._enter(self._rest, ts) if other is None else other
+        return self._enter(self._rest, ts) if self.other == NEVER else self.other

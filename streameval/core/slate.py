@@ -68,9 +68,8 @@ class SlateDetails(msgspec.Struct, gc=False, array_like=True):
 
     `offset` of the record that opened the slate (-1: unknown), `ts` and `labels` of its earliest
     event, `scores` (score, propensity by item), `log` of the feedback attributed for good, which is
-    `bounded` where it has grown to `log_limit`. A `ts` of NEVER: the slate is older than its
-    details. If only arms of experiments are kept, `scores` and `log` are shared empty objects and
-    `log_limit` is 0.
+    `bounded` where it has grown to `log_limit`. If only the labels are kept, `scores` and `log` are
+    shared empty objects and `log_limit` is 0.
     """
 
     offset: int
@@ -83,11 +82,11 @@ class SlateDetails(msgspec.Struct, gc=False, array_like=True):
     @property
     def is_whole(self) -> bool:
         """Whether they are known from the first impression on, so that the slate has an outcome."""
-        return self.log_limit > 0 and self.ts != NEVER
+        return self.log_limit > 0
 
     @classmethod
     def arms(cls, ts: int, labels: tuple[str, ...]) -> SlateDetails:
-        """Return the details that experiments need, which are dear: every slate has them."""
+        """Return the labels alone: details are dear where every slate has them."""
         return cls(NEVER, ts, labels, _NO_SCORES, _NO_LOG, 0)
 
     def keep_score(self, item: str, score: float | None, propensity: float | None) -> None:
@@ -274,17 +273,14 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         )
 
     @classmethod
-    def of(cls, record: SlateRecord, *, keep_details: bool, keep_outcomes: bool) -> Slate:
+    def of(cls, record: SlateRecord, *, keep_outcomes: bool) -> Slate:
         """Return a slate as it was stored, with nothing booked."""
         user, request, time, segment, anchor, items, marks, extras, details = record
         if isinstance(items, dict):
             share = sharing()
             items = {share(item, item): packed for item, packed in items.items()}
-        if not keep_details:
-            details = None  # they are complete only if kept from the first impression on
-        elif details is None:
-            details = SlateDetails.arms(NEVER, ())
-        elif not (keep_outcomes and details.is_whole):
+        # They are complete only if kept from the first impression on.
+        if details is not None and not keep_outcomes:
             details = SlateDetails.arms(details.ts, details.labels)
         slate = cls(user, request, time, segment, anchor, items, extras=extras, details=details)
         slate.feedback = restored(marks)

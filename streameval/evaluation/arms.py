@@ -7,12 +7,13 @@ over the same slates, to the bit. Memory grows with the users: some 300 bytes ea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,6 +73,14 @@ class UserRates:
         for kind, count in enumerate(slate.booked.positives or ()):
             counts[1 + kind] += count
 
+    def without(self, users: Collection[str]) -> UserRates:
+        """Return the rates of all other users."""
+        rest = {
+            arm: {user: counts for user, counts in known.items() if user not in users}
+            for arm, known in self.by_arm.items()
+        }
+        return UserRates(self.kinds, rest)
+
     def ratio(self, arm: str, kind: int) -> RatioSums:
         """Return the sums of users' rates in nano-units, and of users with an impression."""
         x, y = np.zeros(CLUSTERS, np.int64), np.zeros(CLUSTERS, np.int64)
@@ -105,6 +114,14 @@ class RanksOfArms:
         for slot, count in shape.slots:
             counts[slot, cluster] += count
 
+    def without(self, other: RanksOfArms) -> RanksOfArms:
+        """Return the counts without those of some users."""
+        rest = {
+            arm: counts - other.by_arm[arm] if arm in other.by_arm else counts
+            for arm, counts in self.by_arm.items()
+        }
+        return RanksOfArms(self.kinds, rest)
+
     def of(self, arm: str, kind: int, users: int) -> RankCounts:
         """Return an arm's impressions and positives of a kind, by cluster and rank."""
         nothing = np.zeros((slots_of(self.kinds), CLUSTERS), np.int64)
@@ -114,7 +131,10 @@ class RanksOfArms:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """The sums of an experiment's arms; `user_arms` has the arms of each user."""
+    """The sums of an experiment's arms; `user_arms` has the arms of each user.
+
+    The figures leave out the users of `left_out`, which has the arms of each of them.
+    """
 
     definition: Definition
     sums: ArmSums
@@ -122,6 +142,7 @@ class Arms:
     rates: UserRates | None
     ranks: RanksOfArms | None
     notes: list[Note]
+    left_out: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def experiment(self) -> Experiment:
@@ -131,7 +152,12 @@ class Arms:
     @property
     def users(self) -> ArmUsers:
         """The users of the arms."""
-        return self.user_arms.counts.get(self.experiment.key, ArmUsers())
+        counts = self.user_arms.counts.get(self.experiment.key, ArmUsers())
+        return counts.without_crossed(self.left_out.items())
+
+    def arms_of(self, user: str) -> Collection[str]:
+        """Return the arms in whose figures a user counts."""
+        return () if user in self.left_out else self.user_arms.of(self.experiment.key, user)
 
     def ratio(self, metric: str, arm: str) -> RatioSums:
         """Return the sums of a metric in an arm."""
@@ -157,11 +183,6 @@ class Arms:
     def _ranks(self, arm: str, kind: int) -> RankCounts:
         assert self.ranks is not None, "the metrics were named before the rows were read"
         return self.ranks.of(arm, kind, int(self.users.of(arm).sum()))
-
-    def lower_is_better(self, metric: str) -> bool:
-        """Whether a metric should fall."""
-        known = metrics_of(self.definition).get(metric)
-        return known is not None and known.lower_is_better
 
 
 def rate_kind(metric: str, definition: Definition) -> int | None:
@@ -215,28 +236,74 @@ def read_arms(
 ) -> Arms:
     """Sum up the rows of outcome files by the arm that `column` holds; None: one arm, `EVERYBODY`.
 
-    Rows without a value of the column take no part. `with_rates` and `with_ranks`: keep what
-    `positive_rate` and `positives_over_expected` need. Raises `InputError`, `UnreachableError`.
+    Rows without a value of the column take no part, and are counted. `with_rates` and `with_ranks`:
+    keep what `positive_rate` and `positives_over_expected` need. Where the experiment leaves out
+    crossed users, the files are read again for their sums. Raises `InputError`, `UnreachableError`.
     """
     consumer = consumer_of(definition, experiment)
     made = OutcomeSlates(definition)
     users, rates = UserArms(), UserRates(len(definition.kinds)) if with_rates else None
     ranks = RanksOfArms(len(definition.kinds)) if with_ranks else None
-    files = [file for file in files_of(paths) if _overlaps(file, experiment)]
-    begin, end = consumer.arm_sums[0].bounds
+    files = [file for file in files_of(paths) if overlaps(file, experiment)]
+    (sums,) = consumer.arm_sums
     for record in arm_batches(files, column, advance):
-        slates = list(slates_of(record, column, made, begin, end))
+        slates = list(slates_of(record, column, made, sums.bounds, sums))
         consumer.add(slates)
         # Beyond the bound of arms, those that files name first have room.
         drained(consumer.settling())
         users.add(consumer.take_visits())
-        (sums,) = consumer.arm_sums
         for kept in [one for one in (rates, ranks) if one is not None]:
             for slate in slates:
                 if (arm := _arm(slate)) in sums.sums:
                     kept.add(arm, slate)
+    found = Arms(definition, sums, users, rates, ranks, list(_notes(made)))
+    crossed = users.crossed(experiment.key) if experiment.crossed_users == "leave_out" else {}
+    return _without(found, crossed, files, column) if crossed else found
+
+
+def _without(
+    arms: Arms, crossed: Mapping[str, Collection[str]], files: Sequence[str], column: str | None
+) -> Arms:
+    """Leave users out of the sums: read their rows again, and subtract them."""
+    ranks = None if arms.ranks is None else RanksOfArms(arms.ranks.kinds)
+    batches = arm_batches(files, column, lambda _: None)
+    keep = None if ranks is None else ranks.add
+    gone = sums_of_users(batches, arms.definition, arms.sums, crossed, column, keep=keep)
+    return replace(
+        arms,
+        sums=arms.sums.without(gone),
+        rates=None if arms.rates is None else arms.rates.without(crossed),
+        ranks=None if arms.ranks is None or ranks is None else arms.ranks.without(ranks),
+        left_out=crossed,
+    )
+
+
+def sums_of_users(
+    batches: Iterable[Any],
+    definition: Definition,
+    known: ArmSums,
+    users: Collection[str],
+    column: str | None,
+    *,
+    keep: Callable[[str, Slate], None] | None = None,
+) -> ArmSums:
+    """Return the part of some users in the sums that are `known`, from the rows of `arm_batches`.
+
+    `keep` is given the arm and the slate of each of their rows.
+    """
+    consumer = consumer_of(definition, known.experiment)
+    consumer.restrict({known.experiment.key: users}, [known])
     (sums,) = consumer.arm_sums
-    return Arms(definition, sums, users, rates, ranks, list(_notes(made)))
+    made, wanted = OutcomeSlates(definition), pa.array(list(users), pa.string())
+    for record in batches:
+        theirs = pc.is_in(record.column("user").cast(pa.string()), value_set=wanted)
+        slates = list(slates_of(record.filter(theirs), column, made, sums.bounds, sums))
+        consumer.add(slates)
+        drained(consumer.settling())
+        if keep is not None:
+            for slate in slates:
+                keep(_arm(slate), slate)
+    return sums
 
 
 def consumer_of(definition: Definition, experiment: Experiment) -> ExperimentSums:
@@ -256,7 +323,7 @@ def arm_batches(files: Sequence[str], column: str | None, advance: Advance) -> I
     return record_batches(files, columns, advance, optional=_OPTIONAL)
 
 
-def _overlaps(file: str, experiment: Experiment) -> bool:
+def overlaps(file: str, experiment: Experiment) -> bool:
     """Whether a file may have rows of the experiment, by the hour in its path."""
     found = _HOUR.search(file)
     if found is None:
@@ -267,14 +334,18 @@ def _overlaps(file: str, experiment: Experiment) -> bool:
 
 
 def slates_of(
-    record: Any, column: str | None, made: OutcomeSlates, begin: int, end: int
+    record: Any, column: str | None, made: OutcomeSlates, bounds: tuple[int, int], sums: ArmSums
 ) -> Iterator[Slate]:
-    """Yield the slates of an Arrow batch that have an arm, with a time from `begin` to `end`."""
+    """Yield the slates of an Arrow batch that have an arm, with a time within `bounds` (ms).
+
+    `sums` count those without an arm.
+    """
     times = record.column("time").cast(pa.int64()).to_numpy()
-    chosen = (times >= begin) & (times < end)
+    chosen = _within(record, bounds)
     if column is not None:
-        named = pc.not_equal(pc.fill_null(record.column(column), ""), "")
-        chosen &= named.to_numpy(zero_copy_only=False)
+        named = _named(record, column)
+        _count_without_arm(record.filter(pa.array(chosen & ~named)), sums)
+        chosen &= named
     if not chosen.all():
         record, times = record.filter(pa.array(chosen)), times[chosen]
     count = len(record)
@@ -307,6 +378,32 @@ def slates_of(
             fallback=fallback,
             latency_ms=latency,
         )
+
+
+def rows_of_arms(record: Any, column: str, bounds: tuple[int, int]) -> int:
+    """Count the rows of an Arrow batch that have an arm, with a time within `bounds` (ms)."""
+    return int(np.count_nonzero(_within(record, bounds) & _named(record, column)))
+
+
+def _within(record: Any, bounds: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    begin, end = bounds
+    times = record.column("time").cast(pa.int64()).to_numpy()
+    return np.asarray((times >= begin) & (times < end))
+
+
+def _named(record: Any, column: str) -> npt.NDArray[np.bool_]:
+    named = pc.not_equal(pc.fill_null(record.column(column), ""), "")
+    return np.asarray(named.to_numpy(zero_copy_only=False))
+
+
+def _count_without_arm(record: Any, arms: ArmSums) -> None:
+    """Count rows without an arm, as `ArmSums.leave_out` does."""
+    arms.without_arm += len(record)
+    lists = record.filter(pc.is_valid(record.column("request")))
+    if "fallback" in lists.schema.names:
+        arms.without_arm_fallback += lists.column("fallback").true_count
+    empty = pc.equal(pc.list_value_length(lists.column("ranks")), 0)
+    arms.without_arm_empty += pc.sum(empty).as_py() or 0
 
 
 def _feedback(column: Any) -> Iterator[Sequence[FeedbackOutcome]]:

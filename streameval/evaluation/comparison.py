@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 from streameval.base.errors import InputError
 from streameval.base.instants import instant
 from streameval.core.definition import Definition
-from streameval.core.experiments.definition import Experiment, Guardrail
+from streameval.core.experiments.definition import CrossedUsers, Experiment, Guardrail
 from streameval.core.metrics.inputs import Table
 from streameval.evaluation.answer import Note, with_notes
 from streameval.evaluation.arm_comparison import (
     all_metrics,
     compare_arms,
+    left_out_notes,
     named_metrics,
-    past_note,
+    past_notes,
     read_past,
 )
 from streameval.evaluation.arms import (
@@ -53,7 +54,7 @@ Progress: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[Advance]]
 
 _OF_ARMS: Final = (
     *("by", "against", "experiment"),
-    *("primary", "guardrails", "since", "until", "before"),
+    *("primary", "guardrails", "since", "until", "before", "crossed_users"),
 )
 MODELS: Final = ((FILES, LABELS), (RUN, QRELS), (PREDICTIONS, RATINGS))
 """The forms of models: the table of each one's own files, and the table of all."""
@@ -75,6 +76,7 @@ class Wanted:
     since: str | None = None
     until: str | None = None
     before: Path | None = None
+    crossed_users: CrossedUsers | None = None
     experiment: str | None = None
     tables: dict[Table, Sequence[str]] = field(default_factory=dict)
     alpha: float = 0.05
@@ -83,7 +85,7 @@ class Wanted:
 
     def of_arms(self) -> list[str]:
         """List the options given that belong to arms."""
-        return [f"--{name}" for name in _OF_ARMS if getattr(self, name)]
+        return [f"--{name.replace('_', '-')}" for name in _OF_ARMS if getattr(self, name)]
 
 
 def compared(
@@ -133,6 +135,9 @@ def described(wanted: Wanted) -> Experiment:
             "give --by and --against, the column and the value of the control (--by variant"
             " --against A); or two models, with --labels, --run and --qrels, or --predictions"
         )
+    crossed = wanted.crossed_users or "keep"
+    if crossed not in get_args(CrossedUsers):
+        raise InputError(f"--crossed-users {crossed}: write keep or leave_out")
     since, until = wanted.since, wanted.until
     begin = None if since is None else instant(since, "--since")
     end = None if until is None else instant(until, "--until")
@@ -146,6 +151,7 @@ def described(wanted: Wanted) -> Experiment:
         guardrails=tuple(map(Guardrail, dict.fromkeys(wanted.guardrails))),
         since=begin,
         until=end,
+        crossed_users=crossed,
     )
 
 
@@ -204,11 +210,15 @@ def _compared_arms(
     if wanted.experiment is None:
         # The files are chosen before the look, so their arms are.
         arms.sums.experiment = replace(experiment, arms=tuple(treatments_of(arms.sums)))
-    past = None if wanted.before is None else read_past(wanted.before, arms)
+    past = None if wanted.before is None else read_past(wanted.before, arms, wanted.files)
     rows = compare_arms(arms, metrics, past)
     if without_cap := uncapped(dict.fromkeys(chosen), definition):
         arms.notes.append(Note("uncapped", without_cap, cap_remark(without_cap)))
-    return rows, [*arms.notes, *(() if past is None else (past_note(past),))]
+    return rows, [
+        *arms.notes,
+        *left_out_notes(arms),
+        *(() if past is None else past_notes(arms, past)),
+    ]
 
 
 # ----------------------------------------------------------------------------------------- models

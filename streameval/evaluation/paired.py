@@ -15,12 +15,14 @@ import numpy as np
 from streameval.base.errors import InputError
 from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
+from streameval.core.metrics.lists import Metric
 from streameval.evaluation import input_kinds
 from streameval.evaluation.answer import Answer, Note, counted, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given
 from streameval.stats.experiments import RatioSums, Rules, compare_paired
+from streameval.stats.verdicts import WITHOUT_SPREAD, joined, of_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,17 @@ def compare_models(
                     f"{file} and {control} have {figure.name} of {counted(users, 'user')} in"
                     " common: a difference with bounds needs two"
                 )
-            chosen = replace(rules, lower_is_better=figure.entry.lower_is_better)
+            entry = figure.entry
+            chosen = replace(rules, lower_is_better=entry.lower_is_better, reserved=WITHOUT_SPREAD)
+            is_share = isinstance(entry, Metric) and entry.is_share
+            beside = of_pairs(*sides, chosen, is_share=is_share)
             rows.append(
                 Compared(
                     metric=figure.name,
                     arm=file,
                     control=control,
                     users=users,
-                    scored=compare_paired(*sides, chosen),
+                    scored=joined(compare_paired(*sides, chosen), beside, chosen),
                 )
             )
     if models.given.strict:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streameval.base.limits import OTHER
 from streameval.core.definition import Definition
-from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import (
     ExperimentMetric,
     metrics_of,
@@ -19,11 +18,19 @@ from streameval.core.experiments.metrics import (
 )
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
+from streameval.experiments.judge import Judge
+from streameval.experiments.left_out import without_arm
 from streameval.stats.confidence_sequences import FLOOR
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios, split_alpha
+from streameval.stats.experiments import RatioSums
 from streameval.stats.sample_ratio import split_evidence
 
 Row = dict[str, Any]
+
+_JUDGED: Final = (
+    *("value", "control_value", "difference", "relative_difference"),
+    *("low", "high", "bounds", "verdict", "users_needed", "withheld"),
+)
+"""What a row has of `Scored`: an experiment is watched, so it has no bounds for one look."""
 
 
 def sections(
@@ -36,55 +43,52 @@ def sections(
     judged = [(arms, users.get(arms.experiment.key, ArmUsers())) for arms in found]
     return {
         "experiments": [row for pair in judged for row in scorecard(definition, *pair)],
-        "splits": [split(arms.experiment, counts) for arms, counts in judged],
+        "splits": [split(arms, counts) for arms, counts in judged],
     }
 
 
 class Comparison(NamedTuple):
-    """A metric of an arm beside the control's, with the rules by which the experiment judges it."""
+    """A metric of an arm beside the control's, with the judge of the arm."""
 
     metric: str
-    role: str
-    arm: str
     treatment: RatioSums
     control: RatioSums
-    rules: Rules
+    judge: Judge
 
 
 def comparisons(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterator[Comparison]:
     """Yield a comparison for each metric and treatment: the named metrics come first."""
     experiment = arms.experiment
     metrics = metrics_of(definition)
-    treatments, judged = treatments_of(arms), judged_treatments(arms, users)
+    judges = judges_of(definition, arms, users)
     for name in dict.fromkeys((*experiment.margins, *metrics)):
-        lower_is_better = metrics[name].lower_is_better
         control = ratio_sums(definition, metrics[name], arms, users, experiment.control)
-        for arm in treatments:
-            role = role_of(name, experiment) if arm in judged else "exploratory"
-            rules = rules_of(experiment, name, role, lower_is_better=lower_is_better)
-            treatment = ratio_sums(definition, metrics[name], arms, users, arm)
-            yield Comparison(name, role, arm, treatment, control, rules)
+        for judge in judges:
+            treatment = ratio_sums(definition, metrics[name], arms, users, judge.arm)
+            yield Comparison(name, treatment, control, judge)
 
 
 def scorecard(definition: Definition, arms: ArmSums, users: ArmUsers) -> Iterator[Row]:
     """Yield a row for each metric and arm beside the control: the named metrics come first."""
-    for one in comparisons(definition, arms, users):
+    for metric, treatment, control, judge in comparisons(definition, arms, users):
+        scored = judge.scored(metric, treatment, control)
         yield {
             "name": arms.experiment.name,
-            "metric": one.metric,
-            "role": one.role,
-            "arm": one.arm,
+            "metric": metric,
+            "role": judge.role(metric),
+            "arm": judge.arm,
             "control": arms.experiment.control,
-            "users": one.treatment.users,
-            **_judged(one.treatment, one.control, one.rules),
+            "users": treatment.users,
+            **{name: getattr(scored, name) for name in _JUDGED},
         }
 
 
-def split(experiment: Experiment, users: ArmUsers) -> Row:
-    """Return how users fell into the arms, beside the configured split.
+def split(arms: ArmSums, users: ArmUsers) -> Row:
+    """Return how users fell into the arms, beside the configured split, and slates without an arm.
 
     Users who were in several arms are in none of the counts of `users`.
     """
+    experiment = arms.experiment
     exactly = dict.fromkeys(experiment.named_arms, 0) | users.exactly
     tested = None if experiment.split is None else split_evidence(exactly, experiment.split)
     return {
@@ -93,7 +97,16 @@ def split(experiment: Experiment, users: ArmUsers) -> Row:
         "crossed_users": users.crossed,
         "log_evidence": None if tested is None else tested.log_evidence,
         "p_value": None if tested is None else tested.p_value,
+        **without_arm(arms),
     }
+
+
+def judges_of(definition: Definition, arms: ArmSums, users: ArmUsers) -> list[Judge]:
+    """Return a judge for each arm that is compared with the control."""
+    named = judged_treatments(arms, users)
+    return [
+        Judge(definition, arms, users, arm, is_named=arm in named) for arm in treatments_of(arms)
+    ]
 
 
 def treatments_of(arms: ArmSums) -> list[str]:
@@ -121,26 +134,6 @@ def judged_treatments(arms: ArmSums, users: ArmUsers) -> list[str]:
     return [] if len(grown) > 1 else grown or treatments
 
 
-def role_of(metric: str, experiment: Experiment) -> str:
-    """Return the role of a metric: `primary`, `guardrail` or `exploratory`."""
-    if metric == experiment.primary:
-        return "primary"
-    guarded = any(guardrail.metric == metric for guardrail in experiment.guardrails)
-    return "guardrail" if guarded else "exploratory"
-
-
-def rules_of(experiment: Experiment, metric: str, role: str, *, lower_is_better: bool) -> Rules:
-    """Return how an experiment judges a metric of an arm in which it has that role."""
-    treatments, share = max(1, len(experiment.treatments)), experiment.primary_share
-    alphas = split_alpha(experiment.alpha, len(experiment.guardrails), treatments, share)
-    return Rules(
-        alpha=float(getattr(alphas, role)),
-        planned_users=experiment.planned_users,
-        margin=experiment.margins.get(metric, 0.0),
-        lower_is_better=lower_is_better,
-    )
-
-
 def ratio_sums(
     definition: Definition, metric: ExperimentMetric, arms: ArmSums, users: ArmUsers, arm: str
 ) -> RatioSums:
@@ -148,10 +141,3 @@ def ratio_sums(
     here = users.of(arm)
     rows = named_rows(definition, arms.sums.get(arm))
     return RatioSums(*ratio_rows(metric, rows, here), int(here.sum()), metric.unit)
-
-
-def _judged(treatment: RatioSums, control: RatioSums, rules: Rules) -> Row:
-    scored = compare_ratios(treatment, control, rules)
-    names = ("value", "control_value", "difference", "relative_difference", "low", "high")
-    row = {name: getattr(scored, name) for name in names}
-    return row | {"verdict": scored.verdict, "users_needed": scored.users_needed}

@@ -1,8 +1,9 @@
 """Scorecards in words: one sentence for each arm, the same on the page and in the terminal.
 
 A sentence names the decided metrics first, and then the open ones: "B is ahead of A by 0.4 to 1.1
-points of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): not decided
-yet, about 40,000 more users needed." Points are hundredths of a share or score.
+points of NDCG@10 (since 31 January, 182,000 users); positives per impression (click): no difference
+shown (-0.2 to +0.4 points), about 50,000 more users needed." The words for an open figure are those
+of its row. Points are hundredths of a share or score.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES
+from streameval.experiments.left_out import without_arm_remark, without_arm_warning
 from streameval.experiments.scorecard import scorecard, split
 from streameval.stats.confidence_sequences import FLOOR
 from streameval.stats.sample_ratio import ALPHA, CrossedUsers, crossed_bound
@@ -36,7 +38,14 @@ _SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)
     "mean_rank_of_positives",
     "latency_ms_mean",
 }
+_BASES: Final[Mapping[str | None, str]] = {
+    "first lists": "share of first lists",
+    "users": "mean over users",
+    "separation": "no list of the one as high as any of the other",
+}
 _MOST_DECIMALS: Final = 6
+# A smaller share of saved users rounds to none.
+_LEAST_SAVED: Final = 0.005
 # Users, or slates, of which one surely has what none has. Of 1,000 users an arm that gets 1 % of
 # them gets none with a chance of 4 in 100,000.
 _SURELY: Final = 1_000
@@ -50,7 +59,9 @@ class Scorecard:
     (ms) from which slates count; None before the first. `counts_from` is set where it is later than
     the experiment wants, which was configured late. `named_arms` are the control, and the arms
     that the experiment names beside it. `field` is the event field of the arm, which `without_arm`
-    slates do not have. `uncapped` are the named metrics that have a cap in windows.
+    slates do not have. `uncapped` are the named metrics that have a cap in windows. `notes` are
+    sentences of the leader, on figures beside the rows that it withholds. `leaves_out`: figures
+    without crossed users are wanted.
     """
 
     name: str
@@ -62,6 +73,8 @@ class Scorecard:
     field: str = ""
     without_arm: int = 0
     uncapped: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    leaves_out: bool = False
 
     @property
     def is_mismatched(self) -> bool:
@@ -89,33 +102,39 @@ def scorecards(
                 experiment.name,
                 _since(arms),
                 list(scorecard(definition, arms, counts)),
-                split(experiment, counts),
+                split(arms, counts),
                 experiment.named_arms,
                 _late(arms),
                 experiment.arm,
                 arms.without_arm,
                 uncapped(experiment.margins, definition),
+                leaves_out=experiment.crossed_users == "leave_out",
             )
         )
     return cards
 
 
-def with_adjusted(card: Scorecard, adjusted: Iterable[Row], time: int) -> Scorecard:
-    """Put adjusted figures as of `time` (ms) beside the named rows of a card."""
+def with_beside(
+    card: Scorecard, key: str, figures: Iterable[Row], time: int, notes: Iterable[str] = ()
+) -> Scorecard:
+    """Put further figures as of `time` (ms) beside the named rows of a card, under a key.
+
+    These are the `adjusted` ones, and those `without_crossed` users.
+    """
     found = {
         (row["metric"], row["arm"]): {
             "time": time,
             **{name: value for name, value in row.items() if name not in {"metric", "arm"}},
         }
-        for row in adjusted
+        for row in figures
     }
     rows = [
-        {**row, "adjusted": beside}
+        {**row, key: beside}
         if row["role"] in _NAMED and (beside := found.get((row["metric"], row["arm"])))
         else row
         for row in card.rows
     ]
-    return replace(card, rows=rows)
+    return replace(card, rows=rows, notes=[*card.notes, *notes])
 
 
 def _since(arms: ArmSums) -> int | None:
@@ -130,6 +149,7 @@ def document_of(card: Scorecard) -> dict[str, Any]:
         "name": card.name,
         "since": card.since,
         "sentences": sentences(card),
+        "beside": beside_sentences(card),
         "warnings": warnings(card),
         "remarks": remarks(card),
         "experiments": list(card.rows),
@@ -175,6 +195,9 @@ def warnings(card: Scorecard) -> list[str]:
     """Return a sentence for each reason to trust no figure of the experiment, or to expect none."""
     users = card.split["users"]
     found = _missing(card)
+    if lacking := without_arm_warning(card.split, card.field):
+        found.append(lacking)
+    found += dict.fromkeys(row["withheld"] for row in card.rows if row.get("withheld"))
     if card.is_mismatched:
         total = sum(users.get(arm, 0) for arm in card.named_arms)
         shares = ", ".join(f"{arm} {users.get(arm, 0) / total:.1%}" for arm in card.named_arms)
@@ -237,23 +260,67 @@ def cap_remark(metrics: Iterable[str]) -> str:
 
 
 def remarks(card: Scorecard) -> list[str]:
-    """Return a sentence on the slates that a late experiment lacks, and one on missing caps."""
+    """Return sentences on missing caps, on slates that are left out, and the leader's notes."""
     found = [cap_remark(card.uncapped)] if card.uncapped else []
+    if remark := without_arm_remark(card.split, card.field):
+        found.append(remark)
+    if remark := _still_crossed(card):
+        found.append(remark)
     if card.counts_from is not None:
         found.append(
             f"Slates before {_moment(card.counts_from)} do not count: the experiment was configured"
             " later, and outcome files have not given any."
         )
-    return found
+    return [*found, *card.notes]
+
+
+def _still_crossed(card: Scorecard) -> str | None:
+    """Return a sentence where crossed users are to be left out, and no figures without them are."""
+    crossed = card.split["crossed_users"]
+    is_there = any("without_crossed" in row for row in card.rows)
+    if not (card.leaves_out and crossed) or is_there or card.notes:
+        return None
+    return (
+        f"{crossed:,} users of several arms are in these figures: the leader shows figures without"
+        " them after each snapshot, from outcome files."
+    )
 
 
 def adjusted_sentences(card: Scorecard) -> list[str]:
     """Return a sentence on the adjusted figures of each arm; none where nothing is adjusted."""
+    return [_adjusted_sentence(each) for each in _having(card, "adjusted")]
+
+
+def beside_sentences(card: Scorecard) -> list[str]:
+    """Return the sentences on figures beside the rows: as of a snapshot, they decide nothing."""
+    return [*adjusted_sentences(card), *without_crossed_sentences(card)]
+
+
+def without_crossed_sentences(card: Scorecard) -> list[str]:
+    """Return a sentence on the figures of each arm without crossed users; none where none are."""
+    return [_without_crossed_sentence(each) for each in _having(card, "without_crossed")]
+
+
+def _having(card: Scorecard, key: str) -> list[list[Row]]:
+    """Return the rows that have figures of a key beside them, by arm."""
     arms: dict[str, list[Row]] = {}
     for row in card.rows:
-        if "adjusted" in row:
+        if key in row:
             arms.setdefault(row["arm"], []).append(row)
-    return [_adjusted_sentence(each) for each in arms.values()]
+    return list(arms.values())
+
+
+def _without_crossed_sentence(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    beside = first["without_crossed"]
+    figures = "; ".join(
+        f"{metric_name(row['metric'])}: {_bounds(row['metric'], row['without_crossed'])}"
+        for row in rows
+    )
+    return (
+        f"{first['arm']} against {first['control']}, without the {beside['left_out']:,} users of"
+        f" several arms (at {_moment(beside['time'])}): {figures}."
+    )
 
 
 def _adjusted_sentence(rows: Sequence[Row]) -> str:
@@ -261,13 +328,18 @@ def _adjusted_sentence(rows: Sequence[Row]) -> str:
     beside = first["adjusted"]
     figures = "; ".join(
         f"{metric_name(row['metric'])}: {_bounds(row['metric'], row['adjusted'])},"
-        f" {row['adjusted']['users_saved']:.0%} of users saved"
+        f" {saved(row['adjusted']['users_saved'])}"
         for row in rows
     )
     return (
         f"{first['arm']} against {first['control']}, adjusted by what {beside['users_with_past']:,}"
         f" of {beside['users_of']:,} users did before (at {_moment(beside['time'])}): {figures}."
     )
+
+
+def saved(share: float) -> str:
+    """Say which share of the users an adjustment saves. A spread that grew saves none."""
+    return f"{share:.0%} of users saved" if share >= _LEAST_SAVED else "no users saved"
 
 
 def _moment(ms: int) -> str:
@@ -308,6 +380,8 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     about = f" ({', '.join(facts)})"
     parts = [_decided(row) for row in decided] or [f"{arm} against {control}"]
     parts[0] += about
+    if rows[0].get("withheld"):
+        return f"{parts[0]}: not yet, as the arms' shares of the users changed."
     opening, *more = [*parts, *map(_open, still_open)]
     if not decided:
         return f"{opening}: {'; '.join(more)}."
@@ -324,17 +398,23 @@ def _decided(row: Row) -> str:
     return (
         f"{row['arm']} is {side} {row['control']} by {near:.{decimals}f} to {far:.{decimals}f} "
         f"{unit}of {'lower ' if less and side == 'ahead of' else 'higher ' if less else ''}"
-        f"{metric_name(row['metric'])}"
+        f"{metric_name(row['metric'])}" + (f" ({of})" if (of := _basis(row)) else "")
     )
 
 
 def _open(row: Row) -> str:
-    name, needed = metric_name(row["metric"]), row["users_needed"]
-    if needed:
-        return f"{name}: not decided yet, about {_about(needed):,} more users needed"
-    if row["verdict"] == "not yet":
-        return f"{name}: not decided yet"
-    return f"{name}: no difference shown ({_bounds(row['metric'], row)})"
+    """Name the figure with the verdict of its row, its bounds, and the users still needed."""
+    said = f"{metric_name(row['metric'])}: {row['verdict']}"
+    if row["verdict"] != "not yet":
+        of = _basis(row)
+        said += f" ({_bounds(row['metric'], row)}{of and ', '}{of})"
+    needed = row["users_needed"]
+    return f"{said}, about {needed:,} more users needed" if needed else said
+
+
+def _basis(row: Row) -> str:
+    """Say what bounds are of that are not of the figure itself; "" for the others."""
+    return _BASES.get(row.get("bounds"), "")
 
 
 def _bounds(metric: str, row: Row) -> str:
@@ -352,12 +432,6 @@ def decimals_of(number: float, steps: int = 5) -> int:
     if number <= 0:
         return 0
     return min(_MOST_DECIMALS, max(0, math.ceil(math.log10(steps / number))))
-
-
-def _about(users: int) -> int:
-    """Round up to two digits: the estimate is no more exact."""
-    unit: int = 10 ** max(0, len(str(users)) - 2)
-    return -(-users // unit) * unit
 
 
 def _day(ms: int) -> str:

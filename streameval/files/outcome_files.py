@@ -337,6 +337,11 @@ class OutcomeFolder:
                     self._sync(*self._above(path))
             self._remove_folder(pending)
 
+    def is_pending(self, name: str) -> bool:
+        """Whether files of a span are not visible yet."""
+        with self._reaching():
+            return bool(listed(self._files, self._pending(name)))
+
     def discard(self, name: str) -> None:
         """Remove the files of a span whose checkpoint does not count."""
         with self._reaching():
@@ -372,21 +377,36 @@ class OutcomeFolder:
             found = [begin_of(path) for path in self._hours(_hour(begin))]
         return sorted((hour for hour in found if hour < end), reverse=True)
 
-    def names(self, partition: int, hour: int) -> list[str]:
-        """Name the visible files of a partition in the hour that begins at `hour` (ms)."""
+    def names(self, partition: int, hour: int, end: int | None = None) -> list[str]:
+        """Name the visible files of a partition in the hour that begins at `hour` (ms).
+
+        `end` is the offset of the last checkpoint whose rows are wanted; None: of any.
+        """
         folder = _hour(hour)
         with self._reaching():
             below = [info.base_name for info in listed(self._files, f"{self._base}/{folder}")]
         return [
             joined(self.root, f"{folder}/{name}")
             for name in below
-            if (span := Span.parse(name)) is not None and span.partition == partition
+            if (span := Span.parse(name)) is not None
+            and span.partition == partition
+            and (end is None or span.end <= end)
         ]
 
-    def fits(self, name: str, column: str) -> bool:
-        """Whether a file has rows as this folder writes them today, with users by their ids.
+    def within(self, begin: int, end: int) -> Iterator[str]:
+        """Name the visible files of all hours from `begin` to `end` (ms), newest first."""
+        for hour in self.hours(begin, end):
+            with self._reaching():
+                below = listed(self._files, f"{self._base}/{_hour(hour)}")
+            for info in below:
+                if Span.parse(info.base_name) is not None:
+                    yield joined(self.root, f"{_hour(hour)}/{info.base_name}")
 
-        These are rows of the same definition, with a column of that name. Raises `InputError` for a
+    def fits(self, name: str, column: str, *, by_ids: bool = True) -> bool:
+        """Whether a file has rows as this folder writes them today.
+
+        These are rows of the same definition, with a column of that name, and with users as this
+        folder names them, or `by_ids`. Raises `InputError` for a
         file that is damaged, `UnreachableError`.
         """
         file, _ = read(name)
@@ -397,9 +417,10 @@ class OutcomeFolder:
             raise wrong(f"{redacted(name)}: {said(error, name)}") from error
         theirs = json.loads((schema.metadata or {}).get(b"streameval", "{}"))
         ours = json.loads(self._metadata["streameval"])
-        by_ids = theirs.get("pseudonymous") is ours["pseudonymous"] is False
+        alike = theirs.get("pseudonymous") is ours["pseudonymous"]
         same = theirs.get("definition") == ours.get("definition")
-        return by_ids and same and column in schema.names
+        named = alike and not (by_ids and ours["pseudonymous"])
+        return named and same and column in schema.names
 
     def unpublished(self, partition: int) -> list[str]:
         """Find the spans that were written hours ago and are not visible."""

@@ -48,11 +48,9 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.figures import figures
 from streameval.core.fingerprint import described, fingerprint
-from streameval.core.marks import NEVER
 from streameval.core.nowcast import ArrivalCurves
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
-from streameval.core.slate import SlateDetails
 from streameval.core.sums import Sums, merge
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
@@ -60,7 +58,7 @@ from streameval.files.outcome_files import schema_of, table, user_name
 from streameval.files.snapshot_folder import NAME, document, snapshots, taken_at
 from streameval.files.users_past import PAST, ArmsOfTopic, needed
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
-from streameval.store.scorecards import ADJUSTED
+from streameval.store.scorecards import ADJUSTED, report_of
 from streameval.store.user_scan import UserRow
 
 if TYPE_CHECKING:
@@ -148,7 +146,7 @@ async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path
         raise ConfigError("snapshots: name the folder that snapshots go to")
     definition = settings.definition()
     pasts = needed(settings.snapshots, definition.experiments)
-    arms = ArmsOfTopic(definition, pasts, user_name(settings))
+    arms = ArmsOfTopic(definition, pasts, user_name(settings), settings.outcomes)
     store, count = await opened_store(settings)
     try:
         folder = await take_from(
@@ -170,6 +168,7 @@ async def report_adjusted(
 ) -> None:
     """Report the adjusted differences of experiments, as of the snapshot in a folder."""
     experiments, found = settings.definition().experiments, {}
+    notes: dict[str, list[str]] = {}
     now, ttl = round(time.time() * 1000), settings.user_ttl
     for experiment in experiments:
         key, begin = experiment.key, experiment.since or 0
@@ -178,14 +177,13 @@ async def report_adjusted(
             continue
         try:
             manifest_of(arms.pasts[key])
-            found[key] = arms.adjusted(key)
+            found[key], notes[key] = arms.adjusted(key)
         except InputError as error:
             log.warning("experiment %s is not adjusted: %s", experiment.name, error)
     if experiments:
         taken = round(taken_at(folder) * 1000)
-        report = json.dumps({"time": taken, "experiments": found}, allow_nan=False)
         lasts = max(REPORT_TTL_MS, 2 * settings.snapshot_interval)
-        await store.report(ADJUSTED, token, report, lasts)
+        await store.report(ADJUSTED, token, report_of(taken, found, notes), lasts)
 
 
 async def take_from(
@@ -329,10 +327,6 @@ def _open_slates(state: Partition) -> Iterator[Outcome]:
     """The slates that can still change, as they are; offset -1 where outcomes are not kept."""
     for user in state.slates.users.values():
         for slate in user.open_slates():
-            if slate.details is None or slate.details.ts == NEVER:
-                segment = state.segments.values[slate.segment]
-                labels = (*segment, *("" for _ in state.definition.arm_fields))
-                slate.details = SlateDetails(NEVER, slate.time, labels, {}, [])
             yield outcome(slate, state.ledger.gains, state.definition.kinds)
 
 

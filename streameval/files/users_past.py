@@ -8,11 +8,13 @@ the arm, which outcome files could not promise. It never changes, and takes one 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from streameval.base.errors import InputError
@@ -23,15 +25,21 @@ from streameval.core.experiments.definition import MAX_ARMS, Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.windows.cells import cluster_of
-from streameval.experiments.past import Past, adjusted_rows
+from streameval.experiments.past import Past, Served, adjusted_rows
 from streameval.experiments.scorecard import Row
-from streameval.files.locations import reaching
+from streameval.files.locations import reaching, read
+from streameval.files.outcome_files import OutcomeFolder
 from streameval.files.snapshot_folder import snapshots
 from streameval.store.user_scan import UserRow
 
 USERS_FILE: Final = "users.parquet"
 # Below the folder of the snapshots: checks, which compare with an earlier one, do not look there.
 PAST: Final = "past"
+OPEN_FILE: Final = "open.parquet"
+MOST_ROWS: Final = 1_000_000
+"""Rows from before an experiment that are looked at: 0.5 s. More would say no more."""
+SERVED_MS: Final = 86_400_000
+"""How far before an experiment slates are looked at."""
 # Users of a snapshot in one go.
 _ROWS: Final = 16_384
 
@@ -87,7 +95,13 @@ def needed(root: Path, experiments: Iterable[Experiment]) -> dict[str, Path]:
 
 
 def past_of(
-    folder: Path, kinds: Sequence[str], arms: Iterable[str], membership: Membership, of: int
+    folder: Path,
+    kinds: Sequence[str],
+    arms: Iterable[str],
+    membership: Membership,
+    of: int,
+    *,
+    served: Served,
 ) -> Past:
     """Add up the counters that a snapshot has of the users of `arms`, of whom there are `of`."""
     rows = {kind: 1 + index for index, kind in enumerate(kinds)}
@@ -101,7 +115,49 @@ def past_of(
             for kind, count in positives:
                 if kind in rows:
                     sums[rows[kind], cluster] += count
-    return Past(by_arm, found, of)
+    return Past(by_arm, found, of, served)
+
+
+def served_before(
+    rows: Iterable[tuple[str, str | None]], arms_of: Callable[[str], Collection[str]]
+) -> Served:
+    """Find which arm served users before an experiment, from the user and the arm of slates.
+
+    At most `MOST_ROWS` of them are read.
+    """
+    seen: dict[str, set[str]] = {}
+    by: dict[tuple[str, str], set[str]] = {}
+    for user, arm in islice(rows, MOST_ROWS):
+        members = arms_of(user)
+        if len(members) == 1:
+            (now,) = members
+            seen.setdefault(now, set()).add(user)
+            if arm:
+                by.setdefault((now, arm), set()).add(user)
+    counts = {arm: len(users) for arm, users in seen.items()}
+    return Served(counts, {key: len(users) for key, users in by.items()})
+
+
+def rows_before(files: Iterable[str], column: str, end: int) -> Iterator[tuple[str, str | None]]:
+    """Yield the user and the arm of slates before `end` (ms) in outcome files.
+
+    A snapshot has such rows too, of its open slates. Files without the column, and damaged ones,
+    tell nothing. Raises `UnreachableError`.
+    """
+    for name in files:
+        try:
+            with pyarrow.parquet.ParquetFile(read(name)[0]) as file:
+                if column in file.schema_arrow.names:
+                    for batch in file.iter_batches(_ROWS, columns=["user", column, "time"]):
+                        yield from slates_before(batch, column, end)
+        except (pa.ArrowException, InputError):
+            continue
+
+
+def slates_before(batch: Any, column: str, end: int) -> Iterator[tuple[str, str | None]]:
+    """Yield the user and the arm of rows with a time before `end` (ms), of an Arrow batch."""
+    early = batch.filter(pc.less(batch.column("time").cast(pa.int64()), end))
+    yield from zip(*(early.column(name).to_pylist() for name in ("user", column)), strict=True)
 
 
 def _counters(folder: Path) -> Iterator[tuple[str, int, Any]]:
@@ -114,7 +170,7 @@ class ArmsOfTopic:
     """The sums and users of experiments, as a snapshot reads them from partition to partition.
 
     Only experiments of `pasts`, see `needed`, are looked at. `name` is the pseudonym of a user in
-    snapshots, None where users keep their names.
+    snapshots, None where users keep their names. `outcomes` is the folder of outcome files.
     """
 
     def __init__(
@@ -122,8 +178,10 @@ class ArmsOfTopic:
         definition: Definition,
         pasts: Mapping[str, Path],
         name: Callable[[str], str] | None = None,
+        outcomes: str | None = None,
     ) -> None:
         self._definition, self.pasts, self._name = definition, pasts, name
+        self._outcomes = outcomes
         self._sums = {one.key: ArmSums(one) for one in definition.experiments if one.key in pasts}
         self._users = UserArms()
         self._named: dict[str, str] = {}
@@ -137,14 +195,19 @@ class ArmsOfTopic:
         keys = {part.users_key: part.experiment.key for part in parts}
         for row in rows:
             known = [(keys[key], arms) for key, arms in row.arms.items() if key in keys]
-            self._users.add(Visit(row.user, key, arm) for key, arms in known for arm in arms)
+            self._users.add(
+                Visit(row.user, key, arm, *first)
+                for key, arms in known
+                for arm, first in arms.items()
+            )
             if known and self._name is not None:
                 self._named[self._name(row.user)] = row.user
 
-    def adjusted(self, key: str) -> list[Row]:
+    def adjusted(self, key: str) -> tuple[list[Row], list[str]]:
         """Compare the arms of an experiment by the past of their users; no rows without users.
 
-        Raises `InputError` where the snapshot knows none of them.
+        A sentence says why an arm has no row. Raises `InputError` where the snapshot knows none of
+        the users.
         """
         folder = self.pasts[key]
         arms, users = self._sums[key], self._users.counts.get(key, ArmUsers())
@@ -156,12 +219,23 @@ class ArmsOfTopic:
             return cluster_of(user), self._users.of(key, user)
 
         of = self._users.count(key)
+        kinds, served = self._definition.kinds, self._served(key, lambda name: membership(name)[1])
         with reaching(str(folder), "snapshots: "):
-            past = past_of(folder, self._definition.kinds, arms.sums, membership, of)
+            past = past_of(folder, kinds, arms.sums, membership, of, served=served)
         if of and not past.users:
             raise InputError(
                 f"{folder} knows none of the {of:,} users of the arms: all are new, or"
                 " `pseudonymize` or its key has changed since"
             )
-        found = adjusted_rows(self._definition, arms, users, past)
-        return [{"users_with_past": past.users, "users_of": of, **row} for row in found]
+        found, refused = adjusted_rows(self._definition, arms, users, past)
+        rows = [{"users_with_past": past.users, "users_of": of, **row} for row in found]
+        return rows, refused
+
+    def _served(self, key: str, arms_of: Callable[[str], Collection[str]]) -> Served:
+        experiment = self._sums[key].experiment
+        since = experiment.since or 0
+        files = [str(self.pasts[key] / OPEN_FILE)]
+        if self._outcomes is not None:
+            folder = OutcomeFolder(self._outcomes, {}, {}, ())
+            files += folder.within(since - SERVED_MS, since)
+        return served_before(rows_before(files, experiment.arm, since), arms_of)

@@ -24,6 +24,7 @@ from streameval.notebook.results import Comparison, Evaluation, Replay
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
+    from streameval.core.experiments.definition import CrossedUsers
     from streameval.core.metrics.inputs import Input
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -82,6 +83,7 @@ def compare(
     since: str | int | datetime | None = None,
     until: str | int | datetime | None = None,
     before: str | os.PathLike[str] | None = None,
+    crossed_users: CrossedUsers | None = None,
     experiment: str | None = None,
     labels: Tables = None,
     run: Iterable[str | os.PathLike[str]] = (),
@@ -114,6 +116,7 @@ def compare(
         since=instant_of(since),
         until=instant_of(until),
         before=None if before is None else Path(before),
+        crossed_users=crossed_users,
         experiment=experiment,
         tables={
             LABELS: tables_of("labels", labels),

@@ -44,8 +44,12 @@ _ROUNDING: Final = 1e-24
 # Nobody waits for more users than this.
 MOST: Final = 1e15
 _STEPS: Final = 48
+# How many of them a reach has to be before the users that it needs are told.
+_STANDARD_ERRORS: Final = 2
 
 Verdict = Literal["better", "worse", "no difference shown", "not yet"]
+Basis = Literal["all lists", "first lists", "users", "separation"]
+"""What bounds are of: the figure, shares of first lists, users' means, or arms set apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +133,8 @@ class Scored:
     `difference` is treatment − control, `relative_difference` its share of the control's value.
     `low` and `high` bound the difference at all looks together, `once_low` and `once_high` at one
     look that was planned beforehand. `users_needed` are the users of both arms that are still
-    needed (see `compare_ratios`). None: undefined, or not yet known.
+    needed (see `compare_ratios`). `bounds` says what `low` and `high` are of, and `withheld` why
+    a figure has none. None: undefined, or not yet known.
     """
 
     value: float | None
@@ -142,6 +147,8 @@ class Scored:
     once_high: float | None = None
     verdict: Verdict = "not yet"
     users_needed: int | None = None
+    bounds: Basis | None = None
+    withheld: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class Rules:
     margin: a loss up to this much (in units of the figure) is accepted.
     lower_is_better: turns the verdict, and not the difference.
     lift: the smallest relative difference that is worth waiting for.
+    reserved: the share of alpha of bounds that stand beside those of the figure (`verdicts`).
     """
 
     alpha: float = ALPHA
@@ -160,6 +168,12 @@ class Rules:
     margin: float = 0.0
     lower_is_better: bool = False
     lift: float = LIFT
+    reserved: float = 0.0
+
+    @property
+    def watched_alpha(self) -> float:
+        """The chance of a false alarm of the figure's own bounds for all looks."""
+        return self.alpha * (1 - self.reserved)
 
     def verdict(self, low: float | None, high: float | None) -> Verdict:
         """Judge bounds of the difference: is all between them good, or beyond the margin bad."""
@@ -201,7 +215,7 @@ def compare_arms(
     first, second = rates
     if first and second and min(first.positives, second.positives) < ENOUGH_POSITIVES:
         look = rate_difference(first, second, level)
-    compared = compare(one, other, rules.alpha, rules.planned_users)
+    compared = compare(one, other, rules.watched_alpha, rules.planned_users)
     return _scored(compared, look, (one, other), rules)
 
 
@@ -221,7 +235,7 @@ def compare_paired(treatment: RatioSums, control: RatioSums, rules: Rules) -> Sc
     if apart is None:
         return Scored(one, other)
     return _scored(
-        watch(apart, rules.alpha, rules.planned_users),
+        watch(apart, rules.watched_alpha, rules.planned_users),
         interval(apart, 1 - rules.alpha),
         (replace(apart, value=one), replace(apart, value=other)),
         rules,
@@ -254,21 +268,33 @@ def _scored(
         once_high=look.high if spread else None,
         verdict=rules.verdict(compared.low, compared.high),
         users_needed=_users_needed(compared, arms, here, rules),
+        bounds=None if compared.low is None else "all lists",
     )
 
 
 def _users_needed(
     compared: Comparison, arms: tuple[Arm, Arm], here: int, rules: Rules
 ) -> int | None:
-    """Return the users that are still needed; None where no spread, or no difference, is known."""
+    """Return about how many users are still needed; None while that is mere chance.
+
+    The users go with the inverse square of the reach. A reach of two standard errors is known well
+    enough for the rungs of `about`, which then hold from look to look.
+    """
     apart, lift = abs(compared.difference), rules.lift * abs(arms[1].value)
     # Bounds of this reach leave out 0, or the lift.
     reach = max(apart, lift - apart)
-    if compared.needed is None or not compared.variance or not reach:
+    known = _STANDARD_ERRORS * math.sqrt(compared.variance)
+    if compared.needed is None or not compared.variance or reach < known:
         return None
     burn_in = max(here * compared.needed / arm.units for arm in arms)
-    narrow = users_until(reach, compared.variance * here, rules.alpha, rules.planned_users)
-    return max(0, math.ceil(max(burn_in, narrow)) - here)
+    narrow = users_until(reach, compared.variance * here, rules.watched_alpha, rules.planned_users)
+    return about(max(0, math.ceil(max(burn_in, narrow)) - here))
+
+
+def about(users: int) -> int:
+    """Round up to a rung of 1, 2, 5, 10, 20, 50, …: no digit more of it would hold."""
+    unit: int = 10 ** max(0, len(str(users)) - 1)
+    return next(rung * unit for rung in (0, 1, 2, 5, 10) if rung * unit >= users)
 
 
 def users_until(reach: float, spread: float, alpha: float, planned_users: int) -> float:

@@ -33,8 +33,8 @@ class Adjusted:
     """An adjusted comparison beside the effect of the adjustment.
 
     `theta` is the regression coefficient, `users_saved` the share of users that the adjustment
-    saves: 1 − adjusted variance ÷ plain variance. Both are None where nothing could be adjusted:
-    the past of users does not vary, or is not known.
+    saves: 1 − adjusted variance ÷ plain variance, and 0 where the variance grew. Both are None
+    where nothing could be adjusted: the past of users does not vary, or is not known.
     """
 
     scored: Scored
@@ -61,7 +61,7 @@ def compare_adjusted(
     variance = sum(arm.stderr**2 for arm in (now[0].arm(), now[1].arm()) if arm is not None)
     if one is None or other is None or not variance:
         return Adjusted(plain, None, None)
-    saved = 1 - (one.stderr**2 + other.stderr**2) / variance
+    saved = max(0.0, 1 - (one.stderr**2 + other.stderr**2) / variance)
     return Adjusted(compare_arms(one, other, rules), theta, saved)
 
 

@@ -8,9 +8,10 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t:p}:user:<id>      hash    user_ttl,     this file   lifetime counters of a user: impressions,
                                             else none                 slates, first_ts, last_ts (ms) and
                                                                       positives:<kind>; a field of 0 is absent.
-                                                                      arms:<key of an experiment>: the arms that
-                                                                      the user has been in, a JSON array
-  streameval:{g:t:p}:experiment:<key>   hash  none        this file   users of the partition in an experiment, see
+                                                                      first:<key of an experiment>: the arms that
+                                                                      the user has been in, each with the first
+                                                                      list there, see below
+  streameval:{g:t:p}:arms:<key>     hash    none          this file   users of the partition in an experiment, see
                                                                       below
   streameval:{g:t:p}:chunk:<name>   string  1 h until     the store   a chunk of a checkpoint, never changed;
                                             listed, then  writes,     <name> is new each time
@@ -34,11 +35,18 @@ spaces).
 
 The <key> of an experiment is a digest of what its sums depend on, and @offset behind it where they began in
 a log that had been read before. Fields of its hash: users:<cluster>:<arm> (users of this cluster who have
-been in the arm), only:<arm> (users who have been in this arm and in no other) and crossed (users who have
-been in several).
-They count what the fields arms:<key> of the users say: a user who is in an arm again changes
-nothing, and neither does the order. So they are exact however often, and in whatever batches, the log
-is read.
+been in the arm), only:<arm> (users who have been in this arm and in no other), crossed (users who have
+been in several), first:<bucket>:<arm> (sums of the first lists of the users who have not crossed) and span
+(the earliest and the latest time that a first list ever had, in ms; first_lists.py has the length of a bucket
+for a span).
+They count what the fields first:<key> of the users say: a user who is in an arm again, and not earlier,
+changes nothing, and neither does the order. So they are exact however often, and in whatever batches, the
+log is read.
+
+A first list is an array: the time (ms), and the values of `first_rows` but for the users, in nano-units
+where they are shares. A sum has the users in place of the time. The field first:<key> is MessagePack, a map
+of arms to first lists; first:<bucket>:<arm> is MessagePack of a sum. All are integers, and exact below 2^53:
+up to 9 million users in one bucket, arm and partition.
 
 KEYS[1] the partition's hash
 ARGV     1 start: the stored offset that the batch was read from, "" for none
@@ -56,8 +64,8 @@ The columns of the users are parallel arrays with an entry for each user. First 
 last_ts as strings. Then, for each counter that changes for one of the users, come its field and its
 increments.
 
-The columns of the visits are parallel arrays: keys of experiments, ids of users, arms, and the clusters
-of the users. A visit may repeat, and the users may be others than those above.
+The columns of the visits are parallel arrays: keys of experiments, ids of users, arms, the clusters of the
+users, and first lists. A visit may repeat, and the users may be others than those above.
 
 Returns {"applied"}; {"missing"} if a new chunk is not there (write it again); or {"fenced", stored
 offset or "", stored commit}. The stored commit is this one if an earlier try went through. Everything is
@@ -161,50 +169,126 @@ for at = 1, #users do
   users[at], shape_of[at] = key, shape
 end
 
--- 3. The same for visits. Nearly every one is of a user who is known in this arm only, so that the text
--- is compared before it is decoded.
-local visits = ARGV[16] == '' and {{}, {}, {}, {}} or cmsgpack.unpack(ARGV[16])
+-- 3. The same for visits. Of each user in an arm the smallest first list stays. The first list of a user in
+-- one arm alone counts.
+local visits = ARGV[16] == '' and {{}, {}, {}, {}, {}} or cmsgpack.unpack(ARGV[16])
 local experiments, visitors = visits[1], visits[2]
-local arms_of, risen = {}, {}  -- by experiment: arms by user, and increments by field of its hash
+local known_of, risen, lists = {}, {}, {}  -- by experiment: users, increments of counts, first lists
 for _, experiment in ipairs(experiments) do
-  arms_of[experiment] = arms_of[experiment] or {}
+  known_of[experiment] = known_of[experiment] or {}
   risen[experiment] = risen[experiment] or {}
+  lists[experiment] = lists[experiment] or {}
 end
-local joined = {}  -- the key, field and text of users whose arms change
-local alone = {}  -- by arm: the text of a user who has been in no other
-local function visit(experiment, user, arm, cluster)
-  local known = arms_of[experiment][user]
-  if known == nil then known = call('HGET', people .. user, 'arms:' .. experiment) end
-  local text = alone[arm]
-  if not text then
-    text = cjson.encode({arm})
-    alone[arm] = text
+local joined = {}  -- users whose arms or first lists change: the key, the field, and the first list by arm
+
+local function precedes(one, other)
+  for at = 1, #one do
+    if one[at] ~= other[at] then return one[at] < other[at] end
   end
-  if known == text then return end
-  local arms = known and cjson.decode(known) or {}
-  for _, each in ipairs(arms) do
-    if each == arm then return end
+  return false
+end
+
+local function visit(experiment, user, arm, cluster, first)
+  local known = known_of[experiment][user]
+  if not known then
+    local text = call('HGET', people .. user, 'first:' .. experiment)
+    known = {arms = text and cmsgpack.unpack(text) or {}}
+    known_of[experiment][user] = known
   end
-  local rise = risen[experiment]
+  local arms = known.arms
+  local earlier = arms[arm]
+  if earlier and not precedes(first, earlier) then return end
+  local alone = next(arms)  -- nothing for a new user
+  local crossed = alone and next(arms, alone)
+  local changes, rise = lists[experiment], risen[experiment]
   local function count(field, by) rise[field] = (rise[field] or 0) + by end
-  count('users:' .. cluster .. ':' .. arm, 1)
-  if #arms == 0 then
-    count('only:' .. arm, 1)
-  elseif #arms == 1 then
-    count('only:' .. arms[1], -1)
-    count('crossed', 1)
+  if alone and not crossed then changes[#changes + 1] = {alone, arms[alone], -1} end
+  if not earlier then
+    count('users:' .. cluster .. ':' .. arm, 1)
+    if not alone then
+      count('only:' .. arm, 1)
+    elseif not crossed then
+      count('only:' .. alone, -1)
+      count('crossed', 1)
+    end
   end
-  table.insert(arms, arm)
-  text = cjson.encode(arms)
-  arms_of[experiment][user] = text
-  joined[#joined + 1] = {people .. user, 'arms:' .. experiment, text}
+  if not alone or (earlier and not crossed) then changes[#changes + 1] = {arm, first, 1} end
+  arms[arm] = first
+  if not known.joined then
+    known.joined = true
+    joined[#joined + 1] = {people .. user, 'first:' .. experiment, arms}
+  end
 end
 for number = 1, #visitors do
-  visit(experiments[number], visitors[number], visits[3][number], visits[4][number])
+  visit(experiments[number], visitors[number], visits[3][number], visits[4][number], visits[5][number])
 end
+for _, write in ipairs(joined) do write[3] = cmsgpack.pack(write[3]) end
 for experiment, rise in pairs(risen) do
   for field, by in pairs(rise) do
-    rise[field] = format('%d', by + (call('HGET', prefix .. 'experiment:' .. experiment, field) or 0))
+    rise[field] = format('%d', by + (call('HGET', prefix .. 'arms:' .. experiment, field) or 0))
+  end
+end
+
+-- The sums of first lists, by bucket and arm. `first_lists.py` has the same length of a bucket.
+local function bucket_of(time, length) return (time - time % length) / length end
+local function length_of(span)
+  local length = 60000
+  while bucket_of(span[2], length) - bucket_of(span[1], length) >= 128 do length = 2 * length end
+  return length
+end
+local function add(sum, values, sign, users)
+  sum[1] = sum[1] + sign * users
+  for at = 2, #values do sum[at] = (sum[at] or 0) + sign * values[at] end
+end
+local gone = {}  -- by experiment: fields of buckets that are no more
+for experiment, changes in pairs(lists) do
+  local key, rise, sums = prefix .. 'arms:' .. experiment, risen[experiment], {}
+  local text = call('HGET', key, 'span')
+  local span, length = {}, nil
+  if text then
+    for time in string.gmatch(text, '%d+') do span[#span + 1] = time + 0 end
+    length = length_of(span)
+  end
+  for _, change in ipairs(changes) do
+    local time = change[2][1]
+    span = {math.min(time, span[1] or time), math.max(time, span[2] or time)}
+  end
+  gone[experiment] = {}
+  if #changes > 0 then
+    rise.span = format('%d %d', span[1], span[2])
+    local before = length
+    length = length_of(span)
+    local function field_of(bucket, arm) return format('first:%d:', bucket) .. arm end
+    if before and before ~= length then
+      local fields = call('HGETALL', key)
+      for at = 1, #fields, 2 do
+        local bucket, arm = string.match(fields[at], '^first:(%d+):(.*)$')
+        if bucket then
+          local field = field_of(bucket_of(bucket * before, length), arm)
+          sums[field] = sums[field] or {0}
+          local sum = cmsgpack.unpack(fields[at + 1])
+          add(sums[field], sum, 1, sum[1])
+          table.insert(gone[experiment], fields[at])
+        end
+      end
+      before = nil
+    end
+    for _, change in ipairs(changes) do
+      local arm, first, sign = unpack(change)
+      local field = field_of(bucket_of(first[1], length), arm)
+      if not sums[field] then
+        local stored_sum = before and call('HGET', key, field)
+        sums[field] = stored_sum and cmsgpack.unpack(stored_sum) or {0}
+      end
+      add(sums[field], first, sign, 1)
+    end
+    for field, sum in pairs(sums) do
+      if sum[1] == 0 then  -- whoever came here first has crossed, or came earlier
+        table.insert(gone[experiment], field)
+      else
+        rise[field] = cmsgpack.pack(sum)
+      end
+    end
   end
 end
 
@@ -218,9 +302,9 @@ end
 for _, at in ipairs(earlier) do call('HSET', users[at], 'first_ts', format('%d', firsts[at])) end
 for _, write in ipairs(joined) do call('HSET', unpack(write)) end
 for experiment, rise in pairs(risen) do
-  for field, text in pairs(rise) do
-    call('HSET', prefix .. 'experiment:' .. experiment, field, text)
-  end
+  local key = prefix .. 'arms:' .. experiment
+  for _, field in ipairs(gone[experiment]) do call('HDEL', key, field) end
+  for field, text in pairs(rise) do call('HSET', key, field, text) end
 end
 local ttl = tonumber(ARGV[9])
 if ttl > 0 then

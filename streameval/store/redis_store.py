@@ -254,7 +254,7 @@ class RedisStateStore(RedisCalls):
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
         """Read the users of an experiment (`ArmSums.users_key`) by arm."""
-        key = self._key(partition, f"experiment:{experiment}")
+        key = self._key(partition, f"arms:{experiment}")
         return parse_arm_users(await self._once(lambda: self._raw("HGETALL", key)))
 
     async def _chunk(self, partition: int, name: str) -> bytes | None:
@@ -350,7 +350,10 @@ class RedisStateStore(RedisCalls):
 
 def _visits(visits: Sequence[Visit]) -> bytes:
     """Encode visits as the columns of `commit.lua`."""
-    rows = ((visit.experiment, visit.user, visit.arm, cluster_of(visit.user)) for visit in visits)
+    rows = (
+        (experiment, user, arm, cluster_of(user), (time, *values))
+        for user, experiment, arm, time, values in visits
+    )
     return msgspec.msgpack.encode(list(zip(*rows, strict=True)))
 
 

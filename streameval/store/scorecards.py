@@ -2,25 +2,44 @@
 
 The sums of a partition are in the header of its checkpoint, and change with it only. The users of
 the arms are beside its state. All are integers of disjoint users, so they add up to the sums that
-one partition would hold. No worker is needed to read them. The adjusted differences come from the
-last snapshot, and stand beside the plain ones.
+one partition would hold. No worker is needed to read them. The differences that are adjusted, or
+without crossed users, come from the last snapshot, and stand beside the plain ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 from streameval.core.checkpoint import arm_sums_of
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
-from streameval.experiments.words import Scorecard, scorecards, with_adjusted
+from streameval.experiments.scorecard import Row
+from streameval.experiments.words import Scorecard, scorecards, with_beside
 
 ADJUSTED: Final = "adjusted"
 """The leader's report of the differences that are adjusted by the users' past."""
+WITHOUT_CROSSED: Final = "without_crossed"
+"""The leader's report of the differences without the users who were in several arms."""
+
+
+def report_of(
+    time: int, rows: Mapping[str, Sequence[Row]], notes: Mapping[str, Sequence[str]]
+) -> str:
+    """Return a report as of `time` (ms): rows and sentences by `Experiment.key`."""
+    return json.dumps({"time": time, "experiments": rows, "notes": notes}, allow_nan=False)
+
+
+def _beside(name: str, report: dict[str, Any], key: str, card: Scorecard) -> Scorecard:
+    if name == WITHOUT_CROSSED and not card.leaves_out:
+        return card  # a report from before they were kept
+    rows, notes = (report.get(part, {}).get(key, ()) for part in ("experiments", "notes"))
+    return with_beside(card, name, rows, report["time"], notes)
 
 
 class ExperimentStore(Protocol):
@@ -63,14 +82,11 @@ class ScorecardReader:
                 users[key] = users[key].within({*arms.sums, *arms.experiment.named_arms})
         # Some hundred comparisons: the caller's loop goes on meanwhile.
         cards = await asyncio.to_thread(scorecards, self._definition, list(found.values()), users)
-        report = await self._store.reported(ADJUSTED)
-        if report is None:
-            return cards
-        adjusted = json.loads(report)
-        return [
-            with_adjusted(card, adjusted["experiments"].get(key, ()), adjusted["time"])
-            for key, card in zip(found, cards, strict=True)
-        ]
+        for name in (ADJUSTED, WITHOUT_CROSSED):
+            text = await self._store.reported(name)
+            if text is not None:
+                cards = [*map(partial(_beside, name, json.loads(text)), found, cards)]
+        return cards
 
     async def _sums_of(self, number: int) -> list[ArmSums]:
         """Return the sums of a partition; a header that is known is not decoded again.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from streameval.base.limits import CLUSTERS
@@ -138,6 +139,12 @@ def parse_arm_users(fields: Mapping[bytes, bytes]) -> ArmUsers:
             users.by_arm.setdefault(arm, np.zeros(CLUSTERS, np.int64))[int(cluster)] = int(value)
         elif what == "only":
             users.exactly[rest] = int(value)
+        elif what == "first":
+            bucket, _, arm = rest.partition(":")
+            sums = msgspec.msgpack.decode(value, type=list[int])
+            users.first.sums[int(bucket), arm] = np.array(sums, np.int64)
+        elif what == "span":
+            users.first.begin, users.first.end = map(int, value.split())
         else:
             users.crossed = int(value)
     return users

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from streameval.core.experiments.first_lists import FirstList
+
 # Users of one call: it blocks Redis for a few ms, as a commit does.
 USERS_A_CALL: Final = 1_000
 KEYS_A_CALL: Final = 5_000
@@ -26,7 +28,10 @@ return rows
 
 
 class UserRow(NamedTuple):
-    """The hash of one user at `offset` of the partition; times in ms, `arms` by experiment."""
+    """The hash of one user at `offset` of the partition; times in ms.
+
+    `arms` has by experiment the arms of the user, with the first list in each.
+    """
 
     user: str
     offset: int
@@ -35,7 +40,7 @@ class UserRow(NamedTuple):
     positives: dict[str, int]
     first_ts: int
     last_ts: int
-    arms: Mapping[str, Sequence[str]] = {}
+    arms: Mapping[str, Mapping[str, FirstList]] = {}
 
 
 class UserScan(NamedTuple):
@@ -114,5 +119,10 @@ def parse_user(user: str, offset: int, found: Iterable[tuple[bytes, bytes]]) -> 
         {kind: int(count) for kind, count in below("positives:").items()},
         int(fields["first_ts"]),
         int(fields["last_ts"]),
-        {name: msgspec.json.decode(arms, type=list[str]) for name, arms in below("arms:").items()},
+        {name: _first_lists(packed) for name, packed in below("first:").items()},
     )
+
+
+def _first_lists(packed: bytes) -> dict[str, FirstList]:
+    found = msgspec.msgpack.decode(packed, type=dict[str, list[int]])
+    return {arm: (time, tuple(values)) for arm, (time, *values) in found.items()}

@@ -86,22 +86,18 @@ _COMPARISON: Final = (
 )
 
 
-_ADJUSTED: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
-    (
-        "difference",
-        "The difference adjusted by the users' past (CUPED), as of a snapshot",
-        lambda row: row["difference"],
-    ),
-    ("low", "Lower bound of the adjusted difference, at all looks", lambda row: row["low"]),
-    ("high", "Upper bound of the adjusted difference, at all looks", lambda row: row["high"]),
-    (
-        "users_saved",
-        "Share of the users that the adjustment saves",
-        lambda row: row["users_saved"],
-    ),
+# Figures beside the rows, by their key: what they are.
+_BESIDE: Final = {
+    "adjusted": "adjusted by the users' past (CUPED)",
+    "without_crossed": "without the users of several arms",
+}
+_BESIDE_COLUMNS: Final[tuple[tuple[str, str, Callable[[Row], float | None]], ...]] = (
+    ("difference", "The difference {how}, as of a snapshot", lambda row: row["difference"]),
+    ("low", "Lower bound of the difference {how}, at all looks", lambda row: row["low"]),
+    ("high", "Upper bound of the difference {how}, at all looks", lambda row: row["high"]),
     (
         "timestamp_seconds",
-        "Time of the snapshot behind the adjusted difference",
+        "Time of the snapshot behind the difference {how}",
         lambda row: seconds(row["time"]),
     ),
 )
@@ -129,10 +125,18 @@ def experiment_families(cards: Sequence[Scorecard]) -> Iterator[Metric]:
             for name, row in compared
         ),
     )
-    adjusted = [(name, row) for name, row in compared if "adjusted" in row]
-    for column, text, number in _ADJUSTED:
-        samples = ((_labels(name, row), number(row["adjusted"])) for name, row in adjusted)
-        yield gauge(f"experiment_adjusted_{column}", text, _COMPARED, samples)
+    for key, how in _BESIDE.items():
+        beside = [(name, row) for name, row in compared if key in row]
+        for column, text, number in _BESIDE_COLUMNS:
+            samples = ((_labels(name, row), number(row[key])) for name, row in beside)
+            yield gauge(f"experiment_{key}_{column}", text.format(how=how), _COMPARED, samples)
+    text = "Share of the users that the adjustment saves"
+    saved = (
+        (_labels(name, row), row["adjusted"]["users_saved"])
+        for name, row in compared
+        if "adjusted" in row
+    )
+    yield gauge("experiment_adjusted_users_saved", text, _COMPARED, saved)
     yield from _splits(cards)
 
 
@@ -151,8 +155,17 @@ def _splits(cards: Sequence[Scorecard]) -> Iterator[Metric]:
     for name, text, number in _SPLIT:
         samples = (([card.name], number(card)) for card in cards)
         yield gauge(f"experiment_{name}", text, ("experiment",), samples)
+    for name, text in _WITHOUT_ARM.items():
+        counts = (([card.name], card.split[name]) for card in cards)
+        yield gauge(f"experiment_{name}", text, ("experiment",), counts)
 
 
+_WITHOUT_ARM: Final = {
+    "without_arm": "Slates without an arm, which the figures leave out",
+    "without_arm_share": "Share of the slates that have no arm",
+    "without_arm_fallback": "Slates without an arm that are fallbacks",
+    "without_arm_empty": "Slates without an arm that are empty",
+}
 _GATE: Final = {"passed": 1, "open": 0, "failed": -1}
 _SPLIT: Final[tuple[tuple[str, str, Callable[[Scorecard], float | None]], ...]] = (
     (

@@ -248,6 +248,8 @@ def _experiments() -> dict[str, Schema]:
         **_each(_NUMBER, "low", "high"),
         "verdict": _one_of(("better", "worse", "no difference shown", "not yet")),
         "users_needed": _MAYBE_INTEGER,
+        "bounds": {"enum": ["all lists", "first lists", "users", "separation", None]},
+        "withheld": {"type": ["string", "null"]},
     }
     row = _object(
         **_each(_TEXT, "name", "metric"),
@@ -263,16 +265,23 @@ def _experiments() -> dict[str, Schema]:
         **_each(_NUMBER, "once_low", "once_high"),
         **_each({"type": "number"}, "theta", "users_saved"),
     )
+    # Only those of an experiment that leaves crossed users out have it.
+    row["properties"]["without_crossed"] = _object(
+        **_each(_INTEGER, "time", "left_out", "users"),
+        **figures,
+    )
     split = _object(
         experiment=_TEXT,
         users=_COUNTS,
         crossed_users=_INTEGER,
         **_each(_NUMBER, "log_evidence", "p_value"),
+        **_each(_INTEGER, "without_arm", "without_arm_fallback", "without_arm_empty"),
+        without_arm_share=_NUMBER,
     )
     card = {
         "name": _TEXT,
         "since": _MAYBE_INTEGER,
-        **_each(_list(_TEXT), "sentences", "warnings", "remarks"),
+        **_each(_list(_TEXT), "sentences", "beside", "warnings", "remarks"),
         "experiments": _list(row),
         "splits": _list(split),
     }

@@ -22,7 +22,7 @@ from streameval.core.merged_segments import Segment, by_generality
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.experiments.words import (
     Scorecard,
-    adjusted_sentences,
+    beside_sentences,
     decimals_of,
     in_units,
     metric_name,
@@ -197,7 +197,7 @@ def _card(card: Scorecard) -> str:
     return (
         f"<article><h3>{escape(card.name)}</h3>"
         + "".join(f"<p class=said>{escape(sentence)}</p>" for sentence in said)
-        + "".join(f"<p class=dim>{escape(sentence)}</p>" for sentence in adjusted_sentences(card))
+        + "".join(f"<p class=dim>{escape(sentence)}</p>" for sentence in beside_sentences(card))
         + "".join(f"<p class=warning>{escape(text)}</p>" for text in warnings(card) + remarks(card))
         + "</article>"
     )

@@ -109,9 +109,9 @@ def _adding(
     """Add the slates of a file that lie in the gap, some thousand at a step."""
     from streameval.evaluation.arms import arm_batches, slates_of
 
-    made = OutcomeSlates(definition)
-    for record in arm_batches([file], gap.experiment.arm, lambda _: None):
-        consumer.add(list(slates_of(record, gap.experiment.arm, made, gap.begin, gap.end)))
+    made, arm, (sums,) = OutcomeSlates(definition), gap.experiment.arm, consumer.arm_sums
+    for record in arm_batches([file], arm, lambda _: None):
+        consumer.add(list(slates_of(record, arm, made, (gap.begin, gap.end), sums)))
         yield from consumer.settling()
         yield
 

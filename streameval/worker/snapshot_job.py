@@ -1,9 +1,10 @@
 """The leader's periodic job: a snapshot every `snapshot_interval`, in a process of its own.
 
-Another process follows. It computes the positive rate of the last whole day, if there are outcome
-files, and runs the checks, if `checks` names a specification. Their results lie beside the
-snapshot, and the leader shows the newest. If they take longer than the interval, snapshots go on
-meanwhile. The newest snapshot is checked next, and those in between are not.
+Another process follows. If there are outcome files, it computes the positive rate of the last whole
+day, and the figures of experiments without crossed users. If `checks` names a specification, it
+runs the checks. Their results lie beside the snapshot, and the leader shows the newest. If they
+take longer than the interval, snapshots go on meanwhile. The newest snapshot is checked next, and
+those in between are not.
 
 A snapshot restores each partition's state. In the worker that would cost memory and stop commits
 for seconds. The process gets the leader's fencing token, so it can tell when it was replaced. The
@@ -206,7 +207,9 @@ def main() -> int:
     settings, token, folder, tidy = pickle.load(sys.stdin.buffer)  # noqa: S301  what `_begin` wrote
     os.nice(NICENESS)
     logs.configure(settings.log_level, settings.log_format)
-    return _snapshot(settings, token, tidy=tidy) if folder is None else _followers(settings, folder)
+    if folder is None:
+        return _snapshot(settings, token, tidy=tidy)
+    return _followers(settings, token, folder)
 
 
 def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
@@ -221,11 +224,12 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
     return 0
 
 
-def _followers(settings: Settings, folder: Path) -> int:
+def _followers(settings: Settings, token: int, folder: Path) -> int:
     """Do the work that follows a snapshot; then remove the old snapshots it kept."""
     from streameval.files.snapshots import retire
 
     if settings.outcomes is not None:
+        _without_crossed(settings, token)
         _daily(settings, folder)
     if settings.checks is not None:
         _check(settings, folder)
@@ -234,6 +238,16 @@ def _followers(settings: Settings, folder: Path) -> int:
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
     return 0
+
+
+def _without_crossed(settings: Settings, token: int) -> None:
+    """Report figures without crossed users; errors are only logged, as in `_daily`."""
+    from streameval.worker.without_crossed import report_without_crossed
+
+    try:
+        asyncio.run(report_without_crossed(settings, token))
+    except StreamevalError as error:
+        log.warning("no figures without crossed users: %s", error)
 
 
 def _daily(settings: Settings, folder: Path) -> None:

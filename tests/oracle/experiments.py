@@ -1,9 +1,10 @@
-"""Experiments by sort and scan: the sums and the users of each arm (rules 34 to 37).
+"""Experiments by sort and scan: the sums and the users of each arm (rules 34 to 37b).
 
 34. A slate belongs to an experiment when its time is before the watermark less H, at or after
     `since` and before `until`, and when it has an arm. The arm is what its earliest event gives the
     field (ties: the smaller value), and no arm where that event gives none. If the field is a
-    dimension, the arm is its value in the slate's segment (rules 4 and 14).
+    dimension, of several such events the one with the smaller values of the dimensions counts, as
+    in rule 4. The bound of segments (rule 14) changes no arm.
 35. The control and the arms of `arms` or `split` count as themselves. The other arms do too while
     there are at most `MAX_ARMS` of all these, in the order of their earliest slates (ties: the
     smaller name). The rest is `__other__`.
@@ -11,6 +12,10 @@
     Values are plain sums: no cap.
 37. A user of an arm has a slate there, or an impression without a request. A user who was in
     several arms has crossed.
+37b. The first list of a user in an arm is the earliest of these slates: its time, which of the
+    denominators of shares it has, and its shares in nano-units (ties: the smaller values). The
+    extremes of an arm are the smallest and the largest figure of a slate alone; a value per user
+    is the slate's value then.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from streameval.base.limits import CLUSTERS, MICRO, MILLI, NANO
 from streameval.core.definition import Definition
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
+from streameval.core.experiments.metrics import metrics_of
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.oracle import OTHER, Slate, history
 
@@ -38,12 +44,18 @@ Sums = dict[str, dict[int, int]]
 
 @dataclass
 class Arms:
-    """One experiment: the sums and the users by arm; `without_arm` counts the slates with none."""
+    """One experiment: the sums and the users by arm, and the slates with and without an arm."""
 
     sums: dict[str, Sums] = field(default_factory=dict)
     users: dict[str, set[str]] = field(default_factory=dict)
     earliest: int | None = None
     without_arm: int = 0
+    with_arm: int = 0
+    without_arm_fallback: int = 0
+    without_arm_empty: int = 0
+    first_lists: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    extremes: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """By user and arm; by arm and metric."""
 
     def exactly(self, arm: str) -> int:
         """Return the number of users who were in that arm and no other."""
@@ -81,7 +93,11 @@ def experiment_arms(
             for arm in [arm_of(slate)]
         ]
         arms = _arms(experiment, [member for member in members if member[1]], definition)
-        arms.without_arm = sum(not arm for _, arm in members)
+        nameless = [slate for slate, arm in members if not arm]
+        lists = [slate for slate in nameless if slate.request_id is not None]
+        arms.without_arm, arms.with_arm = len(nameless), len(members) - len(nameless)
+        arms.without_arm_fallback = sum(bool(slate.fallback) for slate in lists)
+        arms.without_arm_empty = sum(not slate.items for slate in lists)
         found.append(arms)
     return found
 
@@ -123,14 +139,14 @@ def _within(slate: Slate, experiment: Experiment) -> bool:
 
 def _arms_of(experiment: Experiment, definition: Definition, accepted: Iterable[Event]) -> Any:
     """Return the function that names the arm of a slate, "" for none (rule 34)."""
-    if experiment.arm in definition.dimensions:
-        index = definition.dimensions.index(experiment.arm)
-        return lambda slate: slate.segment[index]
-    given: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    is_dimension = experiment.arm in definition.dimensions
+    names = definition.dimensions if is_dimension else (experiment.arm,)
+    index = names.index(experiment.arm)
+    given: dict[tuple[object, ...], list[tuple[str, ...]]] = defaultdict(list)
     for event in accepted:
         if isinstance(event, FeedbackEvent):
             continue
-        arm = getattr(event, experiment.arm) or ""
+        arm = tuple(getattr(event, name) or "" for name in names)
         if event.request_id is not None:
             given[event.user_id, event.request_id, event.ts].append(arm)
         elif not isinstance(event, SlateEvent):
@@ -138,9 +154,9 @@ def _arms_of(experiment: Experiment, definition: Definition, accepted: Iterable[
 
     def arm_of(slate: Slate) -> str:
         if slate.request_id is not None:
-            return min(given[slate.user_id, slate.request_id, slate.time])
+            return min(given[slate.user_id, slate.request_id, slate.time])[index]
         (item,) = slate.items
-        return min(given[slate.user_id, None, slate.time, item])
+        return min(given[slate.user_id, None, slate.time, item])[index]
 
     return arm_of
 
@@ -160,9 +176,43 @@ def _arms(
         arms.users.setdefault(arm, set()).add(slate.user_id)
         sums = arms.sums.setdefault(arm, defaultdict(lambda: defaultdict(int)))
         cluster = zlib.crc32(slate.user_id.encode()) & (CLUSTERS - 1)
-        for name, count in _worth(slate, definition, scorer).items():
+        worth = _worth(slate, definition, scorer)
+        for name, count in worth.items():
             sums[name][cluster] += count
+        first, key = _first_list(slate, worth, definition), (slate.user_id, arm)
+        arms.first_lists[key] = min(first, arms.first_lists.get(key, first))
+        for metric in metrics_of(definition):
+            above, below = _figure(metric, worth)
+            if below:
+                figure, known = above / below, arms.extremes.get((arm, metric))
+                low, high = known or (figure, figure)
+                arms.extremes[arm, metric] = min(low, figure), max(high, figure)
     return arms
+
+
+def _figure(metric: str, worth: dict[str, int]) -> tuple[float, float]:
+    """Return numerator and denominator of a metric of one slate."""
+    above, unit, below = _terms(metric)
+    return float(worth.get(above, 0)), float(unit * (worth | {"users": 1}).get(below, 0))
+
+
+def _first_list(
+    slate: Slate, worth: dict[str, int], definition: Definition
+) -> tuple[int, tuple[int, ...]]:
+    shares = [_terms(metric) for metric in metrics_of(definition) if _is_share(metric)]
+    among = dict.fromkeys(below for *_, below in shares)
+    there = [int(worth.get(below, 0) > 0) for below in among]
+    values = [
+        round(Fraction(worth.get(above, 0) * NANO, unit * worth[below])) if worth.get(below) else 0
+        for above, unit, below in shares
+    ]
+    return slate.time, (*there, *values)
+
+
+def _is_share(metric: str) -> bool:
+    """Return whether a metric cannot be more than 1 of a slate."""
+    others = ("value_per_", "mean_rank_of_positives", "latency_ms_mean")
+    return not metric.startswith(others)
 
 
 def _worth(slate: Slate, definition: Definition, scorer: Scorer) -> dict[str, int]:

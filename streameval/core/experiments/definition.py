@@ -10,10 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 MAX_ARMS: Final = 20
 """The largest number of arms that are told apart; further ones are `__other__` together."""
+
+CrossedUsers = Literal["keep", "leave_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Experiment:
     the guardrails'. A loss of up to `primary_margin` is accepted in the primary metric. The bounds
     are narrowest at `planned_users`, counted over an arm and the control together. A slate at
     `since` counts, a slate at `until` does not; None: no such bound.
+    `crossed_users` says whether users of several arms stay in the figures of these arms.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Experiment:
     primary_share: float = 0.5
     primary_margin: float = 0.0
     arms: tuple[str, ...] = ()
+    crossed_users: CrossedUsers = "keep"
 
     @property
     def treatments(self) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ USERS: Final = "users"
 class ExperimentMetric:
     """Σ `numerator` / (`unit` · Σ `denominator`), both names of rows (`row_names`).
 
-    A numerator of values is two rows, the high and the low half of each sum.
+    A numerator of values is two rows, the high and the low half of each sum. A share has
+    0 <= numerator <= `unit` · denominator in every slate, so it lies in [0, 1].
     """
 
     name: str
@@ -35,6 +36,7 @@ class ExperimentMetric:
     denominator: str
     unit: int = 1
     lower_is_better: bool = False
+    is_share: bool = False
 
 
 def row_names(definition: Definition) -> tuple[str, ...]:
@@ -63,12 +65,17 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
     """Return every metric that an experiment may name under a definition, by name."""
     found = [
         ExperimentMetric(
-            f"positives_per_impression{{feedback={kind}}}", (_positives(kind),), "impressions"
+            f"positives_per_impression{{feedback={kind}}}",
+            (_positives(kind),),
+            "impressions",
+            is_share=True,
         )
         for kind in definition.kinds
     ]
     found += [
-        ExperimentMetric(f"{metric.name}@{k}", (f"{metric.name}@{k}",), "slates", NANO)
+        ExperimentMetric(
+            f"{metric.name}@{k}", (f"{metric.name}@{k}",), "slates", NANO, is_share=True
+        )
         for k in definition.ks
         for metric in RANKING
     ]
@@ -78,12 +85,16 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
             name = f"value_per_{unit}{{feedback={kind}}}"
             found.append(ExperimentMetric(name, _halves(kind), row, MICRO))
     found += [
-        ExperimentMetric("empty_rate", ("empty",), "slates", lower_is_better=True),
-        ExperimentMetric("short_rate", ("short",), "slates", lower_is_better=True),
-        ExperimentMetric("fallback_rate", ("fallback",), "slates", lower_is_better=True),
-        ExperimentMetric("abandonment_rate", ("abandoned",), "slates", lower_is_better=True),
+        ExperimentMetric("empty_rate", ("empty",), "slates", lower_is_better=True, is_share=True),
+        ExperimentMetric("short_rate", ("short",), "slates", lower_is_better=True, is_share=True),
+        ExperimentMetric(
+            "fallback_rate", ("fallback",), "slates", lower_is_better=True, is_share=True
+        ),
+        ExperimentMetric(
+            "abandonment_rate", ("abandoned",), "slates", lower_is_better=True, is_share=True
+        ),
         ExperimentMetric("mean_rank_of_positives", ("hit_ranks",), "hits", lower_is_better=True),
-        ExperimentMetric("top3_share", ("top3_hits",), "hits"),
+        ExperimentMetric("top3_share", ("top3_hits",), "hits", is_share=True),
         ExperimentMetric("latency_ms_mean", ("latency",), "latencies", MILLI, lower_is_better=True),
     ]
     return {metric.name: metric for metric in found}

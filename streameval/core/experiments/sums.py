@@ -9,44 +9,38 @@ New arms take the room that is left in the order of their earliest slates, so sl
 wait until all slates before wm - H have come (`settling`). Once no room is left, none waits.
 
 The arm of a slate is the value that its earliest event gives the experiment's field (ties: the
-smaller value). If the field is a dimension, the slate's segment has it. A slate without such a
-value takes no part in the experiment.
+smaller value). If the field is a dimension, the slate's segment has it, or its details where the
+segment is beyond `max_segments`. A slate without such a value takes no part in the experiment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from heapq import nsmallest
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MAX_TS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
-from streameval.core.experiments.metrics import row_names, valued
+from streameval.core.experiments.slate_figures import widened
 from streameval.core.experiments.users import Visit
-from streameval.core.ledger import Rows
+from streameval.core.experiments.visits import Visits
+from streameval.core.experiments.worths import Worths
 from streameval.core.marks import NEVER
 from streameval.core.segments import Segments
 from streameval.core.slate import Slate
-from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, ClusteredAggregate
-from streameval.core.windows.cells import Cells, cluster_of
-from streameval.core.windows.scores import UNFOLLOWED
-from streameval.core.windows.tables import CellTotals, SparseTotals, Totals, starts
-from streameval.core.windows.values import HALF, LOW
+from streameval.core.windows.aggregate import Aggregate
 
-# Worths of slates that are remembered, some 400 bytes each: most slates have one of a few.
-_MOST_WORTHS: Final = 4_096
 # Slates added in one step, and new arms compared in one: 2 ms.
 _STEP: Final = 1_000
-# Users of an arm that are known to be noted, 50 bytes each; beyond, all come again.
-MOST_VISITS: Final = 100_000
 
-Worth = tuple[int, bool, Any, Any, int]
-"""The inputs of a slate's sums, beside its values and its latency."""
+COUNTS: Final = ("with_arm", "without_arm", "without_arm_fallback", "without_arm_empty")
+"""The numbers of slates in `ArmSums`."""
 
 
 class ArmSums:
@@ -54,18 +48,25 @@ class ArmSums:
 
     `counts_from` (ms) is set where the state is older than the experiment in it: slates before are
     missing. `earliest` is the time (ms) of the earliest slate that is counted. Both are None where
-    there is no such time. `without_arm` counts the slates of its time that have no arm; a fill adds
-    none. `begun` is the offset at which the sums of a partition began in a log that had been read
-    before, else None. Sums of disjoint users add up (`merge`).
+    there is no such time. `with_arm` counts the slates of its time that have an arm, and
+    `without_arm` those that have none: `without_arm_fallback` of these are fallbacks, and
+    `without_arm_empty` are empty. `begun` is the offset at which the sums of a partition began in a
+    log that had been read before, else None. `extremes` by arm, float64 (2, metrics), are the
+    smallest and the largest figure of a single slate, in the order of `metrics_of`; NaN where no
+    slate has the figure. Sums of disjoint users add up (`merge`).
     """
 
     def __init__(self, experiment: Experiment, counts_from: int | None = None) -> None:
         self.experiment = experiment
         self.counts_from = counts_from
         self.earliest: int | None = None
+        self.with_arm = 0
         self.without_arm = 0
+        self.without_arm_fallback = 0
+        self.without_arm_empty = 0
         self.begun: int | None = None
         self.sums: dict[str, Ints] = {}
+        self.extremes: dict[str, Floats] = {}
 
     @property
     def users_key(self) -> str:
@@ -112,10 +113,37 @@ class ArmSums:
             name = arm if arm in self.sums else self.admitted(arm)
             known = self.sums.get(name)
             self.sums[name] = sums.copy() if known is None else known + sums
-        self.without_arm += other.without_arm
+        self.add_counts(other)
         self.counts_from = max(self.counts_from, other.counts_from, key=_time)
         both = [time for time in (self.earliest, other.earliest) if time is not None]
         self.earliest = min(both, default=None)
+        for arm, extremes in other.extremes.items():
+            self.widen(arm if arm in self.sums else OTHER, extremes)
+
+    def widen(self, arm: str, extremes: Floats) -> None:
+        """Take the extremes of other slates into those of an arm."""
+        self.extremes[arm] = widened(self.extremes.get(arm, extremes), extremes)
+
+    def add_counts(self, other: ArmSums) -> None:
+        """Add the numbers of slates with an arm, and without one."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def leave_out(self, slates: Sequence[Slate]) -> None:
+        """Count slates without an arm."""
+        lists = [slate for slate in slates if slate.request is not None]
+        self.without_arm += len(slates)
+        self.without_arm_fallback += sum(slate.extras & 1 for slate in lists)
+        self.without_arm_empty += sum(not slate.booked_impressions for slate in lists)
+
+    def without(self, users: ArmSums) -> ArmSums:
+        """Return the sums without those of some `users`."""
+        found = copy(self)
+        found.sums = {
+            arm: sums - users.sums[arm] if arm in users.sums else sums
+            for arm, sums in self.sums.items()
+        }
+        return found
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values."""
@@ -123,9 +151,10 @@ class ArmSums:
             "key": self.experiment.key,
             "counts_from": self.counts_from,
             "earliest": self.earliest,
-            "without_arm": self.without_arm,
+            **{name: getattr(self, name) for name in COUNTS},
             "begun": self.begun,
             "sums": {arm: sums.astype("<i8").tobytes() for arm, sums in self.sums.items()},
+            "extremes": {arm: both.astype("<f8").tobytes() for arm, both in self.extremes.items()},
         }
 
     @classmethod
@@ -134,11 +163,12 @@ class ArmSums:
         assert stored["key"] == experiment.key, "these are the sums of another experiment"
         arms = cls(experiment, stored["counts_from"])
         arms.earliest = stored["earliest"]
-        # States of the same format that are older do not have it.
-        arms.without_arm = stored.get("without_arm", 0)
-        arms.begun = stored.get("begun")
+        for name in (*COUNTS, "begun"):
+            setattr(arms, name, stored[name])
         for arm, sums in stored["sums"].items():
             arms.sums[arm] = np.frombuffer(sums, "<i8").astype(np.int64).reshape(-1, CLUSTERS)
+        for arm, both in stored["extremes"].items():
+            arms.extremes[arm] = np.frombuffer(both, "<f8").astype(np.float64).reshape(2, -1)
         return arms
 
 
@@ -180,27 +210,37 @@ class ExperimentSums:
         self.definition = definition
         self.arm_sums = [ArmSums(experiment) for experiment in definition.experiments]
         self._new = self.arm_sums
-        self.visits: dict[Visit, None] = {}
-        self._lent = 0
+        self.visits = Visits()
         self._arms_of = [
             _arm_reader(experiment, definition, segments) for experiment in definition.experiments
         ]
         # From when on the fields are read that are no dimensions (ms); None: from the first event.
         self._known_from: dict[str, int | None] = dict.fromkeys(definition.arm_fields)
         self._worths = Worths(definition, aggregates)
-        self._met: dict[tuple[str, str], set[str]] = {}
         # Slates of arms that have no sums yet, by experiment and arm.
         self._waiting: list[dict[str, list[Slate]]] = [{} for _ in definition.experiments]
+        self._only: Mapping[str, Collection[str]] = {}
+
+    def restrict(self, users: Mapping[str, Collection[str]], found: Iterable[ArmSums]) -> None:
+        """Add up these users alone, by `Experiment.key`, in the arms that all users had in `found`.
+
+        Other experiments add up nothing. Call it before the first slate.
+        """
+        self._only = users
+        for arms, known in zip(self.arm_sums, found, strict=True):
+            arms.counts_from = known.counts_from
+            arms.sums = {arm: np.zeros_like(sums) for arm, sums in known.sums.items()}
 
     def add(self, slates: Sequence[Slate]) -> None:
         """Add slates that became final, in any order."""
         for number, (arms, arm_of) in enumerate(zip(self.arm_sums, self._arms_of, strict=True)):
             by_arm: dict[str, list[Slate]] = {}
             begin, end = arms.bounds
-            for slate in slates:
+            only = self._only.get(arms.experiment.key, ()) if self._only else None
+            for slate in slates if only is None else [one for one in slates if one.user in only]:
                 if begin <= slate.time < end:
                     by_arm.setdefault(arm_of(slate), []).append(slate)
-            arms.without_arm += len(by_arm.pop("", ()))
+            arms.leave_out(by_arm.pop("", ()))
             rest: list[Slate] = []
             for arm, members in by_arm.items():
                 if arm in arms.sums or arm in arms.experiment.named_arms:
@@ -253,8 +293,10 @@ class ExperimentSums:
             sums = arms.of(name, self._worths.rows)
             sums += found.sums[arm]
             self._worths.carry(sums)
-        for visit in visits:
-            self.visits[Visit(visit.user, arms.users_key, names[visit.arm])] = None
+            arms.widen(name, found.extremes[arm])
+        key = arms.users_key
+        self.visits.add(one._replace(experiment=key, arm=names[one.arm]) for one in visits)
+        arms.add_counts(found)
         arms.counts_from = begin
         both = [time for time in (arms.earliest, found.earliest) if time is not None]
         arms.earliest = min(both, default=None)
@@ -262,7 +304,7 @@ class ExperimentSums:
     @property
     def untaken(self) -> int:
         """The number of visits that no call has taken yet."""
-        return len(self.visits) - self._lent
+        return self.visits.untaken
 
     def take_visits(self, most: int | None = None, *, for_good: bool = True) -> list[Visit]:
         """Return up to `most` visits (None: all), those that are surely known already left out.
@@ -271,15 +313,7 @@ class ExperimentSums:
         returns them again, and checkpoints hold them until then: a store that loses its
         last writes is found out only where a later commit has moved the offset on.
         """
-        begin = 0 if for_good else self._lent
-        visits = list(islice(self.visits, begin, None if most is None else begin + most))
-        if for_good:
-            for visit in visits:
-                del self.visits[visit]
-            self._lent = max(0, self._lent - len(visits))
-        else:
-            self._lent += len(visits)
-        return visits
+        return self.visits.take(most, for_good=for_good)
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values for a checkpoint; the visits go beside them."""
@@ -308,7 +342,8 @@ class ExperimentSums:
     def restore_visits(self, visits: Iterable[Visit]) -> None:
         """Take the visits from a checkpoint, after `restore`, for the sums that go on."""
         keys = {arms.users_key for arms in self.arm_sums}
-        self.visits = {visit: None for visit in visits if visit.experiment in keys}
+        self.visits = Visits()
+        self.visits.add(visit for visit in visits if visit.experiment in keys)
 
     def begin_at(self, offset: int) -> None:
         """Tell the users of sums that begin at `offset` from those who were counted before."""
@@ -330,18 +365,9 @@ class ExperimentSums:
     def _add(self, arms: ArmSums, arm: str, slates: Sequence[Slate]) -> None:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
-        self._worths.add(slates, arms.of(arm, self._worths.rows))
-        self._visit(arms.users_key, arm, slates)
-
-    def _visit(self, key: str, arm: str, slates: Iterable[Slate]) -> None:
-        """Note the users of slates, unless they are known to have been noted."""
-        met = self._met.setdefault((key, arm), set())
-        fresh = {slate.user for slate in slates} - met
-        if len(met) + len(fresh) > MOST_VISITS:
-            met.clear()
-        met |= fresh
-        for user in fresh:
-            self.visits[Visit(user, key, arm)] = None
+        arms.with_arm += len(slates)
+        arms.widen(arm, self._worths.add(slates, arms.of(arm, self._worths.rows)))
+        self.visits.note(arms.users_key, arm, slates, self._worths.first_lists)
 
 
 def _earliest(
@@ -369,140 +395,11 @@ def _arm_reader(
 ) -> Callable[[Slate], str]:
     """Return the function that reads the arm of a slate, "" where the slate has none."""
     index = definition.labels.index(experiment.arm)
-    if index < len(definition.dimensions):
-        return lambda slate: segments.values[slate.segment][index]
 
-    def from_details(slate: Slate) -> str:
-        labels = () if slate.details is None else slate.details.labels
+    def read(slate: Slate) -> str:
+        # A segment does not tell labels beyond the bound of segments: such slates have details.
+        details = slate.details
+        labels = segments.values[slate.segment] if details is None else details.labels
         return labels[index] if index < len(labels) else ""
 
-    return from_details
-
-
-class Worths:
-    """The rows that slates add to the sums, by the aggregates of the windows.
-
-    Slates repeat, so the columns of slates seen before are remembered. Values and latencies, which
-    hardly repeat, are added one by one.
-    """
-
-    def __init__(self, definition: Definition, aggregates: Sequence[Aggregate]) -> None:
-        names = row_names(definition)
-        self.rows = len(names)
-        self._aggregates = aggregates
-        self._clustered = [
-            (index, aggregate)
-            for index, aggregate in enumerate(aggregates)
-            if isinstance(aggregate, ClusteredAggregate) and aggregate.by_worth
-        ]
-        self._latencies = names.index("latencies")
-        self._slates, self._abandoned = names.index("slates"), names.index("abandoned")
-        kinds = valued(definition)
-        self._first_half = self.rows - 2 * len(kinds)
-        self._halves = {
-            definition.kinds.index(kind): self._first_half + 2 * number
-            for number, kind in enumerate(kinds)
-        }
-        ends = accumulate(aggregate.cluster_rows for _, aggregate in self._clustered)
-        assert max(ends) == self._first_half, "each row has a name"
-        self._index: dict[Worth, int] = {}
-        self._columns = np.zeros((_MOST_WORTHS, self._first_half), np.int64)
-
-    def add(self, slates: Sequence[Slate], sums: Ints) -> None:
-        """Add slates to `sums`, int64 (rows, 256)."""
-        for start in range(0, len(slates), _MOST_WORTHS):
-            part = slates[start : start + _MOST_WORTHS]
-            clusters = np.array([cluster_of(slate.user) for slate in part])
-            order = np.argsort(clusters, kind="stable")
-            begins = starts(clusters[order])
-            found = np.add.reduceat(self._columns_of(part)[order], begins, axis=0)
-            sums[: self._first_half, clusters[order][begins]] += found.T
-            self._add_amounts(part, clusters, sums)
-
-    def _add_amounts(self, slates: Sequence[Slate], clusters: Ints, sums: Ints) -> None:
-        # A latency is stored as us + 1, times 2.
-        extras = [0 if slate.request is None else slate.extras >> 1 for slate in slates]
-        latencies = np.array(extras, np.int64)
-        measured = latencies > 0
-        np.add.at(sums[self._latencies], clusters[measured], 1)
-        np.add.at(sums[self._latencies + 1], clusters[measured], latencies[measured] - 1)
-        for slate, cluster in zip(slates, clusters.tolist(), strict=True):
-            for kind, micro in slate.booked.values:
-                row = self._halves[kind]
-                low = int(sums[row + 1, cluster]) + (micro & LOW)
-                # The lower half stays below 2**30: equal sums have equal bits.
-                sums[row, cluster] += (micro >> HALF) + (low >> HALF)
-                sums[row + 1, cluster] = low & LOW
-
-    def carry(self, sums: Ints) -> None:
-        """Bring the lower halves of values below 2**30, where they are sums of two."""
-        for row in self._halves.values():
-            sums[row] += sums[row + 1] >> HALF
-            sums[row + 1] &= LOW
-
-    def _columns_of(self, slates: Sequence[Slate]) -> Ints:
-        """Return the rows of each slate, int64 (slates, rows), without values and latencies."""
-        worths = [_worth(slate) for slate in slates]
-        known = self._index
-        fresh = {w: slate for w, slate in zip(worths, slates, strict=True) if w not in known}
-        if len(known) + len(fresh) > _MOST_WORTHS:
-            known.clear()
-            fresh = dict(zip(worths, slates, strict=True))
-        if fresh:
-            first = len(known)
-            self._columns[first : first + len(fresh)] = self._computed(list(fresh.values()))
-            known |= {worth: first + number for number, worth in enumerate(fresh)}
-        return self._columns[[known[worth] for worth in worths]]
-
-    def _computed(self, slates: Sequence[Slate]) -> Ints:
-        cells = Cells()
-        rows = Rows(*(aggregate.rows() for aggregate in self._aggregates))
-        for number, slate in enumerate(slates):
-            _book(slate, cells.of("", number), rows)
-        segments, clusters = cells.arrays()
-        keys = segments * CLUSTERS + clusters
-        active = Active(keys, np.arange(len(keys)), np.ones(len(keys), np.bool_))
-        columns = np.concatenate(
-            [
-                _sums(aggregate, _totals(aggregate, rows[index], cells), active)
-                for index, aggregate in self._clustered
-            ]
-        )
-        # The windows count lists with a positive.
-        columns[self._abandoned] = columns[self._slates] - columns[self._abandoned]
-        return columns.T
-
-
-def _worth(slate: Slate) -> Worth:
-    booked, has_request = slate.booked, slate.request is not None
-    fallback = slate.extras & 1 if has_request else 0
-    return slate.booked_impressions, has_request, booked.positives, booked.hits, fallback
-
-
-def _totals(aggregate: Aggregate, rows: Any, cells: Cells) -> Totals:
-    totals = aggregate.totals()
-    totals.fit(len(cells))
-    totals.add(aggregate.table(rows, cells).table, 1)
-    return totals
-
-
-def _book(slate: Slate, cell: int, rows: Rows) -> None:
-    """Book the worth of a slate, without values and latency."""
-    positives, relevant, *_ = slate.booked
-    is_slate = 0 if slate.request is None else 1
-    rows.counts.add(slate.time, cell, slate.booked_impressions, is_slate)
-    for kind, count in enumerate(positives or ()):
-        if count:
-            rows.positives.add(slate.time, cell, kind, count)
-    if relevant is not None:
-        rows.scores.add(slate.time, cell, relevant, 1, UNFOLLOWED)
-    if slate.booked_list is not None:
-        rows.lists.add(slate.time, cell, None, slate.booked_list)
-
-
-def _sums(aggregate: ClusteredAggregate, totals: Totals, active: Active) -> Ints:
-    """Return the sums of slates, each of which is a user of a segment of its own."""
-    if isinstance(aggregate, CellAggregate) and isinstance(totals, CellTotals):
-        return aggregate.cluster_sums(totals.of_cells(active.columns), active)
-    assert isinstance(totals, SparseTotals)
-    return totals.of(active.there).T
+    return read

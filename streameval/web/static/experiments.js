@@ -15,6 +15,7 @@ export function card(found, settings) {
   const parts = [
     el("h3", {}, found.name),
     ...said.map((sentence) => el("p", { class: "said" }, sentence)),
+    ...found.beside.map((sentence) => el("p", { class: "dim" }, sentence)),
     ...[...found.warnings, ...(found.remarks ?? [])].map((warning) => el("p", { class: "warning" }, warning)),
   ];
   if (named.length) parts.push(forest(found.name, named, settings));
@@ -48,7 +49,7 @@ function forestRow(row, scale, settings) {
     [figure.label, el("small", {}, about)],
     whisker([mark], [-scale, scale], 0),
     [
-      el("span", { class: kind }, MARKS[row.verdict] ?? "… not decided yet"),
+      el("span", { class: kind }, MARKS[row.verdict] ?? `… ${row.verdict}`),
       el("small", {}, bounds(row, figure.points)),
     ],
     `${number(row.control_value)} → ${number(row.value)}`,
@@ -62,7 +63,8 @@ function bounds(row, inPoints) {
   if (row.low === null || row.high === null) return signed(row.difference, Math.abs(row.difference), scale);
   const width = (row.high - row.low) / 2;
   const [value, low, high] = [row.difference, row.low, row.high].map((one) => signed(one, width, scale));
-  return `${value}${inPoints ? " points" : ""} (${low} to ${high})`;
+  const of = row.bounds === "all lists" ? "" : `, ${row.bounds}`;
+  return `${value}${inPoints ? " points" : ""} (${low} to ${high}${of})`;
 }
 
 /** Half of the scale: all bounds, but for rows that are far wider than most. */
