@@ -459,7 +459,7 @@ def test_a_figure_of_no_positives_and_few_users_is_not_certain(run, tab, tmp_pat
     """The script and the server have one interval, and say that the users are few."""
     documents = page_server.Documents(tmp_path, users=100, clicks=0)
     # Wilson's upper bound of 0 of 50 users: 3.84 / (50 + 3.84).
-    rate = r"positives per impression \(click\)\s+0 % \(0 to 7\)"
+    rate = r"positives per impression \(click\)\s+0(\.00)? % \(0(\.00)? to 7(\.13)?\)"
 
     async def read(**how):
         async with opened(tab, documents, **how) as page:
