@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms share-coverage scorecards watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -176,8 +176,11 @@ false-alarms: $(BIN)/.dev ## 2,000 A/A tests watched at every step: how often ea
 share-coverage: $(BIN)/.dev ## how often the bounds of shares hold, by kind, mean and units
 	$(BIN)/python benchmarks/share_coverage.py $(ARGS)
 
-scorecards: $(BIN)/.dev ## 2,000 watched A/A experiments of five figures, users for a lift of 5 %, splits
+scorecards: $(BIN)/.dev ## 2,000 watched A/A experiments of six figures, users for a lift of 5 %, splits
 	$(BIN)/python benchmarks/scorecards.py $(ARGS)
+
+outages: $(BIN)/.dev ## 1,000 streams with a broken arm, and 200 ramps: when the scorecard says so
+	$(BIN)/python benchmarks/outages.py $(ARGS)
 
 watched: $(BIN)/.dev ## 200 of these through events, final slates and accumulators: the same bits
 	$(BIN)/python benchmarks/watched.py $(ARGS)

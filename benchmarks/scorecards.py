@@ -4,10 +4,12 @@
 
 *False alarms*: experiments of equal arms. Their users return, some of them much more often than
 others, and all figures are looked at after every 100 slates, from the sums by cluster of users that
-the service keeps. Any figure that is called better or worse is a false alarm of its experiment.
+the service keeps, and from the first list of each user. Any figure that is called better or worse
+is a false alarm of its experiment.
 
 *Power*: users that a change of 5 % of a 10 % rate needs, planned from the spread of users, and how
-many experiments of that size found it.
+many experiments of that size found it, with the whole alpha and with what the bounds that need no
+spread leave of it.
 
 *Splits*: users until a split that is not the configured one is found.
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streameval.stats.bounded_means import Means, difference_bounds
 from streameval.stats.confidence_sequences import BurnIn, burn_in, radius
 from streameval.stats.experiments import RatioSums, Rules, split_alpha
 from streameval.stats.intervals import normal
@@ -30,6 +33,7 @@ from streameval.stats.plan import Plan, spread_of, users_for
 from streameval.stats.regression_adjustment import compare_adjusted
 from streameval.stats.sample_ratio import ALPHA as SPLIT_ALPHA
 from streameval.stats.sample_ratio import log_evidence
+from streameval.stats.verdicts import EACH, WITHOUT_SPREAD
 
 ALPHA = 0.05
 CLUSTERS = 256
@@ -39,8 +43,8 @@ STEPS, SLATES = 100, 100
 # Experiments at once: their users fit in a processor's cache.
 SLICE = 50
 SUMS = (
-    *("slates", "impressions", "positives", "score", "empty", "abandoned", "value", "users"),
-    *("past_impressions", "past_positives"),
+    *("slates", "impressions", "positives", "score", "empty", "fallback", "abandoned", "value"),
+    *("users", "past_impressions", "past_positives"),
 )
 # Name: (numerator, denominator). The last one is adjusted by the past of users.
 FIGURES = {
@@ -48,13 +52,16 @@ FIGURES = {
     "ndcg@10": ("score", "slates"),
     "value_per_user": ("value", "users"),
     "empty_rate": ("empty", "slates"),
+    "fallback_rate": ("fallback", "slates"),
     "abandonment_rate": ("abandoned", "slates"),
 }
+# Figures whose first lists are observations in [0, 1].
+SHARES = tuple(name for name in FIGURES if name != "value_per_user")
 ADJUSTED = "positives_per_impression, adjusted"
 PRIMARY, METRICS, GUARDRAILS = (
     "positives_per_impression",
     ("ndcg@10", "value_per_user"),
-    ("empty_rate", "abandonment_rate"),
+    ("empty_rate", "fallback_rate", "abandonment_rate"),
 )
 
 
@@ -76,15 +83,19 @@ class World:
         self.past_positives = chance.binomial(self.past, self.taste)
         self.seen = np.zeros(runs * USERS, bool)
         self.sums = {name: np.zeros((runs, 2, CLUSTERS)) for name in SUMS}
+        # By figure: the users whose first list has it, and the sum of these, (runs, 2).
+        self.firsts = {name: np.zeros((2, runs, 2)) for name in SHARES}
 
     def step(self) -> None:
         """Let some users come back, one slate each time."""
         chance = self.chance
         come = np.searchsorted(self.often, chance.random((self.runs, SLATES)))
         user = (np.arange(self.runs)[:, None] * USERS + come).ravel()
-        fresh = np.unique(user[~self.seen[user]])
+        fresh, first_list = np.unique(user, return_index=True)
+        first_list, fresh = first_list[~self.seen[fresh]], fresh[~self.seen[fresh]]
         self.seen[fresh] = True
-        items = np.where(chance.random(len(user)) < 0.03, 0, chance.integers(1, 11, len(user)))
+        items = np.where(chance.random(len(user)) < 0.01, 0, chance.integers(1, 11, len(user)))
+        fallback = chance.random(len(user)) < 0.001
         positives = chance.binomial(items, self.taste[user])
         first = 1 / np.log2(2 + chance.integers(0, np.maximum(items, 1)))
         bought = chance.random(len(user)) < self.taste[user]
@@ -94,6 +105,7 @@ class World:
             ("positives", user, positives),
             ("score", user, (positives > 0) * first),
             ("empty", user, items == 0),
+            ("fallback", user, fallback),
             ("abandoned", user, positives == 0),
             ("value", user, bought * chance.lognormal(0, 1, len(user))),
             ("users", fresh, None),
@@ -102,6 +114,24 @@ class World:
         ):
             sums = self.sums[name]
             sums += np.bincount(self.cell[whose], what, sums.size).reshape(sums.shape)
+        one = np.ones(len(user))
+        for name, above, below in (
+            ("positives_per_impression", positives, items),
+            ("ndcg@10", (positives > 0) * first, one),
+            ("empty_rate", items == 0, one),
+            ("fallback_rate", fallback, one),
+            ("abandonment_rate", positives == 0, one),
+        ):
+            self._take_first(name, fresh, above[first_list], below[first_list])
+
+    def _take_first(
+        self, name: str, fresh: np.ndarray, above: np.ndarray, below: np.ndarray
+    ) -> None:
+        there = below > 0
+        sums = self.firsts[name]
+        arm = self.cell[fresh[there]] // CLUSTERS
+        for row, what in enumerate((None, above[there] / below[there])):
+            sums[row] += np.bincount(arm, what, sums[row].size).reshape(sums[row].shape)
 
 
 @dataclass
@@ -170,54 +200,77 @@ def parts_of(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scorecards() -> dict[str, dict[str, float]]:
-    """The alpha of each figure of a scorecard that names five, and of one that names three."""
-    five, three = split_alpha(ALPHA, 4), split_alpha(ALPHA, len(GUARDRAILS))
+    """The alpha of each figure of a scorecard that names six, and of one that names four."""
+    six, four = split_alpha(ALPHA, len(FIGURES) - 1), split_alpha(ALPHA, len(GUARDRAILS))
     return {
         "alone": dict.fromkeys([*FIGURES, ADJUSTED], ALPHA),
-        "five named": {PRIMARY: five.primary}
-        | dict.fromkeys([*METRICS, *GUARDRAILS], five.guardrail),
-        "three named": {PRIMARY: three.primary} | dict.fromkeys(GUARDRAILS, three.guardrail),
-        "three named, two exploratory": {PRIMARY: three.primary}
-        | dict.fromkeys(GUARDRAILS, three.guardrail)
-        | dict.fromkeys(METRICS, three.exploratory),
+        "six named": {PRIMARY: six.primary} | dict.fromkeys([*METRICS, *GUARDRAILS], six.guardrail),
+        "four named": {PRIMARY: four.primary} | dict.fromkeys(GUARDRAILS, four.guardrail),
+        "four named, two exploratory": {PRIMARY: four.primary}
+        | dict.fromkeys(GUARDRAILS, four.guardrail)
+        | dict.fromkeys(METRICS, four.exploratory),
     }
 
 
 def false_alarms(runs: int, seed: int, steps: int = STEPS) -> list[dict]:
     """Watch equal arms: the share of experiments with an alarm, by figure and by scorecard."""
     chance = np.random.default_rng(seed)
-    cards = scorecards()
     names = [*FIGURES, ADJUSTED]
-    counts = {card: [] for card in [*cards, "z", "ready"]}
-    for start in range(0, runs, SLICE):
-        world = World(min(SLICE, runs - start), chance)
-        flags = {card: np.zeros((len(names), world.runs), bool) for card in counts}
-        for _ in range(steps):
-            world.step()
-            for row, name in enumerate(names):
-                found = look(world.sums, name)
-                flags["z"][row] |= found.naive() != 0
-                flags["ready"][row] = found.ready()
-                for card, alphas in cards.items():
-                    if name in alphas:
-                        flags[card][row] |= found.called(alphas[name]) != 0
-        for card, found in flags.items():
-            counts[card].append(found)
-    shares = {card: np.concatenate(found, axis=1) for card, found in counts.items()}
+    found = [
+        watched(World(min(SLICE, runs - start), chance), names, steps)
+        for start in range(0, runs, SLICE)
+    ]
+    shares = {card: np.concatenate([one[card] for one in found], axis=1) for card in found[0]}
     rows = [
         {
             "what": name,
             "alarms": float(shares["alone"][row].mean()),
             "naive": float(shares["z"][row].mean()),
             "past_burn_in": float(shares["ready"][row].mean()),
+            "first_lists": float(shares["first"][row].mean()),
         }
         for row, name in enumerate(names)
     ]
     return rows + [
         {"what": f"scorecard: {card}", "alarms": float(shares[card].any(axis=0).mean())}
-        for card in cards
+        for card in scorecards()
         if card != "alone"
     ]
+
+
+def watched(world: World, names: list[str], steps: int) -> dict[str, np.ndarray]:
+    """Tell which experiments ever alarmed, (figures, runs) by scorecard: a look after each step."""
+    cards = scorecards()
+    flags = {
+        card: np.zeros((len(names), world.runs), bool) for card in [*cards, "z", "ready", "first"]
+    }
+    firsts = {name: [] for name in SHARES}
+    for _ in range(steps):
+        world.step()
+        for name, looks in firsts.items():
+            looks.append(world.firsts[name].copy())
+        for row, name in enumerate(names):
+            found = look(world.sums, name)
+            flags["z"][row] |= found.naive() != 0
+            flags["ready"][row] = found.ready()
+            for card, alphas in cards.items():
+                if name in alphas:
+                    flags[card][row] |= found.called(alphas[name] * (1 - WITHOUT_SPREAD)) != 0
+    for name, looks in firsts.items():
+        row, sums = names.index(name), np.stack(looks, axis=-1)
+        flags["first"][row] = apart(sums, ALPHA)
+        for card, alphas in cards.items():
+            if name in alphas:
+                flags[card][row] |= apart(sums, alphas[name] * EACH)
+    return flags
+
+
+def apart(sums: np.ndarray, alpha: float) -> np.ndarray:
+    """Tell where first lists, (2, runs, 2, looks), ever called the arms different: (runs,)."""
+    number, total = sums
+    arms = (Means(number[:, arm], np.minimum(total[:, arm], number[:, arm])) for arm in (0, 1))
+    low, high = difference_bounds(*arms, alpha)
+    return ((low > 0) | (high < 0)).any(axis=-1)
 
 
 # ------------------------------------------------------------------------------------- power
@@ -330,8 +383,10 @@ def power(runs: int, seed: int) -> list[dict]:
         for adjust, plan in enumerate(plans(lift, alpha, seed, returning=returning)):
             if plan is None:
                 continue
-            seen = found(
-                plan.all_looks, lift, alpha, runs, returning=returning, adjust=adjust, seed=seed
+            given = {"returning": returning, "adjust": adjust, "seed": seed}
+            seen, whole = (
+                found(plan.all_looks, lift, part, runs, **given)
+                for part in (alpha * (1 - WITHOUT_SPREAD), alpha)
             )
             rows.append(
                 {
@@ -343,6 +398,7 @@ def power(runs: int, seed: int) -> list[dict]:
                     "found_at_last": seen.last,
                     "found": seen.any_look,
                     "median_users": seen.median_users,
+                    "found_with_all_of_alpha": whole.any_look,
                 }
             )
     return rows
@@ -388,22 +444,23 @@ def main() -> None:
     print(
         f"{given.runs:,} A/A experiments of {STEPS * SLATES:,} slates, {STEPS} looks, alpha 5 %\n"
     )
-    print("| figure | false alarms | z test | past burn-in |")
-    print("| --- | --- | --- | --- |")
+    print("| figure | false alarms | first lists alone | z test | past burn-in |")
+    print("| --- | --- | --- | --- | --- |")
+    parts = ("first_lists", "naive", "past_burn_in")
     for row in alarms:
-        more = [f"{row[name]:.1%}" if name in row else "" for name in ("naive", "past_burn_in")]
+        more = [f"{row[name]:.1%}" if name in row else "" for name in parts]
         print(f"| {row['what']} | {row['alarms']:.1%} | {' | '.join(more)} |")
     print(f"\n{given.power_runs:,} experiments of the users that all looks need, 80 % power\n")
     print(
         "| users | change | α | users, one look | users, all looks | found at the last look |"
-        " found at any | users at the median |"
+        " found at any | with all of α | users at the median |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for row in changes:
         print(
             f"| {row['users']} | {row['lift']:+.0%} | {row['alpha']:.1%} | {row['one_look']:,} |"
             f" {row['all_looks']:,} | {row['found_at_last']:.0%} | {row['found']:.0%} |"
-            f" {row['median_users']:,.0f} |"
+            f" {row['found_with_all_of_alpha']:.0%} | {row['median_users']:,.0f} |"
         )
     print("\n| split of 50/50 | found within 200,000 users | users at the median |")
     print("| --- | --- | --- |")

@@ -99,7 +99,7 @@ async def told(lines):
             print(said, end="", flush=True)
             address = address or "".join(re.findall(r"^status page +(\S+)", said))
             ran = re.match(r" *(\d+) s ", said)
-            decided = " is ahead of " in said and "not decided yet" in said
+            decided = " is ahead of " in said and "no difference shown" in said
             if ran and int(ran[1]) >= SECONDS and decided:
                 return address
     raise RuntimeError("the demo has ended")

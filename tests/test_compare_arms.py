@@ -8,6 +8,7 @@ import random
 import re
 import zlib
 from collections import defaultdict
+from datetime import datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -217,6 +218,46 @@ def test_the_positive_rate_is_the_mean_over_users() -> None:
     errors = [np.var(list(rates[arm].values()), ddof=1) / len(rates[arm]) for arm in "AB"]
     reach = (row["once_high"] - row["once_low"]) / 2
     assert reach == pytest.approx(1.965 * sum(errors) ** 0.5, rel=0.1)
+
+
+def ramped() -> list[Outcome]:
+    """B gets 5 % of the users and later half; it is two points worse, while the rate doubles."""
+    chance, found = random.Random(5), []
+    for number, one in enumerate(slates(6_000, lift=0)):
+        late = int(one.user[1:]) >= 3_000
+        is_b = random.Random(one.user).random() < (0.5 if late else 0.05)
+        rate = (0.2 if late else 0.1) - 0.02 * is_b
+        clicks = [item for item in range(len(one.items)) if chance.random() < rate]
+        found.append(
+            changed(
+                one,
+                labels=("AB"[is_b],),
+                time=START + 20_000 * number,
+                gains=[float(item in clicks) for item in range(len(one.items))],
+                feedback=[FeedbackOutcome(item, "click", 1.0, 5, retract=False) for item in clicks],
+            )
+        )
+    return found
+
+
+def test_a_ramp_withholds_the_verdict_and_says_since_when_shares_are_steady() -> None:
+    """Pooled, B is ahead; within each phase it is behind."""
+    found = write(ramped())
+    metric = "positives_per_impression{feedback=click}"
+    (row,) = rows(*GIVEN, "--metrics", metric)
+    assert row["difference"] > 0.01
+    assert (row["verdict"], row["low"], row["once_low"]) == ("not yet", None, None)
+    words = " ".join(invoke(*GIVEN, "--metrics", metric).split())
+    assert "ahead" not in words
+    assert row["withheld"] in words
+    since = re.search(r"begin anew with since: (\S+Z)", row["withheld"])[1]
+    late = next(one.time for one in found if one.user == "u3000")
+    begin = datetime.fromisoformat(since).timestamp() * 1000
+    assert abs(begin - late) < 3_600_000
+    (steady,) = rows(*GIVEN, "--metrics", metric, "--since", since)
+    assert steady["withheld"] is None
+    assert steady["difference"] < 0
+    assert steady["low"] is not None
 
 
 def crossing(found: list[Outcome]) -> tuple[list[Outcome], set[str]]:

@@ -66,12 +66,14 @@ def test_arrays_of_experiments_are_judged_as_one_experiment_is(cards):
 
 def test_a_watched_scorecard_of_equal_arms_raises_few_alarms(cards):
     rows = {row["what"]: row for row in cards.false_alarms(runs=150, seed=4)}
-    for card in ("five named", "three named"):
+    for card in ("six named", "four named"):
         assert rows[f"scorecard: {card}"]["alarms"] <= 0.06
     assert rows[cards.ADJUSTED]["alarms"] <= 0.06
     assert rows[cards.PRIMARY]["naive"] > 0.2
     for name in [*cards.FIGURES, cards.ADJUSTED]:
-        assert rows[name]["past_burn_in"] > 0.7
+        # One list in a thousand never has spread enough: there first lists alone speak.
+        assert (rows[name]["past_burn_in"] > 0.7) == (name != "fallback_rate")
+        assert rows[name]["first_lists"] <= 0.05
 
 
 def test_planned_users_find_a_loss_of_5_percent_and_the_past_of_users_saves_half(cards):

@@ -117,6 +117,12 @@ def _refused(arms: Arms, past: Past) -> dict[str, str]:
     return {arm: reason for arm, reason in found.items() if reason is not None}
 
 
+def withheld_notes(rows: Sequence[Compared]) -> list[Note]:
+    """Return why the figures of some arms have no bounds."""
+    reasons = list(dict.fromkeys(row.scored.withheld for row in rows if row.scored.withheld))
+    return [Note("withheld", reasons, " ".join(reasons))] if reasons else []
+
+
 def left_out_notes(arms: Arms) -> list[Note]:
     """Return notes on slates without an arm, and on users of several arms."""
     notes = []

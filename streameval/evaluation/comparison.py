@@ -21,6 +21,7 @@ from streameval.evaluation.arm_comparison import (
     named_metrics,
     past_notes,
     read_past,
+    withheld_notes,
 )
 from streameval.evaluation.arms import (
     Arms,
@@ -216,6 +217,7 @@ def _compared_arms(
         arms.notes.append(Note("uncapped", without_cap, cap_remark(without_cap)))
     return rows, [
         *arms.notes,
+        *withheld_notes(rows),
         *left_out_notes(arms),
         *(() if past is None else past_notes(arms, past)),
     ]
