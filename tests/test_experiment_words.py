@@ -34,7 +34,7 @@ def a_row(**given):
     row = {"name": "e", "metric": "ndcg@10", "role": "primary", "arm": "B", "control": "A"}
     row |= {"users": 182_000, "value": 0.4475, "control_value": 0.44, "difference": 0.0075}
     row |= {"relative_difference": 0.017, "low": 0.004, "high": 0.011, "verdict": "better"}
-    return row | {"users_needed": 0} | given
+    return row | {"users_needed": 0, "bounds": "all lists", "withheld": None} | given
 
 
 def adjusted(row, **given):
@@ -42,6 +42,7 @@ def adjusted(row, **given):
     names = ("value", "control_value", "difference", "relative_difference", "verdict")
     found = {name: row[name] for name in names} | {"low": 0.005, "high": 0.01, "users_needed": 0}
     found |= {"once_low": 0.006, "once_high": 0.009, "theta": 0.5, "users_saved": 0.34}
+    found |= {"bounds": "all lists", "withheld": None}
     found |= {"time": JANUARY_31 + 26_100_000, "users_with_past": 1_234, "users_of": 2_000}
     return row | {"adjusted": found | given}
 

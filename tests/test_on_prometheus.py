@@ -39,6 +39,7 @@ PARTITIONS = 4
 DIMENSIONS = ("variant", "surface")
 CLICKS = "positives_per_impression{feedback=click}"
 COMMON = {"arm": "variant", "primary": CLICKS, "guardrails": ["ndcg@10"]}
+BOTH = {"split": {"A": 1, "B": 1}, "since": SINCE}
 SETTINGS = {
     "dimensions": DIMENSIONS,
     "positives": ["click", {"kind": "purchase", "value": "sum"}],
@@ -49,8 +50,8 @@ SETTINGS = {
     "checkpoint_interval": "1s",
     "snapshot_interval": "10s",
     "experiments": [
-        {"name": "better", "control": "A", "split": {"A": 1, "B": 1}, "since": SINCE, **COMMON},
-        {"name": "worse", "control": "B", "split": {"A": 1, "B": 1}, **COMMON},
+        {"name": "better", "control": "A", **BOTH, "crossed_users": "leave_out", **COMMON},
+        {"name": "worse", "control": "B", **BOTH, **COMMON},
         {"name": "early", "control": "A", "until": "2023-11-15T01:00:00Z", **COMMON},
     ],
 }
@@ -68,9 +69,12 @@ SCALED = {
 
 
 def one_slate(chance, ts, number):
-    """The events of a slate and its feedback: B's lists are clicked three times as often."""
+    """The events of a slate and its feedback: B's lists are clicked three times as often.
+
+    Before `BEGIN` everybody has A: users whom B served already would have no past.
+    """
     user = f"u{chance.randrange(1500)}"
-    variant = "AB"[zlib.crc32(user.encode()) % 2]
+    variant = "AB"[zlib.crc32(user.encode()) % 2] if ts >= BEGIN else "A"
     request = {"user_id": user, "request_id": f"r{number}"}
     items = [f"i{item}" for item in chance.sample(range(100), chance.choice((0, 2, 5, 5, 5)))]
     yield {"type": "slate", "ts": ts, "variant": variant, "items": items, **request} | {

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MOST_WAITS: Final = 10
 _FIGURES: Final = (
     *("metric", "arm", "users", "value", "control_value", "difference", "relative_difference"),
-    *("low", "high", "verdict", "users_needed"),
+    *("low", "high", "bounds", "verdict", "users_needed", "withheld"),
 )
 
 
