@@ -41,7 +41,7 @@ _SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)
 _BASES: Final[Mapping[str | None, str]] = {
     "first lists": "share of first lists",
     "users": "mean over users",
-    "separation": "no list of the one as high as any of the other",
+    "separation": "without any overlap",
 }
 _MOST_DECIMALS: Final = 6
 # A smaller share of saved users rounds to none.
