@@ -133,8 +133,8 @@ def test_figures_that_name_evidently_have_its_values(files: dict[str, str]) -> N
 
 
 # The same of the lists of at least 3 items, whose labels are only items of the list, and with
-# no_feedback_users: the figures that Evidently is a source of. recmetrics 0.1.5 has the first two by
-# its code: recommender_precision (of the first 3 items) and personalization.
+# no_feedback_users: the figures that Evidently is a source of. The code of recmetrics 0.1.5 has the
+# first two: recommender_precision (of the first 3 items) and personalization.
 EVIDENTLY_OF_WHOLE_LISTS = {
     "precision_over_length@3": 0.3095238095238095,
     "personalization@3": 0.9065255731922399,
