@@ -45,11 +45,13 @@ def compare_users(redis_url, topic, documents, group="test"):
             keys = set(client.scan_iter(f"{prefix}*", count=10_000))
             assert keys == {prefix + user for user in document["users"]}
             users = sorted(document["users"])
+            offset = int(client.hget(prefix.removesuffix("user:") + "partition", "offset"))
             pipeline = client.pipeline(transaction=False)
             for user in users:
                 pipeline.hgetall(prefix + user)
             for user, fields in zip(users, pipeline.execute(), strict=True):
                 found = {name: int(value) for name, value in fields.items() if int(value)}
+                assert found.pop("at") <= offset
                 counters = document["users"][user]
                 wanted = {
                     name: counters[name]

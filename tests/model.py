@@ -348,8 +348,8 @@ class Server:
 
     def commit(self, key, arguments):
         """What `commit.lua` does, step by step."""
-        start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
-        _, users, header, keep, new, last_record, since, visits = arguments[8:]
+        start, end, _, _, _, _, fingerprint = arguments[:7]
+        users, header, keep, new, _, since = arguments[9:15]
         prefix = key.removesuffix("partition")
         stored = self.keys.get(key, {})
         listed = stored.get(b"chunks", b"").decode().split()
@@ -358,6 +358,8 @@ class Server:
             return fenced
         if stored and stored[b"fingerprint"] != _bytes(fingerprint):
             return fenced
+        if stored.get(b"begun") != stored.get(b"done"):
+            return [b"torn", b""]
         if header and stored.get(b"checkpoint_offset", b"") != _bytes(since):
             return fenced
         new, keep = msgspec.msgpack.decode(new), msgspec.msgpack.decode(keep)
@@ -365,7 +367,28 @@ class Server:
             return [b"missing"]
         if not set(keep) <= {*listed, *new}:
             return fenced
-        fields = {b"offset": end, b"commit": identity}
+        users = msgspec.msgpack.decode(users)
+        begin = int(start) if _bytes(start) else -1
+        rows = [self.keys.get(f"{prefix}user:{user}", {}) for user in users[0]]
+        cuts = [at for row in rows if begin < (at := int(row.get(b"at", -1))) < int(end)]
+        if cuts:
+            return [b"torn", _bytes(min(cuts))]
+        self._write(key, arguments, begin, users, new, keep)
+        return [b"applied"]
+
+    def _write(self, key, arguments, begin, users, new, keep):
+        start, end, now, identity, cluster, topic, fingerprint, definition = arguments[:8]
+        header, last_record, visits, first = (arguments[at] for at in (10, 13, 15, 16))
+        prefix = key.removesuffix("partition")
+        stored = self.keys.get(key, {})
+        listed, dropped = stored.get(b"chunks", b""), stored.get(b"dropped", b"")
+        for name in dropped.decode().split():
+            self.keys.pop(f"{prefix}chunk:{name}", None)
+        fields = {b"offset": end, b"commit": identity, b"dropped": b""}
+        fields |= {b"begun": (commits := int(stored.get(b"begun", 0)) + 1), b"done": commits}
+        if first:
+            pointer = (b"checkpoint_offset", b"header", b"chunks", b"last_record")
+            fields |= {name: stored.get(name, b"") for name in pointer}
         fields |= {} if _bytes(start) == _bytes(end) else {b"committed_at": now}
         fields |= {b"last_record": last_record} if last_record else {}
         fields |= {} if stored else {b"cluster_id": cluster, b"topic_id": topic}
@@ -373,20 +396,23 @@ class Server:
         if header:
             fields |= {b"checkpoint_offset": end, b"header": header, b"chunks": " ".join(keep)}
             self.volatile -= {f"{prefix}chunk:{name}" for name in new}
-            for name in set(listed) - set(keep):
-                self.keys.pop(f"{prefix}chunk:{name}", None)
+            fields[b"dropped"] = " ".join(
+                name for name in listed.decode().split() if name not in keep
+            )
         self.keys[key] = stored | {name: _bytes(value) for name, value in fields.items()}
-        self._count(prefix, *msgspec.msgpack.decode(users))
+        self._count(prefix, begin, int(end), *users)
         if visits:
             self._visit(prefix, *msgspec.msgpack.decode(visits))
-        return [b"applied"]
 
-    def _count(self, prefix, users, firsts, lasts, *counters):
+    def _count(self, prefix, begin, end, users, firsts, lasts, *counters):
         for at, user in enumerate(users):
             row = dict(self.keys.get(f"{prefix}user:{user}", {}))
+            ahead = int(row.get(b"at", -1)) > begin
+            row[b"at"] = row[b"at"] if ahead else _bytes(end)
             for field, column in zip(counters[::2], counters[1::2], strict=True):
                 if column[at]:
-                    row[field.encode()] = _bytes(int(row.get(field.encode(), 0)) + column[at])
+                    counted = 0 if ahead else column[at]
+                    row[field.encode()] = _bytes(int(row.get(field.encode(), 0)) + counted)
             first, last = firsts[at], int(lasts[at])
             row[b"first_ts"] = _bytes(min(first, int(row.get(b"first_ts", first))))
             row[b"last_ts"] = _bytes(max(last, int(row.get(b"last_ts", last))))

@@ -53,6 +53,9 @@ def test_the_model_of_the_store_answers_as_redis_does():
     with redis_client.Redis.from_url(servers.shared_redis().url) as client:
         script = client.register_script(COMMIT)
         for number in range(400):
+            for key, changed in torn(rng, model.keys, prefix).items():
+                client.hset(key, mapping=changed)
+                model.keys[key] = model.keys[key] | changed
             arguments, chunks = random_commit(rng, model.keys.get(f"{prefix}partition", {}), number)
             for name in chunks:
                 client.set(f"{prefix}chunk:{name}", b"x")
@@ -61,7 +64,21 @@ def test_the_model_of_the_store_answers_as_redis_does():
             assert script([f"{prefix}partition"], arguments) == answer
             assert keys_of(client, prefix) == unordered(model.keys)
             answers.add(answer[0])
-    assert answers == {b"applied", b"fenced", b"missing"}
+    assert answers == {b"applied", b"fenced", b"missing", b"torn"}
+
+
+def torn(rng, keys, prefix):
+    """The fields by key that a part of a commit changed, and what put an earlier one right."""
+    changed, key = {}, f"{prefix}partition"
+    partition = keys.get(key, {})
+    if partition and partition[b"begun"] != partition[b"done"]:
+        changed[key] = {b"done": partition[b"begun"]}
+    elif partition and rng.random() < 0.05:
+        changed[key] = {b"begun": b"%d" % (int(partition[b"begun"]) + 1)}
+    user = f"{prefix}user:u{rng.randrange(6)}"
+    if b"at" in keys.get(user, {}) and rng.random() < 0.2:
+        changed[user] = {b"at": b"%d" % (int(partition[b"offset"]) + rng.randrange(9))}
+    return changed
 
 
 def random_commit(rng, stored, number):
@@ -93,7 +110,8 @@ def random_commit(rng, stored, number):
         for key, user in rng.sample(pairs, rng.randrange(5))
     ]
     arguments += [
-        msgpack([list(column) for column in zip(*visits, strict=True)]) if visits else b""
+        msgpack([list(column) for column in zip(*visits, strict=True)]) if visits else b"",
+        rng.randrange(2),
     ]
     return arguments, [name for name in new if saved and rng.random() < 0.9]
 

@@ -69,7 +69,9 @@ def in_redis(url):
     with redis_client.Redis.from_url(url, decode_responses=True) as client:
         for key in client.scan_iter("streameval:*:user:pseudo-*", count=1_000):
             fields = {name: int(value) for name, value in client.hgetall(key).items()}
-            sums.update({name: n for name, n in fields.items() if not name.endswith("_ts")})
+            sums.update(
+                {name: n for name, n in fields.items() if name != "at" and name[-3:] != "_ts"}
+            )
     return dict(sums)
 
 

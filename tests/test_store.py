@@ -49,6 +49,7 @@ def commit_of(start, end, users=(), checkpoint=None, fingerprint="f1", partition
         now=NOW,
         checkpoint=checkpoint,
         visits=[Visit(*visit, *FIRST[len(visit) - 3 :]) for visit in visits],
+        first=start is None,
     )
 
 
@@ -134,6 +135,7 @@ def test_a_user_is_one_readable_hash(url):
             "first_ts": str(NOW),
             "last_ts": "4102444799999",
             "positives:click": "1",
+            "at": "10",
         }
 
 
@@ -536,6 +538,7 @@ def test_a_reader_that_loses_a_chunk_to_a_new_checkpoint_reads_the_new_one(url, 
                 if not raced:
                     raced.append(name)
                     await writer.commit(commit_of(10, 20, [], saved(b"h2", "two", since=10)))
+                    await writer.commit(commit_of(20, 30))
                 return await read(self, partition, name)
 
             monkeypatch.setattr(RedisStateStore, "_chunk", racing)

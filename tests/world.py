@@ -136,7 +136,7 @@ class StrangersLine(Line):
         if name == "DEL":
             self._wrote("deletes")
         answer = await super().execute_command(name, *arguments)
-        if self._other_format and isinstance(answer, dict) and b"header" in answer:
+        if self._other_format and isinstance(answer, dict) and answer.get(b"header"):
             answer[b"header"] = of_another_format(answer[b"header"])
         return answer
 
@@ -241,7 +241,9 @@ class WatchedServer(Server):
 
 
 def _reaches(keys, begins):
-    stored = [int(keys.get(_key(n, "partition"), {}).get(b"checkpoint_offset", 0)) for n in begins]
+    stored = [
+        int(keys.get(_key(n, "partition"), {}).get(b"checkpoint_offset") or 0) for n in begins
+    ]
     return all(at >= begin for at, begin in zip(stored, begins.values(), strict=True))
 
 
@@ -512,7 +514,7 @@ class World:
         self.end(worker)
 
     def has_checkpoint(self, number):
-        return b"header" in self.server.keys.get(_key(number, "partition"), {})
+        return bool(self.server.keys.get(_key(number, "partition"), {}).get(b"header"))
 
     def start_worker(self):
         worker = self.start_process(self.definition, Line)
@@ -637,7 +639,7 @@ class World:
         states = [self.server.keys, *(keys for keys, _ in self.server._copies)]
         for number, log in self.cluster.logs.items():
             stored = [keys.get(_key(number, "partition"), {}) for keys in states]
-            safe = min(int(fields.get(b"checkpoint_offset", 0)) for fields in stored)
+            safe = min(int(fields.get(b"checkpoint_offset") or 0) for fields in stored)
             log.truncate(self.rng.randint(0, safe))
 
     async def disk(self):
@@ -715,7 +717,7 @@ class World:
         Users of slates that became final since may be stored too (`History` bounds them).
         """
         stored = self.server.keys.get(_key(number, "partition"), {})
-        if b"header" not in stored:
+        if not stored.get(b"header"):
             return
         events, _ = self.read_with_offsets(number, int(stored[b"checkpoint_offset"]))
         wanted = experiment_arms(self.definition, events)
@@ -765,7 +767,7 @@ class World:
         number = rng.choice(list(self.cluster.logs))
         stored = self.server.keys.get(_key(number, "partition"), {})
         log = self.cluster.logs[number]
-        last = int(stored.get(b"last_record", b"-1:").split(b":")[0])
+        last = int((stored.get(b"last_record") or b"-1:").split(b":")[0])
         below = [offset for offset, *_ in log.records if log.start <= offset <= last]
         if not below:
             return
@@ -799,7 +801,7 @@ class World:
 
         for number in self.cluster.logs:
             stored = self.server.keys.get(_key(number, "partition"), {})
-            until = int(stored.get(b"checkpoint_offset", 0))
+            until = int(stored.get(b"checkpoint_offset") or 0)
             wanted = expected(self.definition, *self.read_with_offsets(number, until))
             found = sorted(plain(self.definition, row) for row in self.files_of(number))
             assert found == wanted, f"partition {number}"
@@ -868,7 +870,7 @@ class World:
     def restored(self, number):
         """What a worker that begins now would make of checkpoint and log."""
         stored = self.server.keys.get(_key(number, "partition"), {})
-        if b"header" not in stored:
+        if not stored.get(b"header"):
             return Partition(self.definition)  # nothing ever came
         chunks = {
             name: self.server.keys[_key(number, f"chunk:{name}")]

@@ -8,6 +8,7 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
   streameval:{g:t:p}:user:<id>      hash    user_ttl,     this file   lifetime counters of a user: impressions,
                                             else none                 slates, first_ts, last_ts (ms) and
                                                                       positives:<kind>; a field of 0 is absent.
+                                                                      at: the offset up to which they count.
                                                                       first:<key of an experiment>: the arms that
                                                                       the user has been in, each with the first
                                                                       list there, see below
@@ -30,8 +31,21 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
 on, are described in shared_store.py. Fields of the partition's hash: offset (the next to apply), last_record
 (offset and checksum of the last record applied, see record_mark.py), committed_at (ms, when offset last
 moved on), commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition
-(JSON). With a checkpoint also checkpoint_offset, header and chunks (names, oldest first, separated by
-spaces).
+(JSON), begun and done (numbers of commits, equal but for one that was applied in part). With a checkpoint
+also checkpoint_offset, header, chunks (names, oldest first, separated by spaces) and dropped (the chunks that
+the next commit unlinks).
+
+A power cut may tear the append-only file within a commit. Redis then loads none of it and leaves it open at the
+end of the file. The next load applies the part that is there, before all commits that came after it. Four things
+put that right:
+
+1. All writes but to begun and done are absolute, so a later commit that writes a field is right.
+2. A user's counters hold every event before `at`, and writes of one user are one command. The counters of a user
+   whose `at` is the end of this batch or later have this batch already. Where `at` is within the batch, the batch
+   must end there.
+3. begun rises first and done last. Where they differ, sums of arms may lack users, and are counted anew from the
+   users' first lists (`RedisStateStore.mend`).
+4. The first commit of a worker writes the pointer to the checkpoint again, and chunks go one commit later.
 
 The <key> of an experiment is a digest of what its sums depend on, and @offset behind it where they began in
 a log that had been read before. Fields of its hash: users:<cluster>:<arm> (users of this cluster who have
@@ -59,6 +73,7 @@ ARGV     1 start: the stored offset that the batch was read from, "" for none
         14 last_record, "" where the batch has none
         15 offset of the checkpoint that this one goes on from, "" for none
         16 MessagePack: visits of arms as columns, see below; "" for none
+        17 1 for the first commit since the partition was loaded, else 0
 
 The columns of the users are parallel arrays with an entry for each user. First come ids, first_ts, and
 last_ts as strings. Then, for each counter that changes for one of the users, come its field and its
@@ -67,8 +82,9 @@ increments.
 The columns of the visits are parallel arrays: keys of experiments, ids of users, arms, the clusters of the
 users, and first lists. A visit may repeat, and the users may be others than those above.
 
-Returns {"applied"}; {"missing"} if a new chunk is not there (write it again); or {"fenced", stored
-offset or "", stored commit}. The stored commit is this one if an earlier try went through. Everything is
+Returns {"applied"}; {"missing"} if a new chunk is not there (write it again); {"fenced", stored offset or
+"", stored commit}; or {"torn", the offset where the batch must end, "" where the sums of arms must be counted
+anew}. The stored commit is this one if an earlier try went through. Everything is
 read before anything is written. So a key of a wrong type ends the script with nothing changed, and it is
 enough that Redis checks memory and disk before the first write only.
 ]]
@@ -77,13 +93,14 @@ local partition = KEYS[1]
 local prefix = string.sub(partition, 1, -#'partition' - 1)
 
 local stored = redis.call('HMGET', partition, 'offset', 'commit', 'fingerprint', 'chunks',
-  'checkpoint_offset')
+  'checkpoint_offset', 'begun', 'done', 'dropped')
 local listed = stored[4] or ''
 local function fenced()
   return {'fenced', stored[1] or '', stored[2] or ''}
 end
 if (stored[1] or '') ~= ARGV[1] then return fenced() end
 if stored[3] and stored[3] ~= ARGV[7] then return fenced() end
+if stored[6] ~= stored[7] then return {'torn', ''} end
 
 -- 1. The checkpoint must go on from the stored one. (Two workers may each add a checkpoint at the stored
 -- offset, which does not move then. The second would give up the slates of the first again.) A chunk to
@@ -119,7 +136,7 @@ local users, firsts, lasts = columns[1], columns[2], columns[3]
 -- Users whose same counters change share the fields to read, the columns, and the arguments of HSET.
 local shapes, shape_of = {}, {}
 local function new_shape(at)
-  local shape = {fields = {'last_ts'}, columns = {}, write = {'', 'last_ts', ''}}
+  local shape = {fields = {'last_ts', 'at'}, columns = {}, write = {'', 'last_ts', '', 'at', ''}}
   for index = 4, #columns, 2 do
     local field, column = columns[index], columns[index + 1]
     if column[at] ~= 0 then
@@ -135,6 +152,8 @@ end
 local people, width = prefix .. 'user:', #columns
 local texts = {}  -- by count: most counts are small, and Redis formats numbers slowly
 local earlier = {}  -- users whose first_ts is to be written
+local begins, ends, torn = tonumber(ARGV[1]) or -1, tonumber(ARGV[2]), nil
+local ahead = {}  -- `at` of users who have this batch already
 for at = 1, #users do
   local changed, bit = 0, 1
   for index = 5, width, 2 do
@@ -157,8 +176,14 @@ for at = 1, #users do
     if not begun or first < begun + 0 then earlier[#earlier + 1] = at end
   end
   local counters = shape.columns
+  local reached = old[2] and old[2] + 0
+  if reached and reached > begins then
+    if reached < ends then torn = math.min(torn or reached, reached) end
+    ahead[at] = old[2]
+    for number = 1, #counters do counters[number][at] = 0 end
+  end
   for number = 1, #counters do
-    local count = counters[number][at] + (old[number + 1] or 0)
+    local count = counters[number][at] + (old[number + 2] or 0)
     local text = texts[count]
     if not text then
       text = format('%d', count)
@@ -168,6 +193,7 @@ for at = 1, #users do
   end
   users[at], shape_of[at] = key, shape
 end
+if torn then return {'torn', format('%d', torn)} end
 
 -- 3. The same for visits. Of each user in an arm the smallest first list stays. The first list of a user in
 -- one arm alone counts.
@@ -292,14 +318,16 @@ for experiment, changes in pairs(lists) do
   end
 end
 
--- 4. From here on the script only writes.
+-- 4. From here on the script only writes. A user without `at` has no counters yet, so first_ts comes before.
+local pointer = ARGV[17] == '1' and redis.call('HMGET', partition, 'header', 'last_record')
+call('HINCRBY', partition, 'begun', 1)
+for _, at in ipairs(earlier) do call('HSET', users[at], 'first_ts', format('%d', firsts[at])) end
 for at = 1, #users do
   local counters, write = shape_of[at].columns, shape_of[at].write
-  write[1], write[3] = users[at], lasts[at]
-  for number = 1, #counters do write[2 * number + 3] = counters[number][at] end
+  write[1], write[3], write[5] = users[at], lasts[at], ahead[at] or ARGV[2]
+  for number = 1, #counters do write[2 * number + 5] = counters[number][at] end
   call('HSET', unpack(write))
 end
-for _, at in ipairs(earlier) do call('HSET', users[at], 'first_ts', format('%d', firsts[at])) end
 for _, write in ipairs(joined) do call('HSET', unpack(write)) end
 for experiment, rise in pairs(risen) do
   local key = prefix .. 'arms:' .. experiment
@@ -312,7 +340,12 @@ if ttl > 0 then
   -- The counters may be gone since the slate: the arms must not stay alone.
   for _, write in ipairs(joined) do call('PEXPIRE', write[1], ttl) end
 end
-call('HSET', partition, 'offset', ARGV[2], 'commit', ARGV[4])
+for name in string.gmatch(stored[8] or '', '%S+') do call('UNLINK', chunk_key(name)) end
+if pointer then
+  call('HSET', partition, 'checkpoint_offset', stored[5] or '', 'header', pointer[1] or '', 'chunks', listed,
+    'last_record', pointer[2] or '')
+end
+call('HSET', partition, 'offset', ARGV[2], 'commit', ARGV[4], 'dropped', '')
 if ARGV[1] ~= ARGV[2] then call('HSET', partition, 'committed_at', ARGV[3]) end
 if ARGV[14] ~= '' then call('HSET', partition, 'last_record', ARGV[14]) end
 if not stored[3] then
@@ -320,11 +353,13 @@ if not stored[3] then
     'fingerprint', ARGV[7], 'definition', ARGV[8])
 end
 if checkpoint then
+  local dropped = {}
+  for name in string.gmatch(listed, '%S+') do
+    if not kept[name] then dropped[#dropped + 1] = name end
+  end
   for _, name in ipairs(added) do call('PERSIST', chunk_key(name)) end
   call('HSET', partition, 'checkpoint_offset', ARGV[2], 'header', ARGV[11],
-    'chunks', table.concat(chunks, ' '))
-  for name in string.gmatch(listed, '%S+') do
-    if not kept[name] then call('UNLINK', chunk_key(name)) end
-  end
+    'chunks', table.concat(chunks, ' '), 'dropped', table.concat(dropped, ' '))
 end
+call('HINCRBY', partition, 'done', 1)
 return {'applied'}

@@ -10,7 +10,7 @@ A checkpoint goes in three steps, safe to stop between any two:
 
 1. its chunks are written under new names, with a time to live: unlisted, they go by themselves;
 2. the commit script lists them, makes them last and stores header and offset: the pointer flips;
-3. the same script unlinks the chunks no longer listed; a reader that misses one reads again.
+3. the next commit unlinks the chunks no longer listed; a reader that misses one reads again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from streameval.base.errors import RefusedError, UnusableStateError
-from streameval.core.experiments.users import ArmUsers, Visit
+from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.ledger import UserDelta
 from streameval.core.windows.cells import cluster_of
 from streameval.store.lease import Lease
@@ -37,7 +37,9 @@ from streameval.store.stored_values import (
     Facts,
     Fenced,
     Stored,
+    Torn,
     UserCounters,
+    arm_user_fields,
     parse_arm_users,
     parse_stored,
 )
@@ -144,7 +146,7 @@ class RedisStateStore(RedisCalls):
             # Another writer moved the pointer on while we read: read the new checkpoint.
             before = names
 
-    async def commit(self, commit: Commit) -> Applied | Fenced:
+    async def commit(self, commit: Commit) -> Applied | Fenced | Torn:
         """Apply `commit` whole or not at all, however often replies are lost.
 
         Tries until it went through. One that is cancelled may have been applied; `load` tells.
@@ -173,6 +175,8 @@ class RedisStateStore(RedisCalls):
                 return Applied()
             if answer[0] == b"fenced":
                 return Fenced(int(answer[1]) if answer[1] else None)
+            if answer[0] == b"torn":
+                return Torn(int(answer[1]) if answer[1] else None)
 
     def _arguments(self, commit: Commit, identity: str) -> list[str | bytes | int]:
         saved = commit.checkpoint or CheckpointWrite(b"", {}, ())
@@ -194,6 +198,7 @@ class RedisStateStore(RedisCalls):
             "" if commit.last_record is None else str(commit.last_record),
             "" if saved.since is None else saved.since,
             _visits(commit.visits) if commit.visits else "",
+            int(commit.first),
         ]
 
     def _columns(self, users: Sequence[UserDelta]) -> list[Any]:
@@ -204,6 +209,21 @@ class RedisStateStore(RedisCalls):
         columns = zip(self._counters, (impressions, slates, *positives), strict=True)
         changed = [each for each in columns if any(each[1])]
         return [ids, firsts, tuple(map(str, lasts)), *chain.from_iterable(changed)]
+
+    async def mend(self, partition: int, torn: int) -> None:
+        """Count the users of experiments anew after a commit that was applied in part.
+
+        `torn` is `Stored.torn`. No commit goes through before that. Users whose time to live has
+        ended count no more.
+        """
+        arms = UserArms()
+        for row in (await self.users(partition)).rows:
+            for experiment, lists in row.arms.items():
+                in_order = sorted(lists.items(), key=lambda each: each[1])
+                arms.add(Visit(row.user, experiment, arm, *first) for arm, first in in_order)
+        fields = {key: arm_user_fields(users) for key, users in arms.counts.items()}
+        arguments = [torn, msgspec.msgpack.encode(fields)]
+        await self._run_once(_lua("mend"), self._key(partition, "partition"), arguments)
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
         """Forget the windows of `partition`, keep its counters and offset, take on a definition."""
@@ -244,13 +264,13 @@ class RedisStateStore(RedisCalls):
         """Read the offset of the stored checkpoint of `partition` alone."""
         key = self._key(partition, "partition")
         offset: bytes | None = await self._once(lambda: self._raw("HGET", key, "checkpoint_offset"))
-        return None if offset is None else int(offset)
+        return int(offset) if offset else None
 
     async def header(self, partition: int) -> bytes | None:
         """Read the header of the stored checkpoint of `partition` alone."""
         key = self._key(partition, "partition")
         header: bytes | None = await self._once(lambda: self._raw("HGET", key, "header"))
-        return header
+        return header or None
 
     async def arm_users(self, partition: int, experiment: str) -> ArmUsers:
         """Read the users of an experiment (`ArmSums.users_key`) by arm."""

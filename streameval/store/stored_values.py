@@ -41,6 +41,7 @@ class Commit:
     checkpoint: CheckpointWrite | None = None
     last_record: RecordMark | None = None  # None where the batch has no records
     visits: Sequence[Visit] = ()
+    first: bool = True  # since the partition was loaded
 
 
 class Applied(NamedTuple):
@@ -51,6 +52,16 @@ class Fenced(NamedTuple):
     """The commit changed nothing: the partition is at `offset`, stored by another writer."""
 
     offset: int | None
+
+
+class Torn(NamedTuple):
+    """The commit changed nothing: an earlier one was applied in part, see `commit.lua`.
+
+    Some users have been counted up to `end`, where this batch must end. None: load the partition
+    again and `mend` it.
+    """
+
+    end: int | None
 
 
 class Stored(NamedTuple):
@@ -66,6 +77,7 @@ class Stored(NamedTuple):
     committed_at: int | None
     definition: str | None
     last_record: RecordMark | None = None
+    torn: int | None = None  # the number of commits begun, where one was applied in part
 
     @property
     def checkpoint_bytes(self) -> int | None:
@@ -150,25 +162,38 @@ def parse_arm_users(fields: Mapping[bytes, bytes]) -> ArmUsers:
     return users
 
 
+def arm_user_fields(users: ArmUsers) -> dict[str, str | list[int]]:
+    """Return the hash that `parse_arm_users` reads; `mend.lua` packs the lists."""
+    first = users.first
+    fields: dict[str, str | list[int]] = {"crossed": str(users.crossed)}
+    for arm, counts in users.by_arm.items():
+        fields |= {f"users:{at}:{arm}": str(count) for at, count in enumerate(counts) if count}
+    fields |= {f"only:{arm}": str(count) for arm, count in users.exactly.items()}
+    for (bucket, arm), sums in first.sums.items():
+        fields[f"first:{bucket}:{arm}"] = sums.tolist()
+    return fields | ({} if first.begin is None else {"span": f"{first.begin} {first.end}"})
+
+
 def parse_stored(fields: dict[bytes, bytes], chunks: dict[str, bytes]) -> Stored:
     """Parse the fields of a partition's hash."""
 
     def text(name: bytes) -> str | None:
-        return fields[name].decode() if name in fields else None
+        return fields.get(name, b"").decode() or None
 
     def number(name: bytes) -> int | None:
-        return int(fields[name]) if name in fields else None
+        return int(fields[name]) if fields.get(name) else None
 
-    last = text(b"last_record")
+    last, begun = text(b"last_record"), number(b"begun")
     return Stored(
         offset=number(b"offset"),
         cluster_id=text(b"cluster_id"),
         topic_id=text(b"topic_id"),
         fingerprint=text(b"fingerprint"),
-        header=fields.get(b"header"),
+        header=fields.get(b"header") or None,
         chunks=chunks,
         checkpoint_offset=number(b"checkpoint_offset"),
         committed_at=number(b"committed_at"),
         definition=text(b"definition"),
         last_record=None if last is None else record_mark.parse(last),
+        torn=None if begun == number(b"done") else begun,
     )

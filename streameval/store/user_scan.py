@@ -98,10 +98,10 @@ def parse_user(user: str, offset: int, found: Iterable[tuple[bytes, bytes]]) -> 
     """Parse fields and values of a user's hash; None for one without counters.
 
     Its time to live may have ended since its key was seen. One that was made anew since may hold
-    arms alone.
+    arms alone, and one of a commit that was applied in part may hold `first_ts` alone.
     """
     fields = {key.decode(): value for key, value in found}
-    if "first_ts" not in fields:
+    if "last_ts" not in fields:
         return None
 
     def below(prefix: str) -> dict[str, bytes]:

@@ -79,6 +79,7 @@ class PendingCommit:
     span: Span | None = None  # of the outcomes, where there are any
     outcomes: Callable[[], list[Outcome]] = list  # slow, so call it in another thread
     visits: Sequence[Visit] = ()
+    first: bool = True  # since the partition came to this worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,8 @@ class AssignedPartition:
     The last commit ends at `committed`, and the next one begins there. The store is known to hold
     the offset `stored`. The last checkpoint was made at `saved` (or reading began there), and is
     stored at `checkpoint_offset` (None before the first). `lost` counts offsets that the log lost
-    before `next_offset`, until a commit counts them. During a flush, and while a checkpoint is
-    made, the state is `held`: nothing may be applied.
+    before `next_offset`, until a commit counts them. A batch ends at `cut`, where there is one.
+    During a flush, and while a checkpoint is made, the state is `held`: nothing may be applied.
 
     Every `now` is in seconds, of a clock that never goes back.
     """
@@ -125,6 +126,8 @@ class AssignedPartition:
     next_offset: int
     committed: int | None
     lost: int = 0
+    cut: int | None = None
+    first: bool = True  # the next commit is the first since the partition came
     stored: int | None = None
     saved: int = 0
     checkpoint_at: float = 0.0
@@ -214,7 +217,7 @@ class AssignedPartition:
     def work(self, now: float) -> Iterator[None]:
         """Apply the next slice: one step, plus the steps of a flush where a restore needs one."""
         assert not self.held, "a checkpoint is of one offset"
-        records = self._backlog.popleft()
+        records = self._next_slice()
         if self.restoring:
             assert self.committed is not None
             end = bisect_left(records.offsets, self.committed)
@@ -244,6 +247,15 @@ class AssignedPartition:
                 self._events = 0
             if self.committed is not None and reached >= self.committed:
                 yield from self._restored()
+
+    def _next_slice(self) -> Records:
+        """Take the next slice, up to the `cut` if that is within it."""
+        records = self._backlog.popleft()
+        if self.cut is not None and self.next_offset < self.cut < records.next_offset:
+            end = bisect_left(records.offsets, self.cut)
+            self._backlog.appendleft(_slice(records, end))
+            return _slice(records, 0, end)._replace(next_offset=self.cut)
+        return records
 
     def _apply(self, records: Records) -> None:
         events, rejected = self.decoder.decode_batch(records.values, records.timestamps)
@@ -311,6 +323,7 @@ class AssignedPartition:
             or self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users
             or self._dead_letter_bytes >= MAX_BATCH_DEAD_LETTER_BYTES
+            or self.next_offset == self.cut
             or now - self._began >= self.limits.seconds
         )
 
@@ -349,7 +362,9 @@ class AssignedPartition:
             span=saving[1],
             outcomes=saving[2],
             visits=visits,
+            first=self.first,
         )
+        self.first = False
         self.committed = self.next_offset
         self._dead_letters = []
         self.committing_bytes, self._dead_letter_bytes = self._dead_letter_bytes, 0

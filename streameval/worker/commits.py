@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from streameval.store.stored_values import CheckpointWrite, Commit, Fenced
+from streameval.store.stored_values import CheckpointWrite, Commit, Fenced, Torn
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit, settle
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Commits:
     """The commits of one worker; `under_way`: their tasks, by partition.
 
     `held` are the partitions that the worker has at the time. `fenced` is told the partition whose
-    commit was refused, and the stored offset. `failed` is told the error that ends the worker.
+    commit was refused, and the stored offset; `torn` the partition of which an earlier commit was
+    applied in part, and where its next batch must end. `failed` is told the error that ends the
+    worker.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Commits:
         counters: ProcessCounters,
         held: Mapping[int, AssignedPartition],
         fenced: Callable[[AssignedPartition, int | None], None],
+        torn: Callable[[AssignedPartition, int | None], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._event_log = event_log
@@ -55,6 +58,7 @@ class Commits:
         self._counters = counters
         self._held = held
         self._fenced = fenced
+        self._torn = torn
         self._failed = failed
         self.under_way: dict[int, asyncio.Task[None]] = {}
         self._warned: set[Positive] = set()
@@ -111,8 +115,11 @@ class Commits:
         began = time.monotonic()
         answer = await self._store.commit(self._written(pending))  # 5. commit
         counters.commit_seconds.observe(time.monotonic() - began)
-        if isinstance(answer, Fenced):
-            self._fenced(partition, answer.offset)
+        if isinstance(answer, Fenced | Torn):
+            if isinstance(answer, Fenced):
+                self._fenced(partition, answer.offset)
+            else:
+                self._torn(partition, answer.end)
             await self._outcome_writer.publish(pending)
             return
         partition.stored = pending.end
@@ -143,6 +150,7 @@ class Commits:
             else CheckpointWrite(saved.header, saved.chunks, saved.keep, pending.since),
             last_record=pending.last_record,
             visits=pending.visits,
+            first=pending.first,
         )
 
 

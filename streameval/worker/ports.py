@@ -9,7 +9,7 @@ from streameval.core.record_mark import RecordMark
 from streameval.kafka.records import DeadLetter, Listener, Records
 from streameval.store.lease import Lease
 from streameval.store.scorecards import ExperimentStore
-from streameval.store.stored_values import Applied, Commit, Facts, Fenced, Stored
+from streameval.store.stored_values import Applied, Commit, Facts, Fenced, Stored, Torn
 
 
 class EventLog(Protocol):
@@ -93,8 +93,11 @@ class StateStore(ExperimentStore, Protocol):
     async def load(self, partition: int) -> Stored:
         """Read everything stored of a partition."""
 
-    async def commit(self, commit: Commit) -> Applied | Fenced:
+    async def commit(self, commit: Commit) -> Applied | Fenced | Torn:
         """Apply whole or not at all; tries until the store answers."""
+
+    async def mend(self, partition: int, torn: int) -> None:
+        """Put right what a commit left that was applied in part."""
 
     async def reset_windows(self, partition: int, fingerprint: str, definition: str) -> None:
         """Forget the windows, keep the counters."""

@@ -93,6 +93,14 @@ class PartitionRestorer:
         while True:
             # The store is asked first: an offset stored later may lie beyond an end asked earlier.
             standing = await persist(functools.partial(self._store.standing, number))
+            if standing.torn is not None:
+                log.error(
+                    "partition %d: Redis lost the end of its append-only file and applied a part of"
+                    " a commit; users of experiments are counted anew, and users who are ahead of"
+                    " the stored offset are not counted twice",
+                    number,
+                )
+                await persist(functools.partial(self._store.mend, number, standing.torn))
             # Not under the lock below: a partition that no broker serves must hold up no other.
             first, end = await persist(functools.partial(self._extent, number, standing))
             if parked is not None and standing.offset is not None:

@@ -112,10 +112,12 @@ class Ingest:
             counters=self.counters,
             held=self.partitions,
             fenced=self._drop,
+            torn=self._cut,
             failed=self._fail,
         )
         self._large = LargeBatches(store)
         self._restores: dict[int, asyncio.Task[None]] = {}
+        self._cuts: dict[int, int | None] = {}  # where the next batch must end, by partition
         self._background: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
@@ -273,7 +275,6 @@ class Ingest:
 
     def _drop(self, partition: AssignedPartition, stored: int | None) -> None:
         """Start again from the store: another owner moved on, or the store lost data."""
-        self.counters.fences += 1
         log.warning(
             "partition %d: fenced at offset %s, Redis is at %s: another worker (or a second"
             " deployment named %s) went on, or Redis lost data; reading again from there",
@@ -282,13 +283,23 @@ class Ingest:
             stored,
             self.settings.group,
         )
+        self._start_again(partition, 0.0 if stored is None else FENCE_SECONDS)
+
+    def _cut(self, partition: AssignedPartition, end: int | None) -> None:
+        """Start again from the store, and end a batch at `end`: users are counted up to there."""
+        log.warning("partition %d: a commit was applied in part, reading again", partition.number)
+        self._cuts[partition.number] = end
+        self._start_again(partition, 0.0)
+
+    def _start_again(self, partition: AssignedPartition, delay: float) -> None:
+        self.counters.fences += 1
         if self._parked.get(partition.number) is partition:
             # Its last commit is not stored, so nobody may go on with it.
             del self._parked[partition.number]
         if self.partitions.get(partition.number) is partition:
             del self.partitions[partition.number]
             if partition.number in self._assigned:
-                self._begin_restore(partition.number, 0.0 if stored is None else FENCE_SECONDS)
+                self._begin_restore(partition.number, delay)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -381,6 +392,7 @@ class Ingest:
             await asyncio.sleep(delay)
             partition = await self._restorer.open(number, self._parked.pop(number, None))
             if number in self._assigned:
+                partition.cut, partition.first = self._cuts.pop(number, None), True
                 self.partitions[number] = partition
                 self.event_log.seek(number, partition.next_offset)
                 self.event_log.resume(number)
