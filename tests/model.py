@@ -38,7 +38,8 @@ from streameval.kafka.records import Records
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0
 COMMIT = resources.files("streameval.store").joinpath("commit.lua").read_text()
-COMMIT_SHA = hashlib.sha1(COMMIT.encode()).hexdigest()
+MEND = resources.files("streameval.store").joinpath("mend.lua").read_text()
+COMMIT_SHA, MEND_SHA = (hashlib.sha1(text.encode()).hexdigest() for text in (COMMIT, MEND))
 
 
 class _Jump(selectors.SelectSelector):
@@ -356,7 +357,7 @@ class Server:
         fenced = [b"fenced", stored.get(b"offset", b""), stored.get(b"commit", b"")]
         if stored.get(b"offset", b"") != _bytes(start):
             return fenced
-        if stored and stored[b"fingerprint"] != _bytes(fingerprint):
+        if stored.get(b"fingerprint", b"") not in {b"", _bytes(fingerprint)}:
             return fenced
         if stored.get(b"begun") != stored.get(b"done"):
             return [b"torn", b""]
@@ -391,8 +392,9 @@ class Server:
             fields |= {name: stored.get(name, b"") for name in pointer}
         fields |= {} if _bytes(start) == _bytes(end) else {b"committed_at": now}
         fields |= {b"last_record": last_record} if last_record else {}
-        fields |= {} if stored else {b"cluster_id": cluster, b"topic_id": topic}
-        fields |= {} if stored else {b"fingerprint": fingerprint, b"definition": definition}
+        known = b"fingerprint" in stored
+        fields |= {} if known else {b"cluster_id": cluster, b"topic_id": topic}
+        fields |= {} if known else {b"fingerprint": fingerprint, b"definition": definition}
         if header:
             fields |= {b"checkpoint_offset": end, b"header": header, b"chunks": " ".join(keep)}
             self.volatile -= {f"{prefix}chunk:{name}" for name in new}
@@ -403,6 +405,25 @@ class Server:
         self._count(prefix, begin, int(end), *users)
         if visits:
             self._visit(prefix, *msgspec.msgpack.decode(visits))
+
+    def mend(self, key, arguments):
+        """What `mend.lua` does, for sums that it counts by itself."""
+        begun, counted = arguments
+        if self.keys[key][b"begun"] == _bytes(begun):
+            prefix = key.removesuffix("partition")
+            for experiment, fields in msgspec.msgpack.decode(counted).items():
+                begin, end = map(int, fields["span"].split())
+                found = self._counted(prefix, experiment, width_of(begin, end))
+                assert _sums(found) == _sums(fields), "the store counted otherwise"
+                self.keys[f"{prefix}arms:{experiment}"] = found | {b"span": fields["span"].encode()}
+            self.keys[key] = self.keys[key] | {b"done": _bytes(begun)}
+
+    def rows(self, key, arguments):
+        """What the script of `user_scan` does."""
+        prefix, *users = arguments
+        rows = [self.keys.get(prefix + user, {}) for user in users]
+        flat = [[text for pair in row.items() for text in pair] for row in rows]
+        return [self.keys.get(key, {}).get(b"offset"), *flat]
 
     def _count(self, prefix, begin, end, users, firsts, lasts, *counters):
         for at, user in enumerate(users):
@@ -482,13 +503,16 @@ class Client:
         return answer
 
     async def evalsha(self, sha, _, key, *arguments):
-        assert sha == COMMIT_SHA
-        return await self._call(lambda: self.server.commit(key, arguments))
+        scripts = {COMMIT_SHA: self.server.commit, MEND_SHA: self.server.mend}
+        return await self._call(lambda: scripts.get(sha, self.server.rows)(key, arguments))
 
     async def execute_command(self, name, key, *field):
         def read():
             if name == "DEL":
                 return self.server.keys.pop(key, None)
+            if name == "SCAN":
+                prefix = field[1].removesuffix("*")
+                return 0, [key.encode() for key in self.server.keys if key.startswith(prefix)]
             value = self.server.keys.get(key)
             if name == "HGET":
                 return (value or {}).get(field[0].encode())
@@ -517,6 +541,20 @@ class Client:
 def first_lists(field):
     """The first list of a user in each arm, as a field of the user's hash holds them."""
     return {} if field is None else msgspec.msgpack.decode(field)
+
+
+def _sums(fields):
+    """The fields of an experiment but for its span, and for counts of 0."""
+    named = {name.decode() if isinstance(name, bytes) else name: it for name, it in fields.items()}
+    plain = {
+        name: msgspec.msgpack.decode(it) if isinstance(it, bytes) and name[:6] == "first:" else it
+        for name, it in named.items()
+    }
+    return {
+        name: it if isinstance(it, list) else int(it)
+        for name, it in plain.items()
+        if name != "span" and it not in ("0", b"0")
+    }
 
 
 def _bytes(value):

@@ -67,6 +67,7 @@ SET_BACK_SHARE = 0.25
 STEPWISE_SHARE = 0.3
 STRANGER_SHARE = 0.2
 STUCK_SECONDS = 900.0
+TORN_SHARE = 0.5
 BROKEN = (b"", None, b"{", b"[]", b'{"type":"view"}', b"\xff", b'{"type":"slate","items":NaN}')
 FAULTS = (
     *("kill", "kill", "stop", "stop", "leave", "join", "redis_down", "copy", "copy", "roll_back"),
@@ -221,23 +222,54 @@ class WatchedServer(Server):
     def __init__(self, rng, watch):
         super().__init__(rng)
         self._watch = watch
+        self._later = []  # the first commit of each partition after each copy, and after nothing
+
+    def snapshot(self):
+        super().snapshot()
+        self._later.append({})
 
     def commit(self, key, arguments):
         answer = super().commit(key, arguments)
         if answer == [b"applied"]:
+            for commits in self._later:
+                commits.setdefault(key, arguments)
             self._watch(int(key.split("}")[0].rpartition(":")[2]))
         return answer
 
     def roll_back(self):
         """Start again from an older file, or from nothing, if the log still has the rest."""
         begins = {number: log.start for number, log in self.world.cluster.logs.items()}
-        fit = [one for one in ([({}, set()), *self._copies]) if _reaches(one[0], begins)]
+        pairs = list(zip(self._copies, self._later, strict=True))
+        fit = [
+            (one, later) for one, later in [(({}, set()), {}), *pairs] if _reaches(one[0], begins)
+        ]
         if fit:
             chosen = self.rng.randrange(len(fit))
-            self.keys, self.volatile = copy.deepcopy(fit[chosen])
+            (self.keys, self.volatile), later = copy.deepcopy(fit[chosen])
             if self.world.files is not None:  # no copy is from after the one it went back to
-                self._copies = [one for one in fit[: chosen + 1] if one in self._copies]
+                kept = [pair for pair in fit[: chosen + 1] if pair in pairs]
+                self._copies = [one for one, _ in kept]
+                self._later = [commits for _, commits in kept]
+            for key, arguments in later.items():
+                if self.rng.random() < TORN_SHARE:
+                    self._tear(key, arguments)
             self.world.history.rolled_back()
+
+    def _tear(self, key, arguments):
+        """Apply a part of a commit, as Redis does after a power cut."""
+        whole = Server(self.rng)
+        whole.keys = copy.deepcopy(self.keys)
+        Server.commit(whole, key, arguments)
+        prefix = key.removesuffix("partition")
+        changed = [
+            one
+            for one, value in whole.keys.items()
+            if one.startswith(f"{prefix}user:") and value != self.keys.get(one)
+        ]
+        part = self.rng.sample(changed, self.rng.randint(0, len(changed)))
+        self.keys |= {one: whole.keys[one] for one in part}
+        begun = int(self.keys.get(key, {}).get(b"begun", 0)) + 1
+        self.keys[key] = self.keys.get(key, {}) | {b"begun": b"%d" % begun}
 
 
 def _reaches(keys, begins):
@@ -298,9 +330,11 @@ class History:
     def _exact(self, number):
         world = self.world
         offset = world.offset(number)
-        events, _ = world.read(number, offset)
-        known = history(world.definition, events)
-        truth = users(known, world.definition.kinds)
+        ahead = world.ahead(number, offset)
+        events, _ = world.read(number, max([offset, *ahead.values()]))
+        truth = self._true_users(number, offset)
+        for user, end in ahead.items():
+            truth[user] = self._true_users(number, end)[user]
         wanted = experiment_arms(world.definition, events)
         for experiment, arms in zip(world.definition.experiments, wanted, strict=True):
             beyond = world.visits(number, experiment.key) - _visits(arms)
@@ -312,6 +346,10 @@ class History:
         missing = truth.keys() - found.keys()
         assert not above, f"partition {number} at {offset}: (found, true) {above}"
         assert not missing, f"partition {number} at {offset}: missing {missing}"
+
+    def _true_users(self, number, offset):
+        events, _ = self.world.read(number, offset)
+        return users(history(self.world.definition, events), self.world.definition.kinds)
 
     def _in_dead_letters(self, number):
         offset = self.world.offset(number)
@@ -429,6 +467,7 @@ class World:
             if log.start > end:
                 self.gone[number].append((end, log.start))
         self.server._copies.clear()
+        self.server._later.clear()
         for _ in range(self.rng.randint(1, 3)):
             self.start_worker()
 
@@ -890,6 +929,15 @@ class World:
             key.removeprefix(prefix): self.counters(fields)
             for key, fields in self.server.keys.items()
             if key.startswith(prefix) and b"first_ts" in fields
+        }
+
+    def ahead(self, number, offset):
+        """Users of whom a part of a commit was applied, and up to where they count."""
+        prefix = _key(number, "user:")
+        return {
+            key.removeprefix(prefix): int(fields[b"at"])
+            for key, fields in self.server.keys.items()
+            if key.startswith(prefix) and int(fields.get(b"at", 0)) > offset
         }
 
     def counters(self, fields):
