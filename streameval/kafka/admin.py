@@ -31,6 +31,7 @@ TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
 # A consumer that has just started fetches nothing for a while.
 SAMPLE_SECONDS: Final = 5.0
 FETCH_MS: Final = 500
+REQUEST_MS: Final = 10_000
 
 # Errors are raised here and reported as one line; aiokafka would print several.
 logging.getLogger("aiokafka").addHandler(logging.NullHandler())
@@ -161,7 +162,11 @@ async def _consumer(client: Client) -> AsyncIterator[AIOKafkaConsumer]:
     """Start a consumer without a group, and stop it at the end of the block."""
     with our_errors(client):
         consumer = AIOKafkaConsumer(
-            **client, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+            **client,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            request_timeout_ms=REQUEST_MS,
         )
         try:
             await consumer.start()
@@ -175,12 +180,19 @@ async def _consumer(client: Client) -> AsyncIterator[AIOKafkaConsumer]:
 async def _extents(
     consumer: AIOKafkaConsumer, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Extent]:
-    starts = await consumer.beginning_offsets(topic_partitions)
-    ends = await consumer.end_offsets(topic_partitions)
-    return {
-        topic_partition: Extent(starts[topic_partition], ends[topic_partition])
-        for topic_partition in topic_partitions
-    }
+    async def extent(each: TopicPartition) -> Extent:
+        starts = await consumer.beginning_offsets([each])
+        return Extent(starts[each], (await consumer.end_offsets([each]))[each])
+
+    found = await asyncio.gather(*map(extent, topic_partitions), return_exceptions=True)
+    pairs = list(zip(topic_partitions, found, strict=True))
+    failed = [(str(each.partition), it) for each, it in pairs if isinstance(it, BaseException)]
+    if failed:
+        raise UnreachableError(
+            f"the leader of partitions {', '.join(number for number, _ in failed)} does not answer"
+            f" ({failed[0][1]!r}): do all brokers run?"
+        )
+    return {each: it for each, it in pairs if isinstance(it, Extent)}
 
 
 async def _read(
@@ -208,7 +220,7 @@ async def _read(
 @asynccontextmanager
 async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
     with our_errors(client):
-        admin = AIOKafkaAdminClient(**client, request_timeout_ms=10_000)
+        admin = AIOKafkaAdminClient(**client, request_timeout_ms=REQUEST_MS)
         try:
             await admin.start()
             yield admin
@@ -228,4 +240,7 @@ def our_errors(client: Client) -> Iterator[None]:
                 raise unreached(where, heard.error) from error
             raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
         except KafkaError as error:
+            if error.retriable:
+                cure = "do all of its brokers run?"
+                raise UnreachableError(f"{where} cannot answer now ({error!r}): {cure}") from error
             raise RefusedError(f"{where} refuses: {error!r}") from error

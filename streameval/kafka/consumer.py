@@ -65,6 +65,8 @@ REQUEST_SECONDS: Final = 5.0
 LOOK_AHEAD_SECONDS: Final = 2.0
 # An election takes less, once the broker is known to be away. A longer one is reported.
 ELECTION_SECONDS: Final = 10.0
+# Kafka takes 8 to 15 s to find that a broker is away and to elect other leaders.
+SILENCE_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 0.5
 # `poll` waits so long beyond its timeout for a read that a rebalance holds up.
 HELD_UP_SECONDS: Final = 0.05
@@ -125,7 +127,9 @@ class KafkaEventLog:
         self.cluster_id = ""
         self.topic_id = ""
         self.partitions = 0
-        self._trouble = ""
+        self._trouble = self._said = ""
+        self._heard: dict[TopicPartition, tuple[int | None, float]] = {}
+        self._silent: set[TopicPartition] = set()  # their leaders have not answered for long
         self._leaderless: dict[int, float] = {}  # since when, by partition
         self._client = dict(client)
         self._topic, self._group = topic, group
@@ -226,7 +230,9 @@ class KafkaEventLog:
     @property
     def trouble(self) -> str:
         """One line on what Kafka lacks though it answers; "" where it lacks nothing."""
-        return self._trouble or self._dead_letters.trouble
+        silent = ", ".join(str(each.partition) for each in sorted(self._silent))
+        unread = f"the leader of partitions {silent} does not answer: they are not read"
+        return self._trouble or (silent and unread) or self._dead_letters.trouble
 
     # ------------------------------------------------------------------ reading
 
@@ -441,7 +447,7 @@ class KafkaEventLog:
         """Count records from `next_offset` to the end, as of the last fetch or probe, if known."""
         consumer = self._consumer
         topic_partition = TopicPartition(self._topic, partition)
-        if consumer is None or topic_partition not in self._positions:
+        if consumer is None or topic_partition not in self._positions.keys() - self._silent:
             return None
         try:
             end = consumer.highwater(topic_partition)
@@ -466,22 +472,34 @@ class KafkaEventLog:
             await self._identify()
         except UnreachableError:
             return False
-        # A partition whose leader is away keeps its last end: the others are served.
-        with contextlib.suppress(UnreachableError):
+        if self.cluster_id != EMBEDDED_CLUSTER:
             await self._look_ahead()
+        if self.trouble != self._said:
+            self._said = self.trouble
+            log.warning("%s", self._said or "Kafka serves all partitions again")
         return True
 
     async def _look_ahead(self) -> None:
-        """Ask for the ends of partitions that stand still: no fetch tells them."""
-        still = [
-            topic_partition
-            for topic_partition in self._positions
-            if topic_partition in self._paused or topic_partition in self._unreadable
-        ]
-        known = still and self.cluster_id != EMBEDDED_CLUSTER
-        self._ends = (
-            await self._ask(self._open().end_offsets(still), LOOK_AHEAD_SECONDS) if known else {}
-        )
+        """Ask for the ends of partitions of which no fetch has told since the last time."""
+        asked, now, consumer = [], time.monotonic(), self._open()
+        for each in self._positions.keys() & consumer.assignment():
+            told = consumer.last_poll_timestamp(each)
+            if each not in self._heard or told != self._heard[each][0]:
+                self._heard[each] = told, now
+            else:
+                asked.append(each)
+        # A partition whose leader is away keeps its last end: the others are served.
+        await asyncio.gather(*(self._ask_for_end(each) for each in asked))
+        self._heard = {each: self._heard[each] for each in self._positions if each in self._heard}
+        long_ago = time.monotonic() - SILENCE_SECONDS
+        self._silent = {each for each, (_, at) in self._heard.items() if at < long_ago}
+
+    async def _ask_for_end(self, topic_partition: TopicPartition) -> None:
+        with contextlib.suppress(UnreachableError):
+            ends = await self._ask(self._open().end_offsets([topic_partition]), LOOK_AHEAD_SECONDS)
+            self._ends |= ends
+            told, _ = self._heard[topic_partition]
+            self._heard[topic_partition] = told, time.monotonic()
 
     async def _identify(self) -> None:
         self._open()
