@@ -131,7 +131,7 @@ class Documents:
             name: [row for row in rows if wanted.items() <= (wanted | row).items()]
             for name, rows in with_intervals(self._sections(), self.definition.dimensions).items()
         }
-        known = {"shown": [0, 1], "of": 2, "stale": [], "missing": []}
+        known = {"shown": [0, 1], "of": 2, "stale": [], "missing": [], "made_at": 1}
         whole = {"at": self.found["watermark"], "partitions": known, "workers": 1}
         return whole | {"events": self.found["events"]} | kept
 

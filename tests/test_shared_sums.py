@@ -5,6 +5,7 @@ import dataclasses
 import json
 import random
 from collections import Counter
+from time import monotonic
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import servers
 from streams import hostile
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.core import shared_sums
 from streameval.core.figures import figures
 from streameval.core.fingerprint import fingerprint
@@ -22,7 +23,7 @@ from streameval.core.sums import BasisSums, merge, merged
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import Commit, PackedSums
 from streameval.web.intervals import with_intervals
-from streameval.web.whole_topic import STALE_MS, WholeTopic
+from streameval.web.whole_topic import LOOKED_AT_STALE_MS, WholeTopic
 from streameval.worker.sharing import Sharing, SumsToShare
 
 
@@ -218,20 +219,21 @@ def commit(start, end, fingerprint="f"):
 def test_older_sums_never_replace_newer_ones():
     async def test(store):
         async def publish(offset, time, packed, name="f"):
-            return await store.publish(PackedSums(0, "1h", offset, time, packed), name)
+            made_at = monotonic() - 30
+            return await store.publish(PackedSums(0, "1h", offset, time, packed, made_at), name)
 
         assert await publish(5, 100, b"first")
         assert await publish(5, 101, b"idle")
         assert not await publish(5, 100, b"an earlier T")
         assert not await publish(4, 900, b"an earlier offset")
         await store.commit(commit(None, 9))
-        assert not await publish(8, 900, b"the partition has gone on elsewhere")
+        assert await publish(8, 900, b"of before the last commit: it goes on while they wait")
         assert await publish(9, 50, b"a later offset")
         assert not await publish(20, 900, b"of another definition", "g")
         assert await store.sums(0, "1h") == b"a later offset"
         found = (await store.versions(2, "1h", "f"))[0]
         assert (found.offset, found.time) == (9, 50)
-        assert 0 <= found.age < 60_000
+        assert 30_000 <= found.age < 60_000, "they were made before they were written"
         assert await store.versions(2, "1h", "g") == {}
 
     on_redis(test)
@@ -267,6 +269,7 @@ class Version:
     offset: int = 1
     time: int = 5
     age: int = 0
+    at: int = 3
 
 
 class Shared:
@@ -277,7 +280,7 @@ class Shared:
         self.found = {}
 
     async def ask(self, windows):
-        self.asked = windows
+        return True
 
     async def versions(self, partitions, window, fingerprint):
         assert fingerprint == self.fingerprint
@@ -308,16 +311,60 @@ def added_up(found):
 
 def test_missing_and_stale_partitions_are_named():
     (_, first), (_, second) = added_up(
-        ({0: Version(), 1: Version()}, {0: Version(), 1: Version(age=STALE_MS + 1)})
+        ({0: Version(), 1: Version()}, {0: Version(), 1: Version(age=LOOKED_AT_STALE_MS + 1)})
     )
     assert json.loads(first.body)["partitions"] == {
         "shown": [0, 1],
         "of": 3,
         "stale": [],
         "missing": [2],
+        "made_at": 3,
     }
     assert json.loads(second.body)["partitions"]["stale"] == [1]
     assert first.etag != second.etag
+
+
+class Woken(Shared):
+    """Owners who share fresh sums after some looks, because somebody asks; nobody did before."""
+
+    looks = 0
+
+    async def ask(self, windows):
+        return False
+
+    async def versions(self, partitions, window, fingerprint):
+        self.looks += 1
+        return {0: Version(), 1: Version(age=40_000 if self.looks < 3 else 0)}
+
+
+def woken(monkeypatch, of=2):
+    monkeypatch.setattr("streameval.web.whole_topic.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("streameval.web.whole_topic.FIRST_SECONDS", 0.1)
+    definition, one = partition(3)
+    name = definition.windows[0].name
+    shared = Woken({(n, name): packed(one, 0) for n in (0, 1)})
+    return shared, asyncio.run(WholeTopic(shared, definition, lambda: of).figures(name, None))
+
+
+def test_whoever_looks_first_for_a_while_waits_for_fresh_sums(monkeypatch):
+    shared, found = woken(monkeypatch)
+    assert shared.looks == 3
+    assert found.value["partitions"]["stale"] == []
+
+
+def test_sums_that_stay_old_although_somebody_looks_are_stale(monkeypatch):
+    monkeypatch.setattr(Woken, "looks", -(10**9))
+    _, found = woken(monkeypatch, of=3)
+    assert found.value["partitions"]["stale"] == [1]
+    assert found.value["partitions"]["missing"] == [2]
+
+
+def test_before_any_partition_is_shared_nothing_is_said():
+    definition, _ = partition(3)
+    topic = WholeTopic(Shared({}), definition, lambda: 3)
+    topic._fingerprint = Shared.fingerprint = "f"
+    with pytest.raises(UnreachableError, match="no worker has shared figures yet: ask again"):
+        asyncio.run(topic.figures(None, None))
 
 
 def test_unchanged_sums_are_not_read_again():

@@ -3,7 +3,7 @@
   key                               type    TTL     meaning
   streameval:{g:t:p}:sums:<window>  hash    10 min  sums of a partition in a window: time (T, ms),
                                                     offset, fingerprint, at (ms, when they were
-                                                    written), packed (`core.shared_sums`)
+                                                    made), packed (`core.shared_sums`)
   streameval:{g:t}:asked:<window>   string  30 s    somebody looks at the figures of the window
   streameval:{g:t}:workers          hash    1 min   what each worker says of itself: the time (ms),
                                                     and JSON, by the name of the worker
@@ -12,12 +12,13 @@
 
 Nothing here is needed to count: losing all of it costs a minute of figures, and the history. Times
 are of Redis' clock. Sums are a function of the log up to their offset and of T, so a later
-offset or T tells the newer ones. An owner whose partition has gone on elsewhere
-writes nothing.
+offset or T tells the newer ones, and an owner whose partition has gone on elsewhere
+overwrites nothing.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -35,15 +36,15 @@ _NUMBER: Final = 8
 
 _PUBLISH: Final = """
 local function newer(one, other) return one and tonumber(one) > tonumber(other) end
-local stored = redis.call('HMGET', KEYS[1], 'offset', 'fingerprint')
+local stored = redis.call('HGET', KEYS[1], 'fingerprint')
 local offset, time, fingerprint = ARGV[2], ARGV[3], ARGV[4]
-if newer(stored[1], offset) or (stored[2] and stored[2] ~= fingerprint) then return 0 end
+if stored and stored ~= fingerprint then return 0 end
 local known = redis.call('HMGET', ARGV[1], 'offset', 'time', 'fingerprint')
 if known[3] == fingerprint then
   if newer(known[1], offset) or (known[1] == offset and newer(known[2], time)) then return 0 end
 end
 local now = redis.call('TIME')
-local at = string.format('%d', now[1] * 1000 + math.floor(now[2] / 1000))
+local at = string.format('%d', now[1] * 1000 + math.floor(now[2] / 1000) - ARGV[7])
 redis.call('HSET', ARGV[1], 'offset', offset, 'time', time, 'fingerprint', fingerprint, 'at', at,
   'packed', ARGV[5])
 redis.call('PEXPIRE', ARGV[1], ARGV[6])
@@ -68,7 +69,7 @@ return 1
 
 
 class SumsVersion(NamedTuple):
-    """Which sums of a partition are stored; `age` (ms) since they were written."""
+    """Which sums of a partition are stored; `age` (ms) since they were made."""
 
     offset: int
     time: int
@@ -83,7 +84,8 @@ class SharedStore(RedisStateStore):
         """Write the sums of a partition, unless newer ones are stored; return whether it did."""
         key = self._key(sums.partition, "partition")
         target = self._key(sums.partition, f"sums:{sums.window}")
-        arguments = [target, sums.offset, sums.time, fingerprint, sums.packed, SUMS_TTL_MS]
+        age = round((time.monotonic() - sums.made_at) * 1000)
+        arguments = [target, sums.offset, sums.time, fingerprint, sums.packed, SUMS_TTL_MS, age]
         return bool(await self._run_once(_PUBLISH, key, arguments))
 
     async def versions(
@@ -109,11 +111,17 @@ class SharedStore(RedisStateStore):
         packed: bytes | None = await self._once(lambda: self._raw("HGET", key, "packed"))
         return packed
 
-    async def ask(self, windows: Sequence[str]) -> None:
-        """Ask the owners of partitions for fresh sums of these windows, for half a minute."""
+    async def ask(self, windows: Sequence[str]) -> bool:
+        """Ask the owners of partitions for fresh sums of these windows, for half a minute.
+
+        Return whether somebody had asked for all of them before.
+        """
+        before = []
         for window in windows:
             key = self._group_key(f"asked:{window}")
-            await self._once(partial(self._redis.set, key, 1, px=ASKED_TTL_MS))
+            ask = partial(self._redis.set, key, 1, px=ASKED_TTL_MS, get=True)
+            before.append(await self._once(ask))
+        return all(before)
 
     async def asked(self, windows: Sequence[str]) -> set[str]:
         """Return the windows that somebody asked for."""

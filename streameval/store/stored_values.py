@@ -88,13 +88,17 @@ class Stored(NamedTuple):
 
 
 class PackedSums(NamedTuple):
-    """The sums of a partition in one window, up to `offset` of its log and at T (ms)."""
+    """The sums of a partition in one window, up to `offset` of its log and at T (ms).
+
+    `made_at` is in seconds of a clock that never goes back.
+    """
 
     partition: int
     window: str
     offset: int
     time: int
     packed: bytes
+    made_at: float
 
 
 def _last_times(arms: Mapping[str, list[str]]) -> dict[str, list[str]]:

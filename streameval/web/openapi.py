@@ -217,7 +217,11 @@ def _figures(definition: Definition) -> Schema:
     described = _object(
         at=_MAYBE_INTEGER,
         partitions=_object(
-            shown=_list(_INTEGER), of=_INTEGER, stale=_list(_INTEGER), missing=_list(_INTEGER)
+            shown=_list(_INTEGER),
+            of=_INTEGER,
+            stale=_list(_INTEGER),
+            missing=_list(_INTEGER),
+            made_at=_INTEGER,
         ),
         workers=_INTEGER,
         segments_in_other=_INTEGER,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +34,15 @@ SHARE: Final = 0.008
 FRESH_SECONDS: Final = 2.0
 # Sums come every minute even where nobody looks: an owner that missed one is away or stuck.
 STALE_MS: Final = 90_000
+# Where somebody looks, they come within a few seconds, unless there are very many segments.
+LOOKED_AT_STALE_MS: Final = 15_000
+# The first who looks waits so long for the owners: a turn to hear of it, a tick, and a turn.
+FIRST_SECONDS: Final = 6.0
+LOOK_SECONDS: Final = 0.25
 
 
 class Version(Protocol):
-    """Which sums of a partition are stored; `age` (ms) since they were written."""
+    """Which sums of a partition are stored; `age` (ms) since they were made."""
 
     @property
     def offset(self) -> int:
@@ -47,8 +53,12 @@ class Version(Protocol):
         """T (ms)."""
 
     @property
+    def at(self) -> int:
+        """When they were made (ms since the epoch, by Redis' clock)."""
+
+    @property
     def age(self) -> int:
-        """The time since they were written (ms)."""
+        """The time since they were made (ms)."""
 
 
 class User(Protocol):
@@ -61,8 +71,8 @@ class User(Protocol):
 class SharedState(Protocol):
     """The part of the store that workers read of each other."""
 
-    async def ask(self, windows: Sequence[str]) -> None:
-        """Ask the owners of partitions for fresh sums of these windows."""
+    async def ask(self, windows: Sequence[str]) -> bool:
+        """Ask the owners for fresh sums of these windows; return whether somebody had before."""
 
     async def versions(
         self, partitions: int, window: str, fingerprint: str
@@ -118,22 +128,26 @@ class WholeTopic:
         self._fingerprint = fingerprint(definition)
         self._kept: dict[tuple[str, ...], _Kept] = {}
         self._free_at = 0.0  # until then the document computed before is returned
+        self._asked_at = -math.inf  # when nobody had asked for a while
         self._seen: dict[str, tuple[float, str]] = {}
         self._busy = asyncio.Lock()
 
     async def figures(self, window: str | None, basis: str | None) -> Document:
         """Return the figures of one window or all, on one basis or all.
 
-        Raises `UnreachableError` while Redis is away, or the topic is not known yet.
+        Whoever asks first for a while waits for fresh sums. Raises `UnreachableError` while Redis
+        is away, the topic is not known yet, or no partition has been shared.
         """
         windows = self._windows(window)
         async with self._busy:
             kept = self._kept.get((window or "", basis or ""))
             if kept is not None and time.monotonic() < max(kept.until, self._free_at):
                 return kept.document
-            await self._store.ask(windows)
-            versions = {name: await self._versions(name) for name in windows}
-            coverage = self._coverage(versions) | {"workers": len(await self._store.workers())}
+            versions = await self._fresh(windows)
+            coverage = self._coverage(versions, LOOKED_AT_STALE_MS)
+            if not coverage["partitions"]["shown"]:
+                raise UnreachableError("no worker has shared figures yet: ask again")
+            coverage["workers"] = len(await self._store.workers())
             made_of = ({name: _written(found) for name, found in versions.items()}, coverage)
             if kept is None or kept.made_of != made_of:
                 shared = {name: await self._read(name, versions[name]) for name in windows}
@@ -149,7 +163,7 @@ class WholeTopic:
         async with self._busy:
             until, known = self._seen.get(window or "", (0.0, ""))
             if time.monotonic() >= until:
-                await self._store.ask(windows)
+                await self._ask(windows)
                 found = [_written(await self._versions(name)) for name in windows]
                 known = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
                 self._seen[window or ""] = time.monotonic() + FRESH_SECONDS, known
@@ -162,7 +176,7 @@ class WholeTopic:
         """
         windows = self._windows(None)
         versions = {name: await self._versions(name) for name in windows}
-        coverage = self._coverage(versions)["partitions"]
+        coverage = self._coverage(versions, STALE_MS)["partitions"]
         if coverage["missing"] or coverage["stale"]:
             return {}, 0.0
         shared = {name: await self._read(name, versions[name]) for name in windows}
@@ -170,6 +184,26 @@ class WholeTopic:
 
     def _windows(self, window: str | None) -> list[str]:
         return [each.name for each in self._definition.windows if window in {None, each.name}]
+
+    async def _fresh(self, windows: Sequence[str]) -> dict[str, Mapping[int, Version]]:
+        """Return the versions, once all were made after the first question for a while."""
+        await self._ask(windows)
+        while True:
+            versions = {name: await self._versions(name) for name in windows}
+            asked_for = time.monotonic() - self._asked_at
+            ages = [
+                found[number].age / 1000 if number in found else math.inf
+                for found in versions.values()
+                for number in range(self._partitions())
+            ]
+            if asked_for >= FIRST_SECONDS or max(ages) <= asked_for:
+                return versions
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _ask(self, windows: Sequence[str]) -> None:
+        now = time.monotonic()
+        if not await self._store.ask(windows):
+            self._asked_at = now
 
     async def _versions(self, window: str) -> Mapping[int, Version]:
         partitions = self._partitions()
@@ -185,11 +219,13 @@ class WholeTopic:
         except ValueError as error:
             raise UnreachableError(f"{error}: run one version on all workers") from error
 
-    def _coverage(self, versions: Mapping[str, Mapping[int, Version]]) -> dict[str, Any]:
-        """Say which partitions the figures are of; the sums of stale ones are old."""
+    def _coverage(
+        self, versions: Mapping[str, Mapping[int, Version]], stale_ms: int
+    ) -> dict[str, Any]:
+        """Say which partitions the figures are of; the sums of stale ones are older than that."""
         every = range(self._partitions())
         there = [n for n in every if all(n in found for found in versions.values())]
-        stale = [n for n in there if any(f[n].age > STALE_MS for f in versions.values())]
+        stale = [n for n in there if any(f[n].age > stale_ms for f in versions.values())]
         missing = [number for number in every if number not in there]
         return {
             "partitions": {
@@ -197,6 +233,7 @@ class WholeTopic:
                 "of": len(every),
                 "stale": stale,
                 "missing": missing,
+                "made_at": min((f[n].at for f in versions.values() for n in there), default=None),
             }
         }
 

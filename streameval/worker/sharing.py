@@ -78,6 +78,7 @@ class SumsToShare:
                 partition.next_offset,
                 state.reading_time or 0,
                 pack(shared),
+                time.monotonic(),
             )
         self._seconds += time.thread_time() - began
 
