@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers bench-offline false-alarms share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers readers bench-offline false-alarms share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -166,6 +166,9 @@ attacks: $(BIN)/.dev ## how long a worker's loop is held while its log attacks i
 
 viewers: $(BIN)/.dev ## what ten people at the live page cost a worker
 	$(BIN)/python benchmarks/viewers.py $(ARGS)
+
+readers: $(BIN)/.dev ## how long /healthz takes while 100 and 2,000 clients a second read /metrics
+	$(BIN)/python benchmarks/readers.py $(ARGS)
 
 bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libraries where installed
 	$(BIN)/python benchmarks/offline.py $(ARGS)

@@ -109,9 +109,9 @@ def test_pages_are_ours_and_hardened():
 HELD = {
     "nothing is sent": b"",
     "half a request is sent": b"GET /metrics HTTP/1.1\r\nHost: loc",
-    "a body is missing": b"POST /metrics HTTP/1.1\r\nHost: l\r\nContent-Length: 99\r\n\r\nhalf",
-    "the answers are not read": b"GET /metrics HTTP/1.1\r\nHost: l\r\n\r\n" * 500,
-    "one request is sent": b"GET /healthz HTTP/1.1\r\nHost: l\r\n\r\n",
+    "a body is missing": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nhalf",
+    "the answers are not read": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
+    "one request is sent": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 

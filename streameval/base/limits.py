@@ -157,6 +157,8 @@ HISTORY_POINTS: Final = 1_440
 MAX_POINT_BYTES: Final = 4_096
 # Clients that wait for changes at a time, each a connection: people at a page.
 MAX_LISTENERS: Final = 32
+# Pages that are made or sent at a time, listeners among them; probes are served besides.
+MAX_READERS: Final = 64
 
 
 assert 0 < MIN_TS < MAX_TS, "events lie in a range of times"
@@ -175,5 +177,5 @@ assert APPLY_SLICE <= MAX_BATCH_EVENTS, "a batch is at least one slice"
 assert MAX_VALUE * MICRO < 2**60, "values are added up in two halves, the lower one of 30 bits"
 assert MAX_RANK <= MAX_EVALUATED_RANK, "every rank of a stream can be evaluated"
 assert SCORE_SLICE <= MAX_MEMOISED_ROWS, "an empty memory holds one slice"
-assert MAX_LISTENERS < MAX_CONNECTIONS, "scrapers and probes have connections left"
+assert MAX_LISTENERS < MAX_READERS < MAX_CONNECTIONS, "scrapers and probes have connections left"
 assert CLUSTERS & (CLUSTERS - 1) == 0, "a cluster is a mask of a checksum"

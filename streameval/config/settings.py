@@ -388,6 +388,11 @@ class Settings(BaseSettings):
         "127.0.0.1:8080",
         description="The address of the pages and /metrics; port 0: any free port.",
     )
+    allowed_hosts: list[Annotated[str, Field(min_length=1)]] = Field(
+        [],
+        description="Names by which people and scrapers ask for the pages, besides localhost,"
+        " addresses and this machine's own name: `metrics.example`, `.example` for all below it.",
+    )
     user_token: SecretStr | None = Field(
         None,
         min_length=16,

@@ -72,9 +72,15 @@ def registry(status: Callable[[], ServiceStatus]) -> CollectorRegistry:
     return made
 
 
-def page(source: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Render the page as the `Accept` header asks (OpenMetrics or text): body, content type."""
+def writer(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """Return what writes the page as `Accept` asks (OpenMetrics or text), and its content type."""
     encode, content_type = choose_encoder(accept)
+    return encode, content_type
+
+
+def page(source: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Write the page as the `Accept` header asks: body, content type."""
+    encode, content_type = writer(accept)
     return encode(source), content_type
 
 

@@ -7,13 +7,16 @@ answer, state is restored, it is not stopping). Both respond in one line.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from aiohttp import web
 
 from streameval.web import exposition, overview
 from streameval.web.api import Api
+from streameval.web.hosts import Hosts
 from streameval.web.static_files import STATIC
 from streameval.web.status import ServiceStatus
 
@@ -42,12 +45,16 @@ class Described(Protocol):
 
 
 class Pages:
-    """The handlers of the pages."""
+    """The handlers of the pages; `hosts` are names of this worker besides its own."""
 
-    def __init__(self, described: Described, api: Api | None = None) -> None:
-        self._described, self._api = described, api
+    def __init__(
+        self, described: Described, api: Api | None = None, hosts: Iterable[str] = ()
+    ) -> None:
+        self._described, self._api, self._hosts = described, api, Hosts(hosts)
         self._registry = exposition.registry(lambda: described.status)
         self._overview = 0.0, ""  # described_at, and the page written for it
+        self._metrics: dict[str, tuple[float, bytes]] = {}  # the same, by content type
+        self._rendering = asyncio.Lock()
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes, and the headers of every response."""
@@ -58,6 +65,7 @@ class Pages:
         app.router.add_get("/readyz", self.readyz)
         if self._api is not None:
             self._api.add_to(app)
+        app.middlewares.append(self._hosts.refuse_others)
         app.on_response_prepare.append(_harden)
 
     async def overview(self, _request: web.Request) -> web.Response:
@@ -80,9 +88,16 @@ class Pages:
         )
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Answer a scrape, in the format its Accept header asks for."""
+        """Answer a scrape in the format its Accept header asks for; written once for all."""
         accept = ",".join(request.headers.getall("Accept", []))
-        body, content_type = exposition.page(self._registry, accept)
+        write, content_type = exposition.writer(accept)
+        async with self._rendering:
+            described_at, body = self._metrics.get(content_type, (0.0, b""))
+            if described_at != self._described.described_at:
+                described_at = self._described.described_at
+                # With very many series it takes a fifth of a second: probes go on meanwhile.
+                body = await asyncio.to_thread(write, self._registry)
+                self._metrics[content_type] = described_at, body
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def healthz(self, _request: web.Request) -> web.Response:

@@ -27,7 +27,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -40,9 +40,9 @@ from faust.worker import Worker
 from mode import Service
 
 from streameval.base.errors import InputError, StreamevalError
-from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS
+from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS, MAX_READERS
 from streameval.config import logs
-from streameval.web.connections import Connections
+from streameval.web.connections import Connections, Readers
 from streameval.web.status import ServiceStatus
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
@@ -88,13 +88,14 @@ NEVER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """The frame's own options: `name` of the app; times in seconds."""
+    """The frame's own options: `name` of the app; times in seconds; `hosts` that it goes by."""
 
     name: str
     host: str
     port: int
     shutdown_seconds: float = 12.0
     connection_seconds: float = CONNECTION_SECONDS
+    hosts: Sequence[str] = ()
 
 
 Build = Callable[[], Awaitable["tuple[Ingest, Lease, Sharing | None]"]]
@@ -135,6 +136,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         host=settings.listen_host,
         port=settings.listen_port,
         shutdown_seconds=settings.shutdown_deadline / 1000,
+        hosts=(settings.listen_host, *settings.allowed_hosts),
     )
 
     async def build() -> tuple[Ingest, Lease, Sharing]:
@@ -402,7 +404,9 @@ class _Site(Web):
         # Faust's runner would wait 60 s for a scraper that keeps its connection.
         self._runner = web.AppRunner(self.web_app, access_log=None, shutdown_timeout=1.0)
         api = None if frame.open_api is None else frame.open_api(frame)
-        Pages(frame, api).add_to(self.web_app)
+        self._readers = Readers(MAX_READERS)
+        self.web_app.middlewares.append(self._readers.count)
+        Pages(frame, api, frame.options.hosts).add_to(self.web_app)
 
     def _enabled_blueprints(self) -> list[Any]:
         """Serve none of Faust's pages: they show tables and statistics to everybody."""
@@ -413,9 +417,8 @@ class _Site(Web):
         await self._runner.setup()
         assert self._runner.server is not None, "`setup` makes it"
         seconds = self._frame.options.connection_seconds
-        connections = Connections(self._runner.server, seconds, MAX_CONNECTIONS)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connections, sock=self._frame.listening)
+        connections = Connections(self._runner.server, seconds, MAX_CONNECTIONS, self._readers)
+        self._server = await connections.listen(self._frame.listening)
 
     async def stop_server(self) -> None:
         """Accept no more connections, and end the open ones."""
