@@ -16,6 +16,7 @@ import scipy.stats
 import servers
 
 from streameval import __version__
+from streameval.base import extras
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.cli import common
@@ -156,7 +157,7 @@ def test_worker_and_replay_run_without_duckdb_and_others_say_what_to_install(
         check=False,
     )
     assert done.returncode == code, done.stderr
-    said = f"{message}, which is not installed: pip install 'streameval[evaluate]'"
+    said = f"{message}, which is not installed: {extras.install('evaluate')}"
     assert done.stderr == (f"streameval: {said}\n" if message else "")
 
 

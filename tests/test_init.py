@@ -89,14 +89,14 @@ def test_without_the_sdk_the_dashboards_are_left_out(tmp_path, monkeypatch, caps
     init(tmp_path, rules=True, force=False)
     assert (tmp_path / "rules.yml").exists()
     assert not (tmp_path / "grafana").exists()
-    assert "pip install 'streameval[dashboards]'" in capsys.readouterr().out
+    assert extras.install("dashboards") in capsys.readouterr().out
 
 
 def test_without_duckdb_the_checks_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(extras, "installed", lambda package: package != "duckdb")
     init(tmp_path, rules=False, force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["streameval.yaml"]
-    assert "pip install 'streameval[evaluate]'" in capsys.readouterr().out
+    assert extras.install("evaluate") in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):

@@ -18,6 +18,7 @@ from streams import cuts, hostile
 from test_outcomes import expected, plain, with_ms
 from test_partition_properties import Counters, assert_same, assert_same_rows
 
+from streameval.base import extras
 from streameval.base.errors import ConfigError, InputError, RefusedError, UnusableStateError
 from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint
@@ -441,7 +442,7 @@ def test_a_worker_without_duckdb_takes_snapshots_and_says_that_checks_need_it(
         caplog.clear()
         SnapshotSchedule(some_settings(None, tmp_path, **given))
         assert len(caplog.messages) == warnings
-    assert "pip install 'streameval[evaluate]'" in caplog.messages[0]
+    assert extras.install("evaluate") in caplog.messages[0]
 
 
 def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, caplog):

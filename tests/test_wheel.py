@@ -199,7 +199,7 @@ def test_the_worker_starts_without_extras(bare, tmp_path):
 def test_other_commands_name_the_missing_extra(bare, tmp_path, arguments, extra):
     code, _, errors = bare.run(tmp_path, *arguments)
     assert (code, errors.count("\n")) == (2, 1), errors
-    assert f"not installed: pip install 'streameval[{extra}]'" in errors
+    assert re.search(rf"not installed: pip install \S+\.whl\[{extra}\]", errors), errors
 
 
 @slow
@@ -217,9 +217,10 @@ def test_commands_that_look_at_a_service_run_without_extras(bare, tmp_path, argu
 @slow
 def test_a_worker_that_is_to_write_files_says_what_that_takes(bare, tmp_path):
     (tmp_path / "streameval.yaml").write_text("outcomes: outcomes")
-    cure = "writing files needs pyarrow, which is not installed: pip install 'streameval[files]'"
-    expected = (2, "", f"streameval: outcomes: {cure}\n")
-    assert bare.run(tmp_path, "worker", "--config", "streameval.yaml") == expected
+    code, said, errors = bare.run(tmp_path, "worker", "--config", "streameval.yaml")
+    cure = r"writing files needs pyarrow, which is not installed: pip install \S+\.whl\[files\]'?"
+    assert (code, said) == (2, "")
+    assert re.fullmatch(f"streameval: outcomes: {cure}\n", errors), errors
 
 
 def test_the_docs_name_every_extra():

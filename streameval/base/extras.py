@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from streameval.base.errors import InputError
 
@@ -22,6 +27,8 @@ FILES: Final = "files"
 """The extra of a worker that writes outcome files or snapshots: pyarrow alone."""
 NOTEBOOK: Final = "notebook"
 """The extra of the functions of `import streameval`."""
+# What pip notes about an installation that came from no index (PEP 610).
+_ORIGIN: Final = "direct_url.json"
 _NAMES: Final = {
     "duckdb": "DuckDB",
     "grafana_foundation_sdk": "grafana-foundation-sdk",
@@ -35,8 +42,21 @@ def installed(package: str) -> bool:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install 'streameval[{extra}]'"
+    """Return the command that installs an extra, from where this installation came from."""
+    try:
+        found: dict[str, Any] = json.loads(distribution("streameval").read_text(_ORIGIN) or "{}")
+    except PackageNotFoundError:  # run from a folder
+        folder = Path(__file__).parents[2]
+        found = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    url = urlsplit(found.get("url", ""))
+    if url.scheme == "file" and "vcs_info" not in found:
+        editable = "-e " if found.get("dir_info", {}).get("editable") else ""
+        return f"pip install {editable}" + shlex.quote(f"{unquote(url.path)}[{extra}]")
+    source = f" @ {found['url']}" if url.scheme else ""
+    if "vcs_info" in found:
+        version = found["vcs_info"]
+        source = f" @ {version['vcs']}+{found['url']}@{version['commit_id']}"
+    return "pip install " + shlex.quote(f"streameval[{extra}]{source}")
 
 
 def needed(user: str, package: str, extra: str = "") -> str:

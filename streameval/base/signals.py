@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from typing import Final, TypeAlias
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# Type checkers know this name. `typing` would double the time until signals are taken.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
 
-OnSignal: TypeAlias = Callable[[signal.Signals], None]
+    OnSignal: TypeAlias = Callable[[signal.Signals], None]
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _takers: list[OnSignal] = []
 

