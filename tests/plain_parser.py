@@ -71,7 +71,6 @@ def _json(value):
         parsed = json.loads(text, parse_int=_whole, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise _MalformedError(str(error)) from error
-    _without_lone_surrogates(text)
     return parsed
 
 
@@ -82,15 +81,6 @@ def _whole(digits):
 
 def _no_number(name):
     raise _MalformedError(f"{name} is no JSON")
-
-
-def _without_lone_surrogates(text):
-    """An escaped half of a character is no text."""
-    for part in re.findall(r'"(?:[^"\\]|\\.)*"', text):
-        try:
-            json.loads(part).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise _MalformedError(str(error)) from error
 
 
 def _event(fields):
@@ -163,6 +153,8 @@ def _text(fields, name, longest, default=REQUIRED):
         raise _InvalidError(name)
     if any(ord(sign) < 0x20 or 0x7F <= ord(sign) <= 0x9F for sign in value):
         raise _InvalidError(f"a control character in {name}")
+    if any(0xD800 <= ord(sign) <= 0xDFFF for sign in value):
+        raise _InvalidError(f"half a surrogate pair in {name}")
     return value
 
 

@@ -252,6 +252,10 @@ def replay(  # noqa: PLR0917  # typer passes them by name
         print_figures(document, definition.dimensions)
     for line in found.report("" if rejected else "; --rejected FILE writes all of them"):
         typer.echo(line, err=True)
+    accepted = sum(document["events"]["accepted"].values())
+    if found.count and not accepted:
+        reason, count = found.reasons.most_common(1)[0]
+        raise StreamevalError(f"every line was rejected, {count:,} of {found.count:,} as {reason}")
     raise typer.Exit(int(strict and found.count > 0))
 
 

@@ -120,13 +120,18 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
     # Decode without the records' timestamps: a wrong clock is a finding of its own.
     values = [record.value for record in records]
-    events, rejected = EventDecoder.of(settings.definition()).decode_batch(values)
+    decoder = EventDecoder.of(settings.definition())
+    events, rejected = decoder.decode_batch(values)
     refused = {index for index, _ in rejected}
     kept = [record for index, record in enumerate(records) if index not in refused]
     newest = max(record.timestamp for record in records)
     return [
         _judge_decoding(
             len(records), [(values[index], rejection) for index, rejection in rejected]
+        ),
+        *(
+            Finding("fields", "warn", line, "correct the producer, or ignore this line")
+            for line in decoder.near_misses.fresh()
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),

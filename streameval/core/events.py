@@ -12,7 +12,9 @@
    at 1.4 us an event. JSON forbids raw ones below 0x20. The others need a backslash, a 0x7f or a
    byte beyond ASCII: the bytes of a whole batch are searched at once for these three, and only
    events that have one are looked at again.
-5. No label is `__all__`, which stands for all values of a dimension in figures. The bytes of a
+5. Half a surrogate pair, which JavaScript leaves where it cuts a text within an emoji, is no text:
+   an id or a label with one is invalid. In fields that nobody reads it does no harm.
+6. No label is `__all__`, which stands for all values of a dimension in figures. The bytes of a
    whole batch are searched for it too.
 """
 
@@ -22,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Union
 
 import msgspec
@@ -39,6 +42,7 @@ from streameval.base.limits import (
     MAX_VALUE,
     MIN_TS,
 )
+from streameval.core.near_misses import NearMisses
 
 REASONS: Final = ("malformed", "invalid", "too_large", "future", "late")
 """Why an event is rejected: a closed set, in the order it is shown."""
@@ -249,28 +253,48 @@ class TooLarge(bytes):
         return made
 
 
-# A syntax check parses into this: nothing is built.
-_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
-
-
 class EventDecoder:
     """Turns the values of records into events.
 
     `labels` are the text fields of impressions and slates that are kept: dimensions and arms. An
-    event that is later than its record by more than `max_clock_skew` (ms) is `future`.
+    event that is later than its record by more than `max_clock_skew` (ms) is `future`. `kinds` of
+    positives are configured; `near_misses` counts names that are like theirs, and like fields.
+
+    The decoder of another format overrides `parse` and nothing else.
     """
 
-    def __init__(self, labels: tuple[str, ...], max_clock_skew: int) -> None:
+    def __init__(
+        self, labels: tuple[str, ...], max_clock_skew: int, kinds: Sequence[str] = ()
+    ) -> None:
         self.types = event_types(labels)
         self.max_clock_skew = max_clock_skew
         self._labels_of = label_reader(labels)
         self._label_count = len(labels)
-        self._decode_wire = msgspec.json.Decoder(Union[self.types]).decode  # noqa: UP007
+        self._union: Any = Union[self.types]  # noqa: UP007
+        self._is_json = type(self).parse is EventDecoder.parse
+        self._decode_wire: Callable[[Any], Any] = (
+            msgspec.json.Decoder(self._union).decode if self._is_json else self._converted
+        )
+        fields = {str(each.__struct_config__.tag): each.__struct_fields__ for each in self.types}
+        items = SlateItem.__struct_fields__
+        self.near_misses = NearMisses(fields, items, kinds, self.parse)
+
+    def parse(self, value: bytes) -> Any:
+        """Return a value as plain data: a dict of fields, with texts, numbers, lists and dicts.
+
+        It may raise anything for a value that cannot be parsed, which is `malformed` then.
+        """
+        return msgspec.json.decode(_mended(value))
+
+    def _converted(self, value: bytes) -> Any:
+        event = msgspec.convert(self.parse(value), self._union)
+        _refuse_not_finite(event)
+        return event
 
     @classmethod
     def of(cls, definition: Definition) -> Self:
         """Return the decoder of events under `definition`."""
-        return cls(definition.labels, definition.max_clock_skew)
+        return cls(definition.labels, definition.max_clock_skew, definition.kinds)
 
     def decode(self, value: bytes | None, record_timestamp: int | None = None) -> Event | Rejection:
         """Decode one record's value, as `decode_batch` does."""
@@ -295,7 +319,8 @@ class EventDecoder:
                 None if value and len(value) > MAX_EVENT_BYTES else value for value in values
             ]
         decoded, rejected = self._parse(values, readable)
-        suspicious = not _is_plain(joined) or _ALL in joined
+        suspicious = not (self._is_json and _is_plain(joined) and _ALL not in joined)
+        self.near_misses.look(readable)
         slate_type = self.types.slate
         newest = MIN_TS
         for index, event in enumerate(decoded):
@@ -317,7 +342,7 @@ class EventDecoder:
                 if suspicious:
                     self._check_text(values[index], event)
             except Exception as error:  # noqa: BLE001  # rule 1
-                rejected.append((index, _rejection(values[index], error)))
+                rejected.append((index, self._rejection(values[index], error)))
                 decoded[index] = None
         # Nearly always one look at all of them is enough.
         if timestamps and newest > min(timestamps) + self.max_clock_skew:
@@ -329,7 +354,7 @@ class EventDecoder:
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema (2020-12) of an event; readers ignore all other fields."""
-        schema = msgspec.json.schema(Union[self.types])  # noqa: UP007
+        schema = msgspec.json.schema(self._union)
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": "streameval event",
@@ -351,15 +376,29 @@ class EventDecoder:
                 decoded.extend(map(self._decode_wire, rest))
             except Exception as error:  # noqa: BLE001  # rule 1
                 index = len(decoded)
-                rejected.append((index, _rejection(values[index], error)))
-                decoded.append(None)
+                value = readable[index]
+                try:
+                    decoded.append(self._decode_mended(value, error))
+                except Exception as final:  # noqa: BLE001  # rule 1
+                    rejected.append((index, self._rejection(values[index], final)))
+                    decoded.append(None)
         return decoded, rejected
+
+    def _decode_mended(self, value: bytes | None, error: Exception) -> Any:
+        """Decode JSON with its halves of surrogate pairs replaced; raise `error` without any."""
+        mended = _mended(value) if value and self._is_json else value
+        if mended is value:
+            raise error
+        return self._decode_wire(mended)
 
     def _check_text(self, value: bytes | None, event: Event) -> None:
         """Raise ValueError for control characters, for a label `__all__`, for bytes not UTF-8."""
-        if value is None or (_is_plain(value) and _ALL not in value):
+        if value is None:
             return
-        value.decode()  # msgspec does not look into fields that it ignores
+        if self._is_json:
+            if _is_plain(value) and _ALL not in value:
+                return
+            value.decode()  # msgspec does not look into fields that it ignores
         texts = [event.user_id, event.request_id]
         if isinstance(event, FeedbackEvent):
             texts += [event.feedback, event.item_id]
@@ -370,7 +409,24 @@ class EventDecoder:
                 raise ValueError(f"The label {ALL} stands for all values, and no event may have it")
             texts += labels
         if any(text is not None and _CONTROL.search(text) for text in texts):
-            raise ValueError("Control character in an id or a label")
+            raise ValueError("Control character, or half a surrogate pair, in an id or a label")
+
+    def _rejection(self, value: bytes | None, error: Exception) -> Rejection:
+        """Say which: a value that breaks the schema is invalid, one that is no JSON malformed."""
+        if value is None:
+            return Rejection("malformed", "Tombstone: the record has no value")
+        size = value.size if isinstance(value, TooLarge) else len(value)
+        if size > MAX_EVENT_BYTES:
+            return Rejection("too_large", f"{size} bytes, at most {MAX_EVENT_BYTES}")
+        try:
+            if self._is_json:
+                value.decode()
+                _decode_raw(_mended(value))
+            else:
+                self.parse(value)
+        except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
+            return Rejection("malformed", _line(syntax))
+        return Rejection("invalid", _line(error))
 
 
 def _refuse_future(
@@ -427,28 +483,38 @@ def _milliseconds(text: str) -> int:
 
 
 _ALL = ALL.encode()
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""The control characters: Unicode's category Cc."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""The control characters, Unicode's category Cc, and halves of surrogate pairs."""
+# A pair, or any other escape but a half; then a half.
+_HALVES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
+)
+# A syntax check parses into this: nothing is built.
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _mended(value: bytes) -> bytes:
+    """Return JSON with a control character for each half of a surrogate pair."""
+    if b"\\ud" not in value and b"\\uD" not in value:
+        return value
+    return _HALVES.sub(lambda found: b"\\u0000" if found[1] else found[0], value)
+
+
+def _refuse_not_finite(event: Any) -> None:
+    """Raise ValueError for a number that JSON could not hold."""
+    for value in msgspec.structs.astuple(event):
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError("A number that is not finite")
+        for item in value if isinstance(value, tuple) else ():
+            if isinstance(item, SlateItem):
+                _refuse_not_finite(item)
 
 
 def _is_plain(raw: bytes) -> bool:
     """Return whether every text in `raw`, if it is JSON, is free of control characters."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
-
-
-def _rejection(value: bytes | None, error: Exception) -> Rejection:
-    """Say which: JSON that breaks the schema is invalid, the rest malformed."""
-    if value is None:
-        return Rejection("malformed", "Tombstone: the record has no value")
-    size = value.size if isinstance(value, TooLarge) else len(value)
-    if size > MAX_EVENT_BYTES:
-        return Rejection("too_large", f"{size} bytes, at most {MAX_EVENT_BYTES}")
-    try:
-        value.decode()
-        _decode_raw(value)
-    except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
-        return Rejection("malformed", _line(syntax))
-    return Rejection("invalid", _line(error))
 
 
 def _line(error: Exception) -> str:

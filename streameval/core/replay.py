@@ -30,6 +30,7 @@ from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
+from streameval.core.near_misses import NearMisses
 from streameval.core.partition import Partition
 
 STDIN: Final = "-"
@@ -98,7 +99,9 @@ def replay(
             users.add(deltas)
         arms.add(partition.experiments.take_visits())
 
-    _read(partition, names, flush, progress, on_rejected)
+    near_misses = _read(partition, names, flush, progress, on_rejected)
+    for line in near_misses.fresh():
+        warn(line)
     arms.add(partition.experiments.take_visits())
     for positive in partition.attribution.counted_anyway:
         warn(positive.counts_anyway())
@@ -115,7 +118,7 @@ def _read(
     flush: Callable[[], object],
     progress: Progress,
     on_rejected: Callable[[RejectedLine], None],
-) -> None:
+) -> NearMisses:
     """Take all lines of the files into a partition, and finalize its slates."""
     decoder = EventDecoder.of(partition.definition)
     for name in names:
@@ -131,6 +134,7 @@ def _read(
             progress(size - done)
     flush()
     drained(partition.finalizing())
+    return decoder.near_misses
 
 
 def _without_crossed(

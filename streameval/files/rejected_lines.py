@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +25,14 @@ class RejectedLines:
 
     def __init__(self, file: IO[str] | None) -> None:
         self.count = 0
+        self.reasons: Counter[str] = Counter()
         self._file = file
         self._first: list[RejectedLine] = []
 
     def add(self, line: RejectedLine) -> None:
         """Count a line, and write it to the file if there is one."""
         self.count += 1
+        self.reasons[line.rejection.reason] += 1
         if len(self._first) < NAMED:
             self._first.append(line)
         if self._file is not None:

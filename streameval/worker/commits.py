@@ -126,6 +126,8 @@ class Commits:
         await self._outcome_writer.publish(pending)  # 6. publish, count
         partition.published(pending)
         settle(pending, counters, counters.definition.kinds)
+        for line in partition.decoder.near_misses.fresh():
+            log.warning("%s", line)
         for positive in partition.state.attribution.counted_anyway - self._warned:
             self._warned.add(positive)
             log.warning("%s", positive.counts_anyway())

@@ -1,0 +1,142 @@
+"""Fields and kinds that nobody reads, though their names look like ours.
+
+A producer that sends `rank` for `position` gets no error, and other figures than it thinks. To look
+at the names of every field would cost a tenth of the decoding. So the first values of a decoder are
+looked at, and later a sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any, Final
+
+ALL_OF_THE_FIRST: Final = 1_000
+ONE_IN: Final = 64
+MOST_NAMES: Final = 100
+MOST_ITEMS: Final = 20
+# A letter more, less or other in a name of six; shorter names look like too many words.
+_CLOSE: Final = 0.85
+_SHORTEST: Final = 5
+
+# Words that stand for one of our fields, without regard to case, `_` and `-`.
+_SYNONYMS: Final = {
+    **dict.fromkeys(("rank", "pos", "index"), "position"),
+    "timestamp": "ts",
+}
+# The same where our field is missing: beside it they may well mean something else.
+_MAYBE: Final = {
+    **dict.fromkeys(("idx", "slot"), "position"),
+    **dict.fromkeys(("time", "eventtime", "datetime"), "ts"),
+    **dict.fromkeys(("user", "uid", "visitorid", "customerid"), "user_id"),
+    **dict.fromkeys(("item", "productid", "contentid", "docid"), "item_id"),
+    **dict.fromkeys(("request", "reqid", "slateid", "listid"), "request_id"),
+    **dict.fromkeys(("eventtype", "event"), "type"),
+    **dict.fromkeys(("action", "interaction"), "feedback"),
+    **dict.fromkeys(("probability", "prob"), "propensity"),
+    **dict.fromkeys(("latency", "latencymillis"), "latency_ms"),
+    **dict.fromkeys(("itemids", "results", "recommendations"), "items"),
+}
+
+
+class NearMisses:
+    """Counts names like ours. `types` has the fields by type of event, `items` those of an item.
+
+    `kinds` are the configured kinds of positives. `parse` returns a value as plain data.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, Sequence[str]],
+        items: Sequence[str],
+        kinds: Sequence[str],
+        parse: Callable[[Any], Any],
+    ) -> None:
+        self._types = {kind: frozenset(fields) | {"type"} for kind, fields in types.items()}
+        self._items = frozenset(items)
+        self._ours = frozenset().union(*self._types.values(), items)
+        self._by_word = {_word(name): name for name in sorted(self._ours)}
+        self._kinds, self._kinds_by_word = kinds, {_word(kind): kind for kind in kinds}
+        self._parse = parse
+        self._seen = self.looked_at = 0
+        self._known: dict[str, tuple[str, bool] | None] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self, values: Sequence[Any]) -> None:
+        """Look at the next values, or at some of them."""
+        begin, self._seen = self._seen, self._seen + len(values)
+        step = 1 if begin < ALL_OF_THE_FIRST else ONE_IN
+        for index in range(-begin % step, len(values), step):
+            fields = None
+            # The decoder says what is wrong with a value that cannot be parsed.
+            with suppress(Exception):
+                fields = self._parse(values[index])
+            if isinstance(fields, Mapping):
+                self.looked_at += 1
+                for found in set(self._found(fields)):
+                    if found in self._counts or len(self._counts) < MOST_NAMES:
+                        self._counts[found] += 1
+
+    def fresh(self) -> Iterator[str]:
+        """Yield a line for each name that was not told before."""
+        for (name, meant), count in self._counts.items():
+            if (name, meant) not in self._told:
+                self._told.add((name, meant))
+                yield (
+                    f"{name} is not read, in {count:,} of {self.looked_at:,} events looked at; if"
+                    f" {meant} is meant, send that"
+                )
+
+    def _found(self, fields: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+        kind = fields.get("type")
+        wanted = self._types.get(kind, self._ours) if isinstance(kind, str) else self._ours
+        yield from self._names(fields, wanted)
+        items = fields.get("items")
+        for item in items[:MOST_ITEMS] if isinstance(items, list | tuple) else ():
+            if isinstance(item, Mapping):
+                yield from self._names(item, self._items)
+        if isinstance(kind, str) and kind not in self._types:
+            meant = self._like_a_kind(kind)
+            if meant:
+                yield f"type {kind[:80]!r}", f"type 'feedback' and feedback {meant!r}"
+        said = fields.get("feedback")
+        if isinstance(said, str) and said not in self._kinds and (meant := self._like_a_kind(said)):
+            yield f"feedback {said[:80]!r}", f"feedback {meant!r}"
+
+    def _names(
+        self, fields: Mapping[Any, Any], wanted: frozenset[str]
+    ) -> Iterator[tuple[str, str]]:
+        for name in fields:
+            if isinstance(name, str) and name not in self._ours:
+                near = self._near(name)
+                if near is not None and near[0] in wanted and (near[1] or near[0] not in fields):
+                    yield f"the field {name[:80]!r}", repr(near[0])
+
+    def _near(self, name: str) -> tuple[str, bool] | None:
+        """Return the field of ours that a name is like, and whether that is sure."""
+        if name not in self._known:
+            if len(self._known) >= 10 * MOST_NAMES:
+                return None
+            self._known[name] = self._compared(_word(name[:80]))
+        return self._known[name]
+
+    def _compared(self, word: str) -> tuple[str, bool] | None:
+        sure = self._by_word.get(word) or _SYNONYMS.get(word)
+        if sure is not None:
+            return sure, True
+        if word in _MAYBE:
+            return _MAYBE[word], False
+        close = get_close_matches(word, self._by_word, 1, _CLOSE) if len(word) >= _SHORTEST else []
+        return (self._by_word[close[0]], False) if close else None
+
+    def _like_a_kind(self, text: str) -> str | None:
+        word = _word(text[:80])
+        return self._kinds_by_word.get(word) or self._kinds_by_word.get(word.removesuffix("s"))
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
