@@ -210,7 +210,7 @@ def test_a_long_log_is_looked_at_in_samples_and_names_are_bounded():
     plain = json.dumps(IMPRESSION).encode()
     for _ in range(20):
         decoder.decode_batch([plain] * rng.randrange(200))
-    decoder.decode_batch([json.dumps(IMPRESSION | {"rank": 1}).encode()] * 640)
+    decoder.decode_batch([json.dumps(IMPRESSION | {"rank": 1}).encode()] * 5_120)
     (line,) = decoder.near_misses.fresh()
     assert "in 10 of " in line
     assert list(decoder.near_misses.fresh()) == []

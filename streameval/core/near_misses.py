@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 ALL_OF_THE_FIRST: Final = 1_000
-ONE_IN: Final = 64
+ONE_IN: Final = 512
 MOST_NAMES: Final = 100
 MOST_ITEMS: Final = 20
 # A letter more, less or other in a name of six; shorter names look like too many words.
