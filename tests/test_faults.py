@@ -4,6 +4,7 @@ Users in Redis, figures on the pages, checkpoints and dead letters are compared 
 Kills at random moments are in `test_exactly_once`, broken records in `test_poison`.
 """
 
+import asyncio
 import contextlib
 import pathlib
 import random
@@ -18,6 +19,8 @@ import servers
 import service
 from proxy import Proxy
 from scene import Scene
+
+from streameval.cli.doctor import examine
 
 DYING_WORKER = pathlib.Path(dying_worker.__file__).read_text()
 
@@ -437,3 +440,13 @@ def test_another_definition_is_refused_and_says_what_changed_and_disturbs_nobody
         it.produce(1_000)
         it.verify()
         assert worker.logged().count("assigned partitions") == 1
+
+
+def test_a_compacted_topic_is_told_by_worker_and_doctor():
+    with scene(topic_config={"cleanup.policy": "compact"}) as it:
+        worker = it.worker()
+        service.wait_for(lambda: "cleanup.policy=compact" in worker.logged(), 60, "it is told")
+        findings = asyncio.run(examine(worker.config))
+        (found,) = (finding for finding in findings if finding.check == "compaction")
+        assert found.level == "fail"
+        assert "cleanup.policy=delete" in found.cure

@@ -14,6 +14,7 @@ from streameval.base.errors import InputError, StreamevalError, UnusableStateErr
 from streameval.core.events import Event, EventDecoder, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.files.foreign_formats import recognise
+from streameval.kafka.admin import CLEANUP_POLICY, compacts
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
@@ -112,6 +113,21 @@ def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Find
         " and up to the year 2100 in a record without a timestamp"
     )
     return [Finding(check, "warn", message, cure)]
+
+
+def judge_policy(settings: Settings, topic: Mapping[str, str]) -> list[Finding]:
+    """Judge whether Kafka keeps all events of a user until retention."""
+    if not compacts(topic):
+        return []
+    cure = (
+        f"kafka-configs.sh --bootstrap-server {settings.kafka} --alter --entity-type topics"
+        f" --entity-name {settings.topic} --add-config cleanup.policy=delete"
+    )
+    message = (
+        f"{settings.topic} is compacted (cleanup.policy={topic[CLEANUP_POLICY]}): Kafka deletes all"
+        " but the last event of each user, before or after they are counted"
+    )
+    return [failed("compaction", message, cure)]
 
 
 def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> list[Finding]:

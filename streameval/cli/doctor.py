@@ -24,6 +24,7 @@ from streameval.cli.diagnosis import (
     Log,
     failed,
     judge_cluster,
+    judge_policy,
     judge_records,
     judge_redis,
     judge_stored,
@@ -72,8 +73,9 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
         findings += judge_cluster(settings, cluster)
         if settings.topic not in cluster.topics:
             return None
-        stamps = await admin.timestamp_settings(client, settings.topic)
-        findings += judge_timestamps(settings, stamps)
+        topic = await admin.topic_settings(client, settings.topic)
+        findings += judge_timestamps(settings, topic)
+        findings += judge_policy(settings, topic)
         extents, records = await admin.sample(client, settings.topic, SAMPLE)
         findings += judge_records(settings, records, now())
     except StreamevalError as error:

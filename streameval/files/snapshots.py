@@ -255,10 +255,16 @@ def manifest_of(snapshot: Path) -> Manifest:
     try:
         wrong = [name for name in files if _sha256(snapshot / name) != files[name]["sha256"]]
     except OSError as error:
-        raise InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}") from error
+        raise _unread(snapshot, error) from error
     if wrong:
         raise InputError(f"{snapshot}: {', '.join(wrong)} changed since the snapshot was taken")
     return manifest
+
+
+def _unread(snapshot: Path, error: Exception) -> InputError:
+    if not snapshot.is_dir():
+        return InputError(f"{snapshot} is not there: was it moved, or deleted?")
+    return InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}")
 
 
 def facts_of(snapshot: Path) -> Manifest:
@@ -269,7 +275,7 @@ def facts_of(snapshot: Path) -> Manifest:
             raise InputError(f"{snapshot} has format {form}, this version reads {FORMAT}")
         manifest = document(snapshot / MANIFEST, Manifest)
     except (OSError, ValueError) as error:
-        raise InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}") from error
+        raise _unread(snapshot, error) from error
     if lacking := _FILES - manifest["files"].keys():
         raise InputError(f"{snapshot} is not whole: no {', '.join(sorted(lacking))}")
     return manifest

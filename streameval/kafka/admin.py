@@ -19,15 +19,17 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
-from streameval.base.errors import RefusedError, UnreachableError
+from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.kafka.connection_errors import listening, unreached
 
+log = logging.getLogger(__name__)
 Client = Mapping[str, Any]
 Send = Callable[[bytes, bytes], Awaitable[object]]
 """Hands over a key and a value; they are sent soon, and all of them before the sender ends."""
 
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
+CLEANUP_POLICY: Final = "cleanup.policy"
 # A consumer that has just started fetches nothing for a while.
 SAMPLE_SECONDS: Final = 5.0
 FETCH_MS: Final = 500
@@ -87,11 +89,10 @@ async def partitions(client: Client, topic: str) -> int:
         return len(described[0]["partitions"])
 
 
-async def timestamp_settings(client: Client, topic: str) -> dict[str, str]:
-    """Read the topic's settings of record timestamps; empty if the broker does not tell."""
-    resource = ConfigResource(
-        ConfigResourceType.TOPIC, topic, {TIMESTAMP_TYPE: "", TIMESTAMP_AHEAD: ""}
-    )
+async def topic_settings(client: Client, topic: str) -> dict[str, str]:
+    """Read the topic's settings that matter here; empty if the broker does not tell."""
+    names = dict.fromkeys((TIMESTAMP_TYPE, TIMESTAMP_AHEAD, CLEANUP_POLICY), "")
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, names)
     async with _admin(client) as admin:
         # The embedded broker closes the connection instead of an answer.
         with contextlib.suppress(KafkaError):
@@ -99,6 +100,22 @@ async def timestamp_settings(client: Client, topic: str) -> dict[str, str]:
             entries = responses[0].resources[0][-1]
             return {entry[0]: entry[1] for entry in entries}
     return {}
+
+
+def compacts(settings: Mapping[str, str]) -> bool:
+    """Return whether Kafka deletes all but the last event of each user."""
+    return "compact" in settings.get(CLEANUP_POLICY, "")
+
+
+async def warn_of_compaction(client: Client, topic: str) -> None:
+    """Log a warning where the topic is compacted; say nothing where Kafka does not tell."""
+    with contextlib.suppress(StreamevalError):
+        if compacts(await topic_settings(client, topic)):
+            log.warning(
+                "topic %s has cleanup.policy=compact: Kafka deletes all but the last event of each"
+                " user, before or after they are counted; set cleanup.policy=delete",
+                topic,
+            )
 
 
 async def create_topics(client: Client, topics: Mapping[str, int]) -> None:

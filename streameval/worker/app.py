@@ -30,6 +30,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import faust
@@ -140,10 +141,13 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
     )
 
     async def build() -> tuple[Ingest, Lease, Sharing]:
+        from streameval.kafka.admin import warn_of_compaction
+        from streameval.kafka.consumer import client_arguments
         from streameval.worker.sharing import Sharing
         from streameval.worker.worker_loop import open_ingest
 
         ingest = open_ingest(settings, reset_windows=reset_windows)
+        ingest.at_start = partial(warn_of_compaction, client_arguments(settings), settings.topic)
         name = f"{socket.gethostname()}:{os.getpid()}"
         lease = ingest.store.lease(f"{name}:{uuid.uuid4()}", round(LEASE_SECONDS * 1000))
         return ingest, lease, Sharing(open_shared(), ingest.live.sums_to_share, name)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
@@ -89,6 +89,8 @@ class Ingest:
         outcomes: OutcomeFolder | None = None,
         reset_windows: bool = False,
     ) -> None:
+        # Once the group is joined; it may raise no error.
+        self.at_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.settings = settings
         self.definition = settings.definition()
         self.event_log = event_log
@@ -163,6 +165,8 @@ class Ingest:
         self._reason = "joining the group"
         self._spawn(self._probe())
         self._spawn(self._tell_group())
+        if self.at_start is not None:
+            self._spawn(self.at_start())
         if self.definition.experiments:
             self._spawn(self._judge())
         if self.definition.experiments and self._outcomes is not None:
