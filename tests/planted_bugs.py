@@ -75,7 +75,7 @@ BUGS = (
     Bug(
         "commit, the script: chunks no longer listed stay",
         "streameval/store/commit.lua",
-        "    if not kept[name] then call('UNLINK', chunk_key(name)) end\n",
+        "for name in string.gmatch(old, '%S+') do call('UNLINK', chunk_key(name)) end\n",
         "",
         SCRIPT,
     ),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from streameval.cli.app import app, main
+from streameval.cli.app import app
 from streameval.cli.diagnosis import judge_records
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition
@@ -230,15 +230,11 @@ def test_replay_tells_names_like_ours(tmp_path):
     assert "the field 'rank' is not read, in 1 of 1 events looked at" in done.stderr
 
 
-def test_a_replay_that_accepts_nothing_fails(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "events.jsonl"
-    file.write_text('{"type": "view"}\n{\n{"type": "view"}\n')
-    monkeypatch.setattr("sys.argv", ["streameval", "replay", str(file)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "streameval: every line was rejected, 2 of 3 as invalid"
+def test_a_replay_that_accepts_nothing_fails(tmp_path):
+    done = replayed(tmp_path, {"type": "view"}, IMPRESSION | {"ts": 5}, [])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[0] == "every line was rejected, 3 of 3 as invalid"
+    assert replayed(tmp_path, {"type": "view"}, IMPRESSION).exit_code == 0
     assert replayed(tmp_path).exit_code == 0, "an empty file has nothing to reject"
 
 

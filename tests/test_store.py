@@ -159,6 +159,7 @@ def test_a_user_in_a_commit_costs_one_read_and_one_write():
     partition = {"hmget": 1, "hset": 2}
     assert calls["cmdstat_hmget"] == len(ids) + partition["hmget"]
     assert calls["cmdstat_hset"] == len(ids) + partition["hset"]
+    assert calls.pop("cmdstat_hincrby") == 2, "begun and done"
     assert calls.keys() <= {"cmdstat_evalsha", "cmdstat_hmget", "cmdstat_hset"} | OF_THE_CLIENT
 
 

@@ -250,13 +250,11 @@ def replay(  # noqa: PLR0917  # typer passes them by name
         print_json(document)
     else:
         print_figures(document, definition.dimensions)
-    for line in found.report("" if rejected else "; --rejected FILE writes all of them"):
+    none = not any(document["events"]["accepted"].values())
+    advice = "" if rejected else "; --rejected FILE writes all of them"
+    for line in found.report(advice, none_accepted=none):
         typer.echo(line, err=True)
-    accepted = sum(document["events"]["accepted"].values())
-    if found.count and not accepted:
-        reason, count = found.reasons.most_common(1)[0]
-        raise StreamevalError(f"every line was rejected, {count:,} of {found.count:,} as {reason}")
-    raise typer.Exit(int(strict and found.count > 0))
+    raise typer.Exit(int(found.count > 0 and (strict or none)))
 
 
 @app.command(epilog="Example: streameval snapshot --config streameval.yaml")

@@ -46,11 +46,14 @@ class RejectedLines:
             }
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def report(self, advice: str = "") -> Iterator[str]:
+    def report(self, advice: str = "", *, none_accepted: bool = False) -> Iterator[str]:
         """Yield the report's lines; nothing if no line was rejected.
 
         `advice` says how to get the lines that it does not name.
         """
+        if none_accepted and self.count:
+            reason, count = self.reasons.most_common(1)[0]
+            yield f"every line was rejected, {count:,} of {self.count:,} as {reason}"
         for line in self._first:
             yield f"{line.file}:{line.line}: {line.rejection.reason}: {line.rejection.detail}"
         more = self.count - len(self._first)

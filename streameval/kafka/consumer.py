@@ -480,13 +480,14 @@ class KafkaEventLog:
         return True
 
     async def _look_ahead(self) -> None:
-        """Ask for the ends of partitions of which no fetch has told since the last time."""
+        """Ask for the ends of partitions that stand still, and where no fetch has told since."""
         asked, now, consumer = [], time.monotonic(), self._open()
         for each in self._positions.keys() & consumer.assignment():
             told = consumer.last_poll_timestamp(each)
-            if each not in self._heard or told != self._heard[each][0]:
+            heard = each not in self._heard or told != self._heard[each][0]
+            if heard:
                 self._heard[each] = told, now
-            else:
+            if not heard or each in self._paused or each in self._unreadable:
                 asked.append(each)
         # A partition whose leader is away keeps its last end: the others are served.
         await asyncio.gather(*(self._ask_for_end(each) for each in asked))

@@ -340,7 +340,8 @@ if ttl > 0 then
   -- The counters may be gone since the slate: the arms must not stay alone.
   for _, write in ipairs(joined) do call('PEXPIRE', write[1], ttl) end
 end
-for name in string.gmatch(stored[8] or '', '%S+') do call('UNLINK', chunk_key(name)) end
+local old = stored[8] or ''
+for name in string.gmatch(old, '%S+') do call('UNLINK', chunk_key(name)) end
 if pointer then
   call('HSET', partition, 'checkpoint_offset', stored[5] or '', 'header', pointer[1] or '', 'chunks', listed,
     'last_record', pointer[2] or '')

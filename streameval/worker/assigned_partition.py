@@ -113,7 +113,7 @@ class AssignedPartition:
     The last commit ends at `committed`, and the next one begins there. The store is known to hold
     the offset `stored`. The last checkpoint was made at `saved` (or reading began there), and is
     stored at `checkpoint_offset` (None before the first). `lost` counts offsets that the log lost
-    before `next_offset`, until a commit counts them. A batch ends at `cut`, where there is one.
+    before `next_offset`, until a commit counts them. A batch ends at `batch_end`, if that is set.
     During a flush, and while a checkpoint is made, the state is `held`: nothing may be applied.
 
     Every `now` is in seconds, of a clock that never goes back.
@@ -126,7 +126,7 @@ class AssignedPartition:
     next_offset: int
     committed: int | None
     lost: int = 0
-    cut: int | None = None
+    batch_end: int | None = None
     first: bool = True  # the next commit is the first since the partition came
     stored: int | None = None
     saved: int = 0
@@ -249,12 +249,12 @@ class AssignedPartition:
                 yield from self._restored()
 
     def _next_slice(self) -> Records:
-        """Take the next slice, up to the `cut` if that is within it."""
+        """Take the next slice, up to `batch_end` if that is within it."""
         records = self._backlog.popleft()
-        if self.cut is not None and self.next_offset < self.cut < records.next_offset:
-            end = bisect_left(records.offsets, self.cut)
+        if self.batch_end is not None and self.next_offset < self.batch_end < records.next_offset:
+            end = bisect_left(records.offsets, self.batch_end)
             self._backlog.appendleft(_slice(records, end))
-            return _slice(records, 0, end)._replace(next_offset=self.cut)
+            return _slice(records, 0, end)._replace(next_offset=self.batch_end)
         return records
 
     def _apply(self, records: Records) -> None:
@@ -323,7 +323,7 @@ class AssignedPartition:
             or self._events >= self.limits.events
             or self.state.users_touched >= self.limits.users
             or self._dead_letter_bytes >= MAX_BATCH_DEAD_LETTER_BYTES
-            or self.next_offset == self.cut
+            or self.next_offset == self.batch_end
             or now - self._began >= self.limits.seconds
         )
 

@@ -78,7 +78,12 @@ FENCE_SECONDS: Final = 3.0
 
 
 class Ingest:
-    """The loop around an `EventLog` and a `StateStore`; `app` runs it, ticks and stops it."""
+    """The loop around an `EventLog` and a `StateStore`; `app` runs it, ticks and stops it.
+
+    `at_start` runs once the group is joined; it may raise no error.
+    """
+
+    at_start: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     def __init__(
         self,
@@ -89,8 +94,6 @@ class Ingest:
         outcomes: OutcomeFolder | None = None,
         reset_windows: bool = False,
     ) -> None:
-        # Once the group is joined; it may raise no error.
-        self.at_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.settings = settings
         self.definition = settings.definition()
         self.event_log = event_log
@@ -114,12 +117,12 @@ class Ingest:
             counters=self.counters,
             held=self.partitions,
             fenced=self._drop,
-            torn=self._cut,
+            torn=self._mend,
             failed=self._fail,
         )
         self._large = LargeBatches(store)
         self._restores: dict[int, asyncio.Task[None]] = {}
-        self._cuts: dict[int, int | None] = {}  # where the next batch must end, by partition
+        self._batch_ends: dict[int, int | None] = {}  # of the next batch, where it must end there
         self._background: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
@@ -289,10 +292,10 @@ class Ingest:
         )
         self._start_again(partition, 0.0 if stored is None else FENCE_SECONDS)
 
-    def _cut(self, partition: AssignedPartition, end: int | None) -> None:
+    def _mend(self, partition: AssignedPartition, end: int | None) -> None:
         """Start again from the store, and end a batch at `end`: users are counted up to there."""
         log.warning("partition %d: a commit was applied in part, reading again", partition.number)
-        self._cuts[partition.number] = end
+        self._batch_ends[partition.number] = end
         self._start_again(partition, 0.0)
 
     def _start_again(self, partition: AssignedPartition, delay: float) -> None:
@@ -396,7 +399,7 @@ class Ingest:
             await asyncio.sleep(delay)
             partition = await self._restorer.open(number, self._parked.pop(number, None))
             if number in self._assigned:
-                partition.cut, partition.first = self._cuts.pop(number, None), True
+                partition.batch_end, partition.first = self._batch_ends.pop(number, None), True
                 self.partitions[number] = partition
                 self.event_log.seek(number, partition.next_offset)
                 self.event_log.resume(number)
