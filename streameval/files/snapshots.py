@@ -262,8 +262,8 @@ def manifest_of(snapshot: Path) -> Manifest:
 
 
 def _unread(snapshot: Path, error: Exception) -> InputError:
-    if not snapshot.is_dir():
-        return InputError(f"{snapshot} is not there: was it moved, or deleted?")
+    if isinstance(error, FileNotFoundError) and not snapshot.exists():
+        return InputError(f"{snapshot} is not a snapshot: it is gone; was it moved, or deleted?")
     return InputError(f"{snapshot} is not a snapshot, or not whole: {error!r}")
 
 
