@@ -123,6 +123,7 @@ class PartitionLog:
     def __init__(self, rng, number):
         self.rng, self.number = rng, number
         self.batches, self.records = [], []
+        self.lost, self.between = set(), set()  # offsets within batches that count; between batches
         self.start = self.end = 0
         self.leader, self.epoch = NODES[number % len(NODES)], 0
         self.settled_at = 0.0  # an election was over; before, ends are not told
@@ -140,7 +141,7 @@ class PartitionLog:
         """Write a batch of (timestamp, key, value), with gaps as compaction leaves them."""
         rng = self.rng
         old = producer < 0 and len(rows) == 1 and rng.random() < 0.05
-        records = []
+        records, begin = [], self.end
         for timestamp, key, value in rows:
             if not old and rng.random() < 0.05:
                 self.end += 1 + rng.randrange(5)
@@ -153,9 +154,12 @@ class PartitionLog:
                 self.end += 1 + rng.randrange(5)
             codec = rng.choice(CODECS)
             raw = batch(records, self.end, codec=codec, producer=producer, epoch=self.epoch)
-        self._add(Batch(records[0][0], self.end, raw, producer))
+        base = records[0][0]
+        self._add(Batch(base, self.end, raw, producer))
+        self.between |= set(range(begin, base))
         if producer < 0:
             self._insert(records)
+            self.lost |= set(range(base, self.end)) - {record[0] for record in records}
         else:
             self._first.setdefault(producer, records[0][0])
             self._open.setdefault(producer, []).extend(records)
@@ -164,6 +168,7 @@ class PartitionLog:
         """What is left of a batch that was compacted away."""
         end = self.end + 1 + self.rng.randrange(5)
         self._add(Batch(self.end, end, empty_batch(self.end, end, self.epoch)))
+        self.lost |= set(range(self.end, end))
         self.end = end
 
     def finish(self, producer, *, commit):
@@ -171,12 +176,19 @@ class PartitionLog:
         records = self._open.pop(producer)
         marker = [(self.end, 1, COMMIT if commit else ABORT, b"\0\0\0\0\0\0")]
         raw = batch(marker, self.end + 1, producer=producer, epoch=self.epoch, control=True)
-        self._add(Batch(self.end, self.end + 1, raw, producer))
         first = self._first.pop(producer)
         if commit:
             self._insert(records)
+            offsets = {
+                offset
+                for one in self.batches
+                if one.producer == producer
+                for offset in range(one.base, one.end)
+            }
+            self.lost |= offsets - {record[0] for record in records}
         else:
             self.aborted.append((producer, first, self.end))
+        self._add(Batch(self.end, self.end + 1, raw, producer))
         self.end += 1
 
     def _add(self, one):
@@ -217,6 +229,8 @@ class PartitionLog:
         self.batches = [one for one in self.batches if one.end <= end]
         self.end = max([self.start, *(one.end for one in self.batches)])
         self.records = [record for record in self.records if record[0] < self.end]
+        self.lost = {offset for offset in self.lost if offset < self.end}
+        self.between = {offset for offset in self.between if offset < self.end}
         self._open, self._first = {}, {}
         self.aborted = [one for one in self.aborted if one[2] < self.end]
         self.epochs = [one for one in self.epochs if one[1] < self.end]

@@ -6,6 +6,7 @@ Kills at random moments are in `test_exactly_once`, broken records in `test_pois
 
 import asyncio
 import contextlib
+import functools
 import pathlib
 import random
 import shutil
@@ -273,15 +274,40 @@ def test_another_cluster_is_refused_with_a_cure():
         assert "of another Kafka cluster" in stranger.logged()
 
 
-def test_offsets_with_gaps_of_aborted_transactions_and_compaction():
+@contextlib.contextmanager
+def compacted(produce):
+    """A scene whose topic was compacted after `produce` of Kafka's port, a topic and records."""
     fast = {"log_cleaner_backoff_ms": 200, "log_cleaner_min_cleanable_ratio": 0.01}
-    compacted = {"cleanup.policy": "compact", "segment.ms": "100", "segment.bytes": "1048576"}
-    with servers.kafka(**fast) as kafka, scene(kafka, topic_config=compacted) as it:
-        service.produce_in_transactions(kafka.port, it.topic, it.traffic(4_000))
+    policy = {"cleanup.policy": "compact", "segment.ms": "100", "segment.bytes": "1048576"}
+    with servers.kafka(**fast) as kafka, scene(kafka, topic_config=policy) as it:
+        produce(kafka.port, it.topic, it.traffic(4_000))
         service.wait_for(lambda: _gaps(it) > 1_000, 40, "the cleaner made gaps")
         service.configure_topic(kafka.port, it.topic, {"cleanup.policy": "delete"})
+        yield it
+
+
+def test_offsets_with_gaps_of_aborted_transactions_and_compaction():
+    with compacted(service.produce_in_transactions) as it:
         it.worker()
-        service.produce_in_transactions(kafka.port, it.topic, it.traffic(3_000))
+        it.read_all()
+        lost = it.metric("events_lost_total")
+        service.produce_in_transactions(it.kafka.port, it.topic, it.traffic(3_000))
+        it.read_all()
+        assert it.metric("events_lost_total") == lost, "nobody lost what was aborted"
+        it.verify()
+
+
+def test_records_that_compaction_took_are_counted_as_lost_once():
+    with compacted(functools.partial(service.produce, seconds=4)) as it:
+        worker = it.worker()
+        it.read_all()
+        service.wait_for(lambda: it.metric("events_lost_total") == _gaps(it), 20, "all is counted")
+        assert "are gone from the log" in worker.logged()
+        worker.kill()
+        it.worker()
+        it.produce(1_000)
+        it.read_all()
+        assert it.metric("events_lost_total") == 0
         it.verify()
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
@@ -62,6 +62,7 @@ def fetches(draw):
     for _ in range(draw(st.integers(1, 8))):
         producer = draw(st.sampled_from([-1, 5]))
         length = draw(st.integers(1, 12))
+        at += draw(st.sampled_from([0, 0, 3]))
         if producer >= 0 and draw(st.booleans()):
             marker = draw(st.sampled_from([ABORT, COMMIT]))
             raw += batch(at, [], codec=NONE, producer=producer, marker=marker)
@@ -76,6 +77,30 @@ def fetches(draw):
         starts += [draw(st.integers(at, at + length - 1))]
         at += length
     return raw, aborted, starts[0]  # a broker answers from the batch that holds the offset
+
+
+def lost_of(raw, aborted, start):
+    """The offsets from `start` on that these batches lack, parsed without our code."""
+    lost, at, producers, transactional = [], start, set(), False
+    left = sorted(aborted, key=lambda one: one[1])
+    while raw:
+        size = 12 + struct.unpack_from(">i", raw, 8)[0]
+        one, raw = DefaultRecordBatch(raw[:size]), raw[size:]
+        transactional |= one.is_transactional or one.is_control_batch
+        if not transactional:
+            lost += range(at, one.base_offset)
+        while left and left[0][1] <= one.base_offset:
+            producers.add(left.pop(0)[0])
+        if one.is_control_batch and next(iter(one)).key == ABORT:
+            producers.discard(one.producer_id)
+        skipped = one.is_transactional and one.producer_id in producers
+        if not skipped and not one.is_control_batch:
+            has = {record.offset for record in one} if one.next_offset > at else set()
+            lost += [
+                n for n in range(one.base_offset, one.next_offset) if n >= start and n not in has
+            ]
+        at = max(at, one.next_offset)
+    return lost
 
 
 PARTITION = TopicPartition("topic", 0)
@@ -128,13 +153,13 @@ def bounds(**changed):
 SCRATCH = st.sampled_from([1 << 20, 120, 0])
 
 
-@settings(max_examples=200)
 def in_use(memory):
     """Bytes that batches take while they are handed out."""
     held = memory.total // 16 - memory._free
     return held + (0 if memory._allowed is None else memory.largest)
 
 
+@settings(max_examples=200)
 @given(fetches(), st.integers(1, 5), SCRATCH, st.sampled_from([8_000, 3, 0]))
 def test_record_lists_are_the_records_of_aiokafka_with_the_same_next_offset(
     fetch, unit, scratch, at_once
@@ -144,20 +169,25 @@ def test_record_lists_are_the_records_of_aiokafka_with_the_same_next_offset(
     records = [(r.offset, r.timestamp, r.key, r.value) for r in theirs]
     fetched = Fetched(Memory(32 * scratch + 4_096))
     fetched.unit = unit
-    rows = []
+    rows, missing = [], []
     with bounds(AT_ONCE=at_once):
         for ours, lists in read(fetched, fetch):
-            assert 1 <= len(lists.offsets) <= unit
+            assert 1 <= len(lists.offsets) <= unit or lists.missing
+            missing += [at for run in lists.missing for at in range(*run)]
             rows += rows_of(lists)
+            if not rows:
+                continue
             after = [row[0] for row in records if row[0] > rows[-1][0]]
             assert rows[-1][0] < ours.next_fetch_offset
             assert not after or ours.next_fetch_offset <= after[0], "a seek back here loses nothing"
     assert not fetched.unreadable
     assert rows == records
     assert not records or ours.next_fetch_offset == theirs.next_fetch_offset
+    assert missing == sorted(lost_of(*fetch))
     assert in_use(fetched.memory) == 0
 
 
+@settings(max_examples=200)
 @given(fetches(), st.integers(1, 5), SCRATCH, st.integers(0, 9))
 def test_a_fetch_that_is_dropped_and_read_again_from_its_offset_loses_and_repeats_nothing(
     fetch, unit, scratch, parts
@@ -167,17 +197,22 @@ def test_a_fetch_that_is_dropped_and_read_again_from_its_offset_loses_and_repeat
     records = [(r.offset, r.timestamp, r.key, r.value) for r in plain(*fetch)]
     fetched = Fetched(Memory(32 * scratch + 4_096))
     fetched.unit = unit
-    rows = []
+    rows, missing = [], []
     with bounds(AT_ONCE=0):
-        for _ in records:
+        for _ in [None, *records]:
             for count, (ours, lists) in enumerate(read(fetched, (raw, aborted, start))):
                 rows += rows_of(lists)
-                start = ours.next_fetch_offset
+                begin, start = start, ours.next_fetch_offset
+                runs = [range(max(run[0], begin), min(run[1], start)) for run in lists.missing]
+                missing += [at for run in runs for at in run]
                 if count >= parts:
                     ours.close()
                     break
             assert in_use(fetched.memory) == 0
     assert rows == records
+    lost = lost_of(*fetch)
+    # A transaction that was seen farther on is known when batches before it are read again.
+    assert missing == lost or (fetched.transactional and set(missing) < set(lost))
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])

@@ -11,7 +11,8 @@ did not write, and writes nothing.
 * the counters of all users in Redis are exactly those of the log up to the stored offset;
 * the stored offset goes back only where Redis does;
 * every record rejected below the stored offset is a dead letter already, and no other is one;
-* no slate stands in the visible outcome files twice.
+* no slate stands in the visible outcome files twice;
+* each commit counts the offsets that the log has lost within its batch, once.
 
 At the end users, figures, a restart's figures and outcome rows equal the oracle, which parses the
 log by itself (`plain_parser`). Then the log of some worlds is set back and grows on: it is refused.
@@ -51,6 +52,7 @@ from streameval.core.partition import Partition
 from streameval.files import outcome_files
 from streameval.kafka import record_source, unpacking
 from streameval.store.stored_values import parse_arm_users
+from streameval.worker import assigned_partition
 from streameval.worker import commits as commits_module
 from streameval.worker import worker_loop as ingest_module
 
@@ -300,6 +302,24 @@ class History:
         offset = self.world.offset(number)
         if self._hold(lambda: self._goes_on(number, offset)) and self.rng.random() < 0.15:
             self.look(number)
+
+    def settled(self, pending):
+        """A worker counts a commit that went through."""
+        self._hold(lambda: self._counts_gaps(pending))
+
+    def _counts_gaps(self, pending):
+        log = self.world.cluster.logs[pending.partition]
+        told, start = pending.tally.gaps, pending.start
+        begin = (start or 0) + pending.tally.lost - told
+        read = set(range(begin, pending.end))
+        # Without a commit before, reading begins where the log did then.
+        surely = len([at for at in log.lost & read if start is not None or at >= log.start])
+        # Between batches a marker of a transaction may have stood, once transactions were seen.
+        most = len((log.lost | log.between) & read)
+        assert surely <= told <= most or (self.world.plain and not told), (
+            f"partition {pending.partition} from {begin} to {pending.end}: {told} lost,"
+            f" not {surely} to {most}"
+        )
 
     def _goes_on(self, number, offset):
         before = self.offsets.get(number, 0)
@@ -993,6 +1013,7 @@ def simulate(seed, monkeypatch, kind=World):
     with virtual_time(seed, monkeypatch, connect) as (loop, rng):
         world = kind(loop, rng, seed)
         holder.append(world)
+        monkeypatch.setattr(commits_module, "settle", watched_settle(world))
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
         monkeypatch.setattr(ingest_module, "POLL_SECONDS", POLL_SECONDS)
         monkeypatch.setattr(ingest_module, "SCORECARD_SECONDS", TICK_SECONDS)
@@ -1008,6 +1029,16 @@ def simulate(seed, monkeypatch, kind=World):
         if rng.random() < SET_BACK_SHARE:
             loop.run_until_complete(world.set_back())
     return world
+
+
+def watched_settle(world):
+    """Count a commit as workers do, under the eyes of the world's history."""
+
+    def settle(pending, *arguments):
+        world.history.settled(pending)
+        assigned_partition.settle(pending, *arguments)
+
+    return settle
 
 
 def run_seed(seed):

@@ -16,7 +16,8 @@ from streameval.kafka.aiokafka_internals import DefaultRecordBatch, LegacyRecord
 _LENGTH, MAGIC, CRC, ATTRIBUTES, _FIRST_TIME, _LAST_TIME, COUNT = 8, 16, 17, 22, 27, 35, 57
 RECORDS: Final = 61
 FORMAT: Final = 2  # since Kafka 0.11
-CODEC, _APPEND_TIME = 0x07, 0x08  # of the attributes
+# Of the attributes.
+CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 INT32, UINT32, _INT64 = struct.Struct(">i"), struct.Struct(">I"), struct.Struct(">q")
 LONGEST_NUMBER: Final = 63  # bits
 # Bytes of the shortest record: seven numbers of a byte, its length among them.
@@ -50,6 +51,11 @@ def opened(raw: memoryview) -> Any:
     """Open the batch of these bytes; nothing is unpacked."""
     magic = raw[MAGIC]
     return DefaultRecordBatch(raw) if magic >= FORMAT else LegacyRecordBatch(raw, magic)
+
+
+def is_transactional(raw: memoryview) -> bool:
+    """Whether a batch belongs to a transaction, or is the marker of one."""
+    return raw[MAGIC] >= FORMAT and bool(raw[ATTRIBUTES] & (_TRANSACTIONAL | _CONTROL))
 
 
 def legacy_rows(raw: memoryview) -> list[Any]:

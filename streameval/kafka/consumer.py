@@ -296,9 +296,9 @@ class KafkaEventLog:
         self._positions[topic_partition] = position
         self._unreadable.read_on(topic_partition)
         parts = found or (RecordLists([], [], [], [], 0),)
-        ends = [*(part.offsets[0] for part in parts[1:]), position]
+        ends = [*(part.first for part in parts[1:]), position]
         return [
-            Records(topic_partition.partition, *part[:4], next_offset=end, size=part.size)
+            Records(topic_partition.partition, *part[:4], end, part.size, part.missing)
             for part, end in zip(parts, ends, strict=True)
         ]
 

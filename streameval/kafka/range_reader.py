@@ -69,7 +69,7 @@ class RangeReader:
             for lists in found:
                 inside = sum(offset < end for offset in lists.offsets)
                 if inside:
-                    offsets, timestamps, keys, values, size = lists
+                    offsets, timestamps, keys, values, size, _ = lists
                     yield RecordLists(
                         offsets[:inside], timestamps[:inside], keys[:inside], values[:inside], size
                     )

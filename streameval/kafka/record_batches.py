@@ -3,11 +3,16 @@
 `aiokafka_internals` says how this replaces the iterators of aiokafka, `unpacking` how batches
 become records within a budget of memory. A batch that cannot be read is set aside in
 `Fetched.unreadable`. Records before it are handed out, so that only this batch need be skipped.
+
+Offsets without a record are told where the log has lost it. Brokers hand out the markers of
+transactions and what was aborted, and compaction keeps the bounds of batches that it thins out. A
+batch that is gone as a whole may have been a marker where a log has transactions: it is not told.
 """
 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
@@ -22,7 +27,7 @@ from streameval.kafka.aiokafka_internals import (
     records_of,
     set_records,
 )
-from streameval.kafka.batch_format import batches, opened
+from streameval.kafka.batch_format import batches, is_transactional, opened
 from streameval.kafka.records import UNIT, RecordLists
 from streameval.kafka.unpacking import Memory, Parts, bound_legacy_codecs
 
@@ -58,6 +63,7 @@ class Fetched(OrderedDict[Any, Any]):
         super().__init__()
         self.memory = memory
         self.unreadable: dict[Any, str] = {}
+        self.transactional: set[Any] = set()  # partitions where transactions were seen
         self._tap = tap
         self._open: dict[Any, ListedRecords] = {}
 
@@ -154,15 +160,18 @@ class ListedRecords(FetchedPartition):
             self._fetched.unit,
             self.topic_partition,
         )
-        first = self.next_fetch_offset
+        first, transactional = self.next_fetch_offset, self._fetched.transactional
         gathered = _Gathered(first, unit)
         batch: Any = None
         try:
             for raw in batches(self.data):
                 batch = opened(raw)
-                found = self.holds_records(batch) and memory.records(
-                    topic_partition, raw, batch, first, unit
-                )
+                holds_records = self.holds_records(batch)
+                if is_transactional(raw):
+                    transactional.add(topic_partition)
+                if topic_partition in transactional:
+                    gathered.go_on(getattr(batch, "base_offset", 0))
+                found = holds_records and memory.records(topic_partition, raw, batch, first, unit)
                 if isinstance(found, list):
                     if gathered.add(found, memory.size, batch.next_offset):
                         for lists, beyond in gathered.due():
@@ -171,84 +180,98 @@ class ListedRecords(FetchedPartition):
                 else:
                     if found:
                         yield from self._parts(found, gathered)
-                    gathered.beyond = batch.next_offset
+                        gathered.wanted([], batch.next_offset)
+                    gathered.go_on(batch.next_offset)
                 batch = None
         except Exception as error:  # noqa: BLE001 - any codec's error too
             why = str(error) or repr(error)
             named = _named(batch, gathered.beyond)
             self._fetched.unreadable[topic_partition] = f"{named} ({why})"
         self.next_fetch_offset = gathered.beyond
-        if gathered.rows:
+        if gathered.rows or gathered.missing:
             yield gathered.take()
 
     def _parts(
         self, parts: Parts, gathered: _Gathered
     ) -> Generator[RecordLists | None, None, None]:
         """Yield the parts of a large batch, after the small batches before it."""
-        before = gathered.take()
-        if before.offsets:
+        if gathered.rows:
             self.next_fetch_offset = gathered.beyond
-            yield before
+            yield gathered.take()
         with contextlib.closing(parts):
             for part in parts:
-                rows = gathered.wanted(part)
+                rows = gathered.wanted(part, part[-1].offset + 1) if part else []
                 if rows:
-                    self.next_fetch_offset = gathered.beyond = rows[-1].offset + 1
-                yield _lists(rows, self._fetched.memory.size) if rows else None
+                    gathered.rows, gathered.size = rows, self._fetched.memory.size
+                    self.next_fetch_offset = gathered.beyond
+                yield gathered.take() if rows else None
 
 
 class _Gathered:
-    """Records of small batches until they fill a unit; `beyond` is the offset after them."""
+    """Records of small batches until they fill a unit; `beyond` is the offset after them.
 
-    __slots__ = ("_first", "_unit", "beyond", "rows", "size")
+    `missing` are the runs of offsets among them that have no record.
+    """
+
+    __slots__ = ("_first", "_unit", "beyond", "missing", "rows", "size")
 
     def __init__(self, first: int, unit: int) -> None:
         self.rows: list[Any] = []
+        self.missing: list[tuple[int, int]] = []
         self.size = 0
         self.beyond = self._first = first
         self._unit = unit
 
-    def wanted(self, rows: list[Any]) -> list[Any]:
-        """Return the records from the offset on that was asked for."""
+    def go_on(self, offset: int) -> None:
+        """Go on at `offset`; nothing is missing before it."""
+        self.beyond = max(self.beyond, offset)
+
+    def wanted(self, rows: list[Any], beyond: int) -> list[Any]:
+        """Return the records from the offset on that was asked for; note what they lack."""
         if rows and rows[0].offset < self._first:
-            return [row for row in rows if row.offset >= self._first]
+            rows = [row for row in rows if row.offset >= self._first]
+        if len(rows) < beyond - self.beyond:
+            at = self.beyond
+            for offset in [*(row.offset for row in rows), beyond]:
+                if at < offset:
+                    self.missing.append((at, offset))
+                at = offset + 1
+        self.go_on(beyond)
         return rows
 
     def add(self, rows: list[Any], size: int, beyond: int) -> bool:
         """Add a batch of `size` bytes that ends before the offset `beyond`; whether some is due."""
-        self.rows += self.wanted(rows)
+        self.rows += self.wanted(rows, beyond)
         self.size += size
-        self.beyond = beyond
         return len(self.rows) > self._unit or self.size > MAX_EVENT_BYTES
 
     def due(self) -> Iterator[tuple[RecordLists, int]]:
         """Yield full units, and all of it where it is large, each with the offset to go on at."""
         unit = self._unit
         while len(self.rows) > unit:
-            rows, self.rows = self.rows[:unit], self.rows[unit:]
-            size = self.size * unit // (unit + len(self.rows))
+            later, self.rows = self.rows[unit:], self.rows[:unit]
+            size = self.size * len(later) // (unit + len(later))
             self.size -= size
-            yield _lists(rows, size), self.rows[0].offset
-        if self.size > MAX_EVENT_BYTES:
-            lists = self.take()
-            if lists.offsets:
-                yield lists, self.beyond
+            end = later[0].offset
+            at = bisect_left(self.missing, (end,))
+            missing, self.missing = self.missing[at:], self.missing[:at]
+            yield self.take(), end
+            self.rows, self.size, self.missing = later, size, missing
+        if self.size > MAX_EVENT_BYTES and self.rows:
+            yield self.take(), self.beyond
 
     def take(self) -> RecordLists:
         """Return everything gathered, and begin anew."""
-        lists = _lists(self.rows, self.size)
-        self.rows, self.size = [], 0
-        return lists
-
-
-def _lists(rows: list[Any], size: int) -> RecordLists:
-    return RecordLists(
-        [row.offset for row in rows],
-        [row.timestamp for row in rows],
-        [row.key for row in rows],
-        [row.value for row in rows],
-        size,
-    )
+        rows, size, missing = self.rows, self.size, self.missing
+        self.rows, self.size, self.missing = [], 0, []
+        return RecordLists(
+            [row.offset for row in rows],
+            [row.timestamp for row in rows],
+            [row.key for row in rows],
+            [row.value for row in rows],
+            size,
+            missing,
+        )
 
 
 def _named(batch: Any, beyond: int) -> str:

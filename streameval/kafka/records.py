@@ -23,12 +23,16 @@ class Records(NamedTuple):
     values: Sequence[bytes | None]
     next_offset: int
     size: int = 0  # bytes in the log, unpacked
+    missing: Sequence[
+        tuple[int, int]
+    ] = ()  # as in `RecordLists`; some may lie beyond these records
 
 
 class RecordLists(NamedTuple):
-    """Consecutive records of one partition, at least one, as parallel lists.
+    """Consecutive records of one partition as parallel lists.
 
-    `size` counts their bytes in the log, unpacked.
+    `size` counts their bytes in the log, unpacked. `missing` are the runs of offsets, each up to
+    and without its end, whose records the log has lost. There is a record, or a run.
     """
 
     offsets: list[int]
@@ -36,6 +40,12 @@ class RecordLists(NamedTuple):
     keys: list[bytes | None]
     values: list[bytes | None]
     size: int
+    missing: Sequence[tuple[int, int]] = ()
+
+    @property
+    def first(self) -> int:
+        """The first offset of these records and runs."""
+        return min([*self.offsets[:1], *(begin for begin, _ in self.missing[:1])])
 
 
 class BatchLocation(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ class Tally:
     key_mismatches: int
     dead_letters: int
     lost: int
+    gaps: int
     batch_seconds: float
     dead_letters_refused: int = 0
 
@@ -112,8 +113,9 @@ class AssignedPartition:
 
     The last commit ends at `committed`, and the next one begins there. The store is known to hold
     the offset `stored`. The last checkpoint was made at `saved` (or reading began there), and is
-    stored at `checkpoint_offset` (None before the first). `lost` counts offsets that the log lost
-    before `next_offset`, until a commit counts them. A batch ends at `batch_end`, if that is set.
+    stored at `checkpoint_offset` (None before the first). Until a commit counts them, `lost` counts
+    offsets that the log's beginning has passed, and `gaps` offsets without a record within the log.
+    A batch ends at `batch_end`, if that is set.
     During a flush, and while a checkpoint is made, the state is `held`: nothing may be applied.
 
     Every `now` is in seconds, of a clock that never goes back.
@@ -126,6 +128,7 @@ class AssignedPartition:
     next_offset: int
     committed: int | None
     lost: int = 0
+    gaps: int = 0
     batch_end: int | None = None
     first: bool = True  # the next commit is the first since the partition came
     stored: int | None = None
@@ -239,6 +242,8 @@ class AssignedPartition:
                 )
         if self._began is None and not self.restoring and reached != self.next_offset:
             self._began = now
+        begin = max(self.next_offset, self.committed or 0)  # before, they were counted
+        self.gaps += _overlap(records.missing, begin, reached)
         self.next_offset = reached
         self._events += len(records.offsets)
         if self.restoring:
@@ -369,7 +374,7 @@ class AssignedPartition:
         self._dead_letters = []
         self.committing_bytes, self._dead_letter_bytes = self._dead_letter_bytes, 0
         self._key_mismatches = 0
-        self.lost = 0
+        self.lost = self.gaps = 0
         self._events = 0
         self._began = None
         return pending
@@ -440,7 +445,8 @@ class AssignedPartition:
             overflow=risen["overflow"],
             key_mismatches=self._key_mismatches,
             dead_letters=len(self._dead_letters),
-            lost=self.lost,
+            lost=self.lost + self.gaps,
+            gaps=self.gaps,
             batch_seconds=seconds,
         )
 
@@ -539,7 +545,13 @@ def _slice(records: Records, start: int, end: int | None = None) -> Records:
         records.values[part],
         records.offsets[end] if end < size else records.next_offset,
         records.size * max(0, end - start) // max(1, size),
+        records.missing,
     )
+
+
+def _overlap(runs: Iterable[tuple[int, int]], begin: int, end: int) -> int:
+    """Count the offsets of these runs that lie between `begin` and `end`."""
+    return sum(max(0, min(last, end) - max(first, begin)) for first, last in runs)
 
 
 def _head(text: bytes | None) -> bytes | None:

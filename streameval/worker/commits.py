@@ -62,6 +62,7 @@ class Commits:
         self._failed = failed
         self.under_way: dict[int, asyncio.Task[None]] = {}
         self._warned: set[Positive] = set()
+        self._warned_of_gaps: set[int] = set()  # partitions
 
     def begin(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
         """Make the commit and send it in the background.
@@ -128,6 +129,17 @@ class Commits:
         settle(pending, counters, counters.definition.kinds)
         for line in partition.decoder.near_misses.fresh():
             log.warning("%s", line)
+        if pending.tally.gaps and pending.partition not in self._warned_of_gaps:
+            self._warned_of_gaps.add(pending.partition)
+            log.error(
+                "partition %d: %d records between the offsets %d and %d are gone from the log, as"
+                " compaction takes them; they and further ones are counted as lost; set"
+                " cleanup.policy=delete",
+                pending.partition,
+                pending.tally.gaps,
+                pending.start or 0,
+                pending.end,
+            )
         for positive in partition.state.attribution.counted_anyway - self._warned:
             self._warned.add(positive)
             log.warning("%s", positive.counts_anyway())
