@@ -73,7 +73,7 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(PIP) install uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate \
-		--extra demo --extra evaluate --extra report --extra dashboards pyproject.toml --output-file requirements.lock
+		--extra demo --extra evaluate --extra report pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
 		--extra files pyproject.toml --output-file deploy/requirements.lock
@@ -82,7 +82,7 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 		--extra demo pyproject.toml --output-file requirements-demo.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements.lock \
-		--extra demo --extra evaluate --extra report --extra mcp --extra dashboards --group dev pyproject.toml --output-file requirements-dev.lock
+		--extra demo --extra evaluate --extra report --extra mcp --group dev pyproject.toml --output-file requirements-dev.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate --constraint requirements-dev.lock \
 		--group spark --output-file .ci/requirements-spark.lock

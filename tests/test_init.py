@@ -84,14 +84,6 @@ def test_dashboards_of_a_folder_follow_its_dimensions(tmp_path):
     assert "variant" not in variables
 
 
-def test_without_the_sdk_the_dashboards_are_left_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(extras, "installed", lambda package: package != "grafana_foundation_sdk")
-    init(tmp_path, rules=True, force=False)
-    assert (tmp_path / "rules.yml").exists()
-    assert not (tmp_path / "grafana").exists()
-    assert extras.install("dashboards") in capsys.readouterr().out
-
-
 def test_without_duckdb_the_checks_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(extras, "installed", lambda package: package != "duckdb")
     init(tmp_path, rules=False, force=False)
@@ -121,7 +113,7 @@ def test_the_command_says_what_to_do_next(tmp_path):
     )
 
 
-def test_what_comes_next_names_the_folder_and_what_is_in_it(tmp_path, capsys, monkeypatch):
+def test_what_comes_next_names_the_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     init(Path("new"), rules=False, force=False)
     assert "  4. streameval init new --rules    # alerts" in capsys.readouterr().out
@@ -130,6 +122,3 @@ def test_what_comes_next_names_the_folder_and_what_is_in_it(tmp_path, capsys, mo
         "  4. name new/rules.yml under rule_files of your prometheus.yml\n"
         "  5. import the dashboards in new/grafana/ into Grafana\n"
     )
-    monkeypatch.setattr(extras, "installed", lambda package: package == "duckdb")
-    init(Path("bare"), rules=True, force=False)
-    assert "Grafana" not in capsys.readouterr().out.partition("Next:")[2]

@@ -193,13 +193,18 @@ def test_the_worker_starts_without_extras(bare, tmp_path):
         (["evaluate", "--list"], "evaluate"),
         (["demo"], "demo"),
         (["mcp"], "mcp"),
-        (["rules", "--dashboard", "quality"], "dashboards"),
     ],
 )
 def test_other_commands_name_the_missing_extra(bare, tmp_path, arguments, extra):
     code, _, errors = bare.run(tmp_path, *arguments)
     assert (code, errors.count("\n")) == (2, 1), errors
     assert re.search(rf"not installed: pip install \S+\.whl\[{extra}\]", errors), errors
+
+
+@slow
+def test_dashboards_need_no_extra(bare, tmp_path):
+    code, text, _ = bare.run(tmp_path, "rules", "--dashboard", "quality")
+    assert (code, json.loads(text)["uid"]) == (0, "streameval-quality")
 
 
 @slow

@@ -19,7 +19,6 @@ EXTRAS: Final = {
     "pyarrow": "evaluate",
     "duckdb": "evaluate",
     "matplotlib": "report",
-    "grafana_foundation_sdk": "dashboards",
     "mcp": "mcp",
 }
 """The extra that brings each optional package; a worker that writes files needs less."""
@@ -29,11 +28,7 @@ NOTEBOOK: Final = "notebook"
 """The extra of the functions of `import streameval`."""
 # What pip notes about an installation that came from no index (PEP 610).
 _ORIGIN: Final = "direct_url.json"
-_NAMES: Final = {
-    "duckdb": "DuckDB",
-    "grafana_foundation_sdk": "grafana-foundation-sdk",
-    "mcp": "the package mcp",
-}
+_NAMES: Final = {"duckdb": "DuckDB", "mcp": "the package mcp"}
 
 
 def installed(package: str) -> bool:

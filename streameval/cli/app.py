@@ -366,7 +366,6 @@ def rules(
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
     settings = settings_of(config)
     if dashboard is not None:
-        extras.require("rules --dashboard", "grafana_foundation_sdk")
         from streameval.cli import dashboards
 
         text = dashboards.written(dashboard, settings.dimensions)

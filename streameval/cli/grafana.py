@@ -1,56 +1,40 @@
-"""Grafana's panels, variables and annotations from their texts, by Grafana's foundation SDK."""
+"""Grafana's panels, variables and annotations from their texts, as the JSON that Grafana reads.
+
+`grafana.yml` says what panels of each kind look like.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from importlib.resources import files
 from string import ascii_uppercase
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from grafana_foundation_sdk.builders import (
-    barchart,
-    common,
-    dashboard,
-    heatmap,
-    prometheus,
-    stat,
-    statetimeline,
-    table,
-    text,
-    timeseries,
-)
-from grafana_foundation_sdk.cog.builder import Builder
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.variants import Dataquery
-from grafana_foundation_sdk.models import common as common_models
-from grafana_foundation_sdk.models import dashboard as models
-from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+import yaml
 
-_SOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-_GRAFANA: Final = common_models.DataSourceRef(type_val="grafana", uid="-- Grafana --")
-_EVERYTHING: Final = models.VariableOption(text=["All"], value=["$__all"])
+Json: TypeAlias = dict[str, Any]
+
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_GRAFANA: Final = {"type": "grafana", "uid": "-- Grafana --"}
 _COLORS: Final = {1: "green", 0: "blue", -1: "red"}
-_BOUND: Final = "/ [-+] 2 se$/"
-"""The legends of the lines two standard errors from a mean."""
+_GRID: Final = 24
+"""Columns of Grafana's grid."""
+_SORTED_NATURALLY, _AT_CHANGES_OF_TIME, _SHARED_CROSSHAIR = 7, 2, 1
+_TABLES: Final = {"bars", "table"}
+"""Kinds of panels that show their queries as of now, as one table."""
+_BOUNDS: Final = {
+    "matcher": {"id": "byRegexp", "options": "/ [-+] 2 se$/"},
+    "properties": [
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [6, 6]}},
+        {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
+    ],
+}
+"""The look of lines two standard errors from a mean, by their legends."""
 
 Marks: TypeAlias = Mapping[str, Mapping[str, str]]
 """Annotations by name: color, query, title, and the labels that are tags."""
-
-_Panel: TypeAlias = (
-    barchart.Panel
-    | heatmap.Panel
-    | stat.Panel
-    | statetimeline.Panel
-    | table.Panel
-    | text.Panel
-    | timeseries.Panel
-)
-_Variable: TypeAlias = (
-    dashboard.CustomVariable | dashboard.DatasourceVariable | dashboard.QueryVariable
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +82,39 @@ class Board:
 
     def json(self) -> str:
         """Write the dashboard as Grafana reads it."""
-        link = dashboard.DashboardLink("streameval").type(models.DashboardLinkType.DASHBOARDS)
-        link.tags(["streameval"]).include_vars(include_vars=True).keep_time(keep_time=True)
-        made = dashboard.Dashboard(f"streameval {self.name}").uid(f"streameval-{self.name}")
-        made.readonly().description(self.about).tags(["streameval"]).link(link)
-        made.time(self.start, "now").refresh("1m")
-        made.tooltip(models.DashboardCursorSync.CROSSHAIR)
-        made.variables([_source(), *self._choices()])
-        made.annotations([*_annotations(self.marks), _deploys()])
-        numbers = count(1)
-        for title, panels in self.rows.items():
-            made.with_row(dashboard.Row(title).id(next(numbers)))
-            for panel in panels:
-                made.with_panel(_panel(panel).id(next(numbers)))
-        return json.dumps(made.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+        link = {
+            "title": "streameval",
+            "type": "dashboards",
+            "icon": "",
+            "tooltip": "",
+            "tags": ["streameval"],
+            "asDropdown": False,
+            "targetBlank": False,
+            "includeVars": True,
+            "keepTime": True,
+            "placement": "inControlsMenu",
+        }
+        made = {
+            "schemaVersion": 42,
+            "templating": {"list": list(self._choices())},
+            "annotations": {"list": [*_annotations(self.marks), _deploys()]},
+            "uid": f"streameval-{self.name}",
+            "title": f"streameval {self.name}",
+            "description": self.about,
+            "tags": ["streameval"],
+            "timezone": "browser",
+            "editable": False,
+            "graphTooltip": _SHARED_CROSSHAIR,
+            "time": {"from": self.start, "to": "now"},
+            "fiscalYearStartMonth": 0,
+            "refresh": "1m",
+            "panels": list(self._panels()),
+            "links": [link],
+        }
+        return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
-    def _choices(self) -> Iterator[_Variable]:
+    def _choices(self) -> Iterator[Json]:
+        yield _variable("datasource", "datasource", "prometheus", label="Data source")
         yield _choice("namespace", "streameval_info", everything=".*")
         yield _choice("job", 'streameval_info{namespace=~"$namespace"}', everything=".+")
         for name, values in self.variables.items():
@@ -130,228 +131,210 @@ class Board:
             else:
                 yield _options(name, values)
 
+    def _panels(self) -> Iterator[Json]:
+        """Place the panels: from left to right, in lines as high as their highest."""
+        looks = yaml.safe_load(files("streameval.cli").joinpath("grafana.yml").read_text("utf-8"))
+        number = x = y = height = 0
+        for title, panels in self.rows.items():
+            number, x, y = number + 1, 0, y + height
+            row = {"type": "row", "collapsed": False, "id": number, "panels": [], "title": title}
+            yield row | {"gridPos": {"h": 1, "w": _GRID, "x": 0, "y": y}}
+            y, height = y + 1, 0
+            for panel in panels:
+                look = looks["parts" if panel.kind == "bars" and panel.colors else panel.kind]
+                number += 1
+                wide, high = panel.width or look["size"][0], panel.height or look["size"][1]
+                if x + wide > _GRID:
+                    x, y, height = 0, y + height, 0
+                yield _panel(panel, look, number, {"h": high, "w": wide, "x": x, "y": y})
+                x, height = x + wide, max(height, high)
 
-def _source() -> dashboard.DatasourceVariable:
-    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+
+def _variable(kind: str, name: str, query: str, *, label: str = "", **more: Any) -> Json:
+    several = "all_values" in more or "options" in more
+    found = {
+        "type": kind,
+        "name": name,
+        "label": label or name.capitalize(),
+        "skipUrlSync": False,
+        "query": query,
+        "datasource": more.get("datasource"),
+        "current": more.get("current"),
+        "multi": several,
+        "allowCustomValue": True,
+        "options": more.get("options"),
+        "refresh": more.get("refresh"),
+        "sort": more.get("sort"),
+        "includeAll": "all_values" in more,
+        "allValue": more.get("all_values"),
+        "auto": False,
+        "auto_min": "10s",
+        "auto_count": 30,
+    }
+    return _known(found)
 
 
 def _choice(
     name: str, series: str, *, label: str = "", everything: str = "", chosen: str = ""
-) -> dashboard.QueryVariable:
+) -> Json:
     """Return a choice among the values of a label; of several, where all have an expression."""
-    variable = dashboard.QueryVariable(name).label(name.capitalize()).datasource(_SOURCE)
-    variable.query(f"label_values({series}, {label or name})").sort(models.VariableSort.NATURAL_ASC)
-    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    more: Json = {"datasource": _SOURCE, "refresh": _AT_CHANGES_OF_TIME, "sort": _SORTED_NATURALLY}
     if everything:
-        variable.multi(multi=True).include_all(include_all=True)
-        variable.all_value(everything).current(_chosen(chosen) if chosen else _EVERYTHING)
-    return variable
+        all_of_them = {"text": ["All"], "value": ["$__all"]}
+        more |= {"all_values": everything, "current": _chosen(chosen) if chosen else all_of_them}
+    return _variable("query", name, f"label_values({series}, {label or name})", **more)
 
 
-def _options(name: str, values: Sequence[str]) -> dashboard.CustomVariable:
-    made = [models.VariableOption(value == values[0], value, value) for value in values]
-    variable = dashboard.CustomVariable(name).label(name.capitalize()).values(",".join(values))
-    return variable.options(made).current(_chosen(values[0])).multi(multi=True)
+def _options(name: str, values: Sequence[str]) -> Json:
+    options = [{"text": one, "value": one, "selected": one == values[0]} for one in values]
+    chosen = _chosen(values[0])
+    return _variable("custom", name, ",".join(values), options=options, current=chosen)
 
 
-def _chosen(value: str) -> models.VariableOption:
-    return models.VariableOption(text=[value], value=[value])
+def _chosen(value: str) -> Json:
+    return {"text": [value], "value": [value]}
 
 
-def _annotations(marks: Marks) -> Iterator[dashboard.AnnotationQuery]:
+def _annotations(marks: Marks) -> Iterator[Json]:
     """Build marks on all graphs for as long as a query has samples."""
     for name, mark in marks.items():
-        made = dashboard.AnnotationQuery().name(name).datasource(_SOURCE).enable(enable=True)
         # Grafana reads the query of an annotation here or there, by its version.
-        made.target(prometheus.Dataquery().expr(mark["query"]).ref_id("Anno"))
-        made.icon_color(mark["color"]).expr(mark["query"])
-        yield made.title_format(mark["title"]).tag_keys(mark["tags"])
+        target = {"expr": mark["query"], "refId": "Anno"}
+        yield _annotation(name, mark["color"], _SOURCE, target) | {
+            "expr": mark["query"],
+            "titleFormat": mark["title"],
+            "tagKeys": mark["tags"],
+        }
 
 
-def _deploys() -> dashboard.AnnotationQuery:
+def _deploys() -> Json:
     """Build the marks that people and pipelines leave in Grafana with the tag `deploy`."""
-    target = dashboard.AnnotationTarget().type("tags").tags(["deploy"]).limit(100)
-    made = dashboard.AnnotationQuery().name("Deploys").datasource(_GRAFANA).enable(enable=True)
-    # The SDK types this as a query of Prometheus, and writes it as it is.
-    return made.icon_color("orange").type("tags").target(target)  # type: ignore[arg-type]
+    target = {"limit": 100, "matchAny": False, "tags": ["deploy"], "type": "tags"}
+    return _annotation("Deploys", "orange", _GRAFANA, target, type="tags")
 
 
-def _panel(wanted: PanelText) -> _Panel:
-    panel = _KINDS[wanted.kind](wanted).title(wanted.title)
-    panel.span(wanted.width or _SIZES[wanted.kind][0])
-    return panel.height(wanted.height or _SIZES[wanted.kind][1])
+def _annotation(name: str, color: str, source: Json, target: Json, **more: str) -> Json:
+    return {
+        "name": name,
+        "enable": True,
+        "iconColor": color,
+        "datasource": source,
+        "hide": False,
+        "target": target,
+        **more,
+        "builtIn": 0,
+        "placement": "inControlsMenu",
+    }
 
 
-def _graph(wanted: PanelText) -> timeseries.Panel:
-    panel = timeseries.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
-    panel.targets(_targets(wanted)).legend(_legend())
-    panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI))
-    if wanted.repeat:
-        panel.repeat(wanted.repeat).repeat_direction("h")
-    if any(legend.endswith(" 2 se") for legend in wanted.lines):
-        dashes = {"fill": "dash", "dash": [6, 6]}
-        hidden = {"legend": True, "tooltip": False, "viz": False}
-        styled = {"custom.lineStyle": dashes, "custom.hideFrom": hidden}
-        panel.override_by_regexp(_BOUND, _properties(styled))
-    if (limits := _limits(wanted)) is not None:
-        line = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.LINE)
-        panel.thresholds(limits).thresholds_style(line)
-    return panel
+def _panel(wanted: PanelText, look: Json, number: int, place: Json) -> Json:
+    options, without_data = dict(look["options"]), wanted.kind == "text"
+    if without_data:
+        options["content"] = wanted.about
+    if wanted.kind == "heat":
+        options["cellValues"] = {"unit": wanted.unit}
+    fields = {"defaults": _defaults(wanted, look), "overrides": list(_overrides(wanted))}
+    found = {
+        "type": look["type"],
+        "id": number,
+        "targets": None if without_data else list(_targets(wanted)),
+        "title": wanted.title,
+        "description": None if without_data else wanted.about,
+        "transparent": False,
+        "datasource": None if without_data else _SOURCE,
+        "gridPos": place,
+        "repeat": wanted.repeat or None,
+        "repeatDirection": "h",
+        "transformations": _one_table(wanted),
+        "maxDataPoints": look.get("points"),
+        "options": options,
+        "fieldConfig": None if without_data else fields,
+    }
+    return _known(found)
 
 
-def _tile(wanted: PanelText) -> stat.Panel:
-    panel = stat.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
-    panel.targets(_targets(wanted))
-    if wanted.states:
-        panel.mappings([_words(wanted.states[""])])
-    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    # Without thresholds Grafana paints everything above 80 red.
-    return panel.thresholds(_limits(wanted) or _thresholds((None, "green")))
+def _known(found: Json) -> Json:
+    return {key: value for key, value in found.items() if value is not None}
 
 
-def _sentences(wanted: PanelText) -> stat.Panel:
-    """Build a line for each series: its legend, and its value as the last word."""
-    panel = _tile(wanted).text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
-    panel.orientation(common_models.VizOrientation.HORIZONTAL)
-    panel.graph_mode(common_models.BigValueGraphMode.NONE)
-    return panel.color_mode(common_models.BigValueColorMode.NONE)
+def _targets(wanted: PanelText) -> Iterator[Json]:
+    as_of_now = {"format": "table", "instant": True} if wanted.kind in _TABLES else {}
+    for letter, (legend, query) in zip(ascii_uppercase, wanted.lines.items(), strict=False):
+        target = {"expr": query, "datasource": _SOURCE, **as_of_now, "legendFormat": legend}
+        yield target | ({"range": False} if as_of_now else {}) | {"refId": letter}
 
 
-def _bars(wanted: PanelText) -> barchart.Panel:
-    """Build bars as of now: upright and colored by their height, or flat and of several parts."""
-    panel = barchart.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
-    panel.targets(_targets(wanted, instant=True)).x_field("bar").transformations(_merged(wanted))
-    order = {"fields": {}, "sort": [{"field": "bar"}]}
-    panel.with_transformation(models.DataTransformerConfig(id_val="sortBy", options=order))
-    panel.legend(common.VizLegendOptions().show_legend(show_legend=False))
-    if not wanted.colors:
-        return panel.color_scheme(
-            dashboard.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_PU)
-        )
-    panel.orientation(common_models.VizOrientation.HORIZONTAL)
-    panel.stacking(common_models.StackingMode.NORMAL)
-    # It would show the lengths of the parts, which nobody asks for.
-    panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.NONE))
-    for name, color in wanted.colors.items():
-        fixed = {"mode": "fixed", "fixedColor": color}
-        panel.override_by_name(name, _properties({"color": fixed}))
-    return panel
-
-
-def _heat(wanted: PanelText) -> heatmap.Panel:
-    """Build a map of rows over time: colored by the values, the first row on top."""
-    panel = heatmap.Panel().unit(wanted.unit).description(wanted.about).datasource(_SOURCE)
-    # Each series is a row as it is. To calculate is to count how often a value occurs.
-    panel.targets(_targets(wanted)).calculate(calculate=False).max_data_points(_COLUMNS)
-    middle = common_models.HeatmapCellLayout.UNKNOWN
-    panel.rows_frame(heatmap.RowsHeatmapOptions().layout(middle))
-    panel.y_axis(heatmap.YAxisConfig().reverse(reverse=True))
-    panel.cell_values(heatmap.CellValues().unit(wanted.unit))
-    # By default a value of 0 has no color, as if there were no data.
-    panel.filter_values(heatmap.FilterValueRange().le(-1))
-    colors = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("BuPu")
-    return panel.color(colors.steps(64).min(0))
-
-
-def _states(wanted: PanelText) -> statetimeline.Panel:
-    panel = statetimeline.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
-    return panel.targets(_targets(wanted)).mappings([_words(wanted.states[""])]).legend(_legend())
-
-
-def _table(wanted: PanelText) -> table.Panel:
-    """Build a table as of now, with a line for all queries that have the same labels."""
-    panel = table.Panel().unit("none").description(wanted.about).datasource(_SOURCE)
-    panel.targets(_targets(wanted, instant=True)).transformations(_merged(wanted))
-    for name, unit in wanted.units.items():
-        panel.override_by_name(name, _properties({"unit": unit}))
-    for name, words in wanted.states.items():
-        panel.override_by_name(name, _properties({"mappings": [_words(words)]}))
-    return panel
-
-
-def _merged(wanted: PanelText) -> list[models.DataTransformerConfig]:
+def _one_table(wanted: PanelText) -> list[Json] | None:
     """Make one table of all queries, with a column for each, named by its line."""
-    titles = {f"Value #{letter}": name for letter, name in _lettered(wanted.lines)}
-    organized = {"excludeByName": {"Time": True}, "renameByName": titles}
-    return [
-        models.DataTransformerConfig(id_val=kind, options=chosen)
-        for kind, chosen in (("merge", {}), ("organize", organized))
-    ]
+    if wanted.kind not in _TABLES:
+        return None
+    titles = {f"Value #{at}": name for at, name in zip(ascii_uppercase, wanted.lines, strict=False)}
+    steps = {
+        "merge": {},
+        "organize": {"excludeByName": {"Time": True}, "renameByName": titles},
+    }
+    if wanted.kind == "bars":
+        steps["sortBy"] = {"fields": {}, "sort": [{"field": "bar"}]}
+    return [{"id": kind, "options": options} for kind, options in steps.items()]
 
 
-def _text(wanted: PanelText) -> text.Panel:
-    return text.Panel().content(wanted.about)
+def _defaults(wanted: PanelText, look: Json) -> Json:
+    """Return what holds for all fields of a panel."""
+    custom, limits = look.get("custom"), _limits(wanted)
+    if wanted.kind == "graph" and limits:
+        custom = {"thresholdsStyle": {"mode": "line"}}
+    if look["type"] == "stat" and not limits:
+        # Without thresholds Grafana paints everything above 80 red.
+        limits = [{"value": None, "color": "green"}]
+    states = wanted.states.get("")
+    found = {
+        "unit": "none" if wanted.kind in {"states", "table"} else wanted.unit,
+        "mappings": [_words(states)] if states else None,
+        "thresholds": {"mode": "absolute", "steps": limits} if limits else None,
+        "color": look.get("color"),
+        "custom": custom,
+    }
+    return _known(found)
 
 
-_KINDS: Final[Mapping[str, Callable[[PanelText], _Panel]]] = {
-    "graph": _graph,
-    "tile": _tile,
-    "sentences": _sentences,
-    "bars": _bars,
-    "heat": _heat,
-    "states": _states,
-    "table": _table,
-    "text": _text,
-}
-_SIZES: Final = {
-    "graph": (8, 8),
-    "tile": (6, 4),
-    "sentences": (24, 5),
-    "bars": (24, 9),
-    "heat": (24, 9),
-    "states": (24, 8),
-    "table": (24, 9),
-    "text": (24, 4),
-}
-"""Columns and lines of Grafana's grid, which has 24 columns."""
+def _overrides(wanted: PanelText) -> Iterator[Json]:
+    """Yield what holds for single fields of a panel."""
+    if any(legend.endswith(" 2 se") for legend in wanted.lines):
+        yield _BOUNDS
+    for name, color in wanted.colors.items():
+        yield _override(name, "color", {"mode": "fixed", "fixedColor": color})
+    for name, unit in wanted.units.items():
+        yield _override(name, "unit", unit)
+    if wanted.kind == "table":
+        for name, words in wanted.states.items():
+            yield _override(name, "mappings", [_words(words)])
 
 
-_COLUMNS: Final = 200
-"""Points of time in a heat map. On a wide screen a cell is then at least five pixels wide."""
+def _override(name: str, what: str, value: Any) -> Json:
+    return {
+        "matcher": {"id": "byName", "options": name},
+        "properties": [{"id": what, "value": value}],
+    }
 
 
-def _targets(wanted: PanelText, *, instant: bool = False) -> list[Builder[Dataquery]]:
-    targets: list[Builder[Dataquery]] = []
-    for (letter, legend), query in zip(_lettered(wanted.lines), wanted.lines.values(), strict=True):
-        target = prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter)
-        if instant:
-            target.instant().format(PromQueryFormat.TABLE)
-        targets.append(target.datasource(_SOURCE))
-    return targets
-
-
-def _lettered(legends: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return zip(ascii_uppercase, legends, strict=False)
-
-
-def _legend() -> common.VizLegendOptions:
-    return common.VizLegendOptions().show_legend(show_legend=True)
-
-
-def _limits(wanted: PanelText) -> dashboard.ThresholdsConfig | None:
+def _limits(wanted: PanelText) -> list[Json] | None:
     """Return the colors above and below the value at which an alert fires."""
     limit = wanted.below if wanted.above is None else wanted.above
     if limit is None:
         return None
     colors = ("red", "green") if wanted.above is None else ("green", "red")
-    return _thresholds(*zip((None, limit), colors, strict=True))
+    steps = zip((None, limit), colors, strict=True)
+    return [{"value": value, "color": color} for value, color in steps]
 
 
-def _thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
-    return dashboard.ThresholdsConfig().steps([models.Threshold(*step) for step in steps])
-
-
-def _words(states: Mapping[int, str]) -> models.ValueMap:
+def _words(states: Mapping[int, str]) -> Json:
     worst = min(states)
-    return models.ValueMap(
-        {
-            str(value): models.ValueMappingResult(
-                text=word, color="red" if value == worst else _COLORS[value], index=at
-            )
-            for at, (value, word) in enumerate(states.items())
+    options = {
+        str(value): {
+            "text": word,
+            "color": "red" if value == worst else _COLORS[value],
+            "index": at,
         }
-    )
-
-
-def _properties(values: Mapping[str, object]) -> list[models.DynamicConfigValue]:
-    return [models.DynamicConfigValue(name, value) for name, value in values.items()]
+        for at, (value, word) in enumerate(states.items())
+    }
+    return {"type": "value", "options": options}

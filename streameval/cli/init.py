@@ -70,17 +70,12 @@ def _checks() -> str:
 
 def _monitoring(folder: Path) -> Iterator[StarterFile]:
     """Yield the rules for Prometheus and the dashboards for Grafana."""
+    from streameval.cli.dashboards import NAMES, written
     from streameval.cli.rules import rules
 
     settings = settings_of(folder / CONFIG)
     said = "Prometheus' recording rules and alerts"
     yield StarterFile(RULES, said, lambda: rules(settings))
-    if not extras.installed("grafana_foundation_sdk"):
-        needed = extras.needed("a dashboard", "grafana_foundation_sdk")
-        typer.echo(f"left out {folder / GRAFANA}: {needed}")
-        return
-    from streameval.cli.dashboards import NAMES, written
-
     for name in NAMES:
         text = partial(written, name, settings.dimensions)
         yield StarterFile(f"{GRAFANA}/{name}.json", f"Grafana's dashboard of {name}", text)
@@ -110,8 +105,7 @@ def _next(folder: Path, *, rules: bool) -> str:
     ]
     if rules:
         steps.append(f"name {folder / RULES} under rule_files of your prometheus.yml")
-        if (folder / GRAFANA).is_dir():
-            steps.append(f"import the dashboards in {folder / GRAFANA}/ into Grafana")
+        steps.append(f"import the dashboards in {folder / GRAFANA}/ into Grafana")
     else:
         steps.append(
             f"streameval init{given} --rules    # alerts and dashboards, for your dimensions"
