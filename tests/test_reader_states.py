@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from aiokafka import TopicPartition
 
+from streameval.kafka import consumer
 from streameval.kafka.consumer import KafkaEventLog
 
 
@@ -14,6 +15,9 @@ class Listener:
 
     async def revoked(self, partitions):
         self.lost += partitions
+
+    async def assigned(self, partitions):
+        """Nothing is restored here."""
 
 
 def opened(partitions, monkeypatch):
@@ -46,3 +50,23 @@ def test_calls_of_a_listener_that_come_after_the_connection_have_no_effect(monke
     reader.pause(1)
     reader.resume(1)
     assert reader._positions == {}
+
+
+def test_a_group_that_assigns_nothing_for_long_is_told(monkeypatch):
+    """As while its coordinator is away. Nobody reads then, so no leader is found to be silent."""
+    monkeypatch.setattr(consumer, "SILENCE_SECONDS", 0.05)
+    reader = opened([0, 1], monkeypatch)
+    places = [TopicPartition("t", number) for number in (0, 1)]
+
+    async def scenario():
+        assert reader.trouble == ""
+        await reader.revoked(places)
+        assert reader.trouble == "", "a rebalance takes its time"
+        await asyncio.sleep(0.03)
+        await reader.revoked([])
+        await asyncio.sleep(0.03)
+        assert "does not say which partitions are this worker's" in reader.trouble
+        await reader.assigned([])
+        assert reader.trouble == "", "a surplus worker has none"
+
+    asyncio.run(scenario())

@@ -131,6 +131,7 @@ class KafkaEventLog:
         self._heard: dict[TopicPartition, tuple[int | None, float]] = {}
         self._silent: set[TopicPartition] = set()  # their leaders have not answered for long
         self._leaderless: dict[int, float] = {}  # since when, by partition
+        self._unassigned: float | None = None  # since when the group owes an assignment
         self._client = dict(client)
         self._topic, self._group = topic, group
         self._arguments = {
@@ -172,6 +173,7 @@ class KafkaEventLog:
         self._listener = listener
         if self._consumer is None:
             await self.connect()
+        self._unassigned = time.monotonic()
         self._open().subscribe([self._topic], listener=_Bridge(self))
 
     async def connect(self) -> int:
@@ -232,7 +234,14 @@ class KafkaEventLog:
         """One line on what Kafka lacks though it answers; "" where it lacks nothing."""
         silent = ", ".join(str(each.partition) for each in sorted(self._silent))
         unread = f"the leader of partitions {silent} does not answer: they are not read"
-        return self._trouble or (silent and unread) or self._dead_letters.trouble
+        since = self._unassigned
+        waiting = since is not None and time.monotonic() - since > SILENCE_SECONDS
+        unassigned = (
+            f"the group {self._group} does not say which partitions are this worker's: none is read"
+            if waiting
+            else ""
+        )
+        return self._trouble or (silent and unread) or unassigned or self._dead_letters.trouble
 
     # ------------------------------------------------------------------ reading
 
@@ -396,6 +405,8 @@ class KafkaEventLog:
     async def revoked(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Hear from the group that `topic_partitions` go; nothing more of them is handed out."""
         assert self._listener is not None, "start comes first"
+        if self._unassigned is None:  # else this is another try
+            self._unassigned = time.monotonic()
         for topic_partition in topic_partitions:
             self._positions.pop(topic_partition, None)
             self._unreadable.forget(topic_partition)
@@ -407,6 +418,7 @@ class KafkaEventLog:
     async def assigned(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Hear from the group that `topic_partitions` come; they wait for `seek` and `resume`."""
         assert self._listener is not None, "start comes first"
+        self._unassigned = None
         if self._source is not None:
             self._source.share(len(topic_partitions))
         for topic_partition in topic_partitions:
