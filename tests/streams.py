@@ -7,6 +7,7 @@ arrival in which no event is late is the same as sorting by `ts + delay`, 0 <= d
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from default_events import ImpressionEvent, SlateEvent
 
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
-from streameval.core.definition import Definition, Positive, Window
+from streameval.core.definition import OPTIONAL_FIGURES, Definition, Positive, Window
 from streameval.core.events import Event, FeedbackEvent, SlateItem
 
 BASE = 1_700_000_040_000  # on the border of a minute
@@ -24,6 +25,7 @@ VALUES = (
     *(0.1, -3.5, 1e12, -1e12, 5e-7, 1.5e-6, 2.5e-6, 3.5e-6, 1e-300, 123_456.1234565),
     *(0.0078125, 0.0234375, -0.0078125),
 )
+FIGURES = (*[OPTIONAL_FIGURES] * 4, (), *((name,) for name in OPTIONAL_FIGURES))
 LATENCIES = (None, None, 0.0, 12.0, 12.5, 0.0625, 0.1875, 0.0005, 33.3335, 1e-300, 3_600_000.0)
 
 
@@ -31,6 +33,8 @@ def hostile(seed: int) -> tuple[Definition, list[Event]]:
     """A definition and 40 to 300 events for it, in order of arrival, some of them late."""
     rng = random.Random(seed)
     definition = _definition(rng)
+    figures = random.Random(f"figures of {seed}").choice(FIGURES)
+    definition = dataclasses.replace(definition, figures=figures)
     events = _History(rng, definition).events(rng.choice((40, 80, 150, 300)))
     return definition, _arrive(events, definition, rng)
 

@@ -53,6 +53,7 @@ from streameval.config.figure_settings import (
 from streameval.core.definition import (
     DEFAULT_WINDOWS,
     MAX_DIMENSIONS,
+    OPTIONAL_FIGURES,
     Definition,
     Window,
 )
@@ -246,6 +247,11 @@ class Settings(BaseSettings):
         max_length=MAX_KS,
         description=f"Cutoffs of the ranking metrics, rising, 1 to {MAX_K}.",
     )
+    figures: tuple[Literal["lists", "nowcast"], ...] = Field(
+        OPTIONAL_FIGURES,
+        description="Figures beside rates, values and ranking metrics: health and ranks of the"
+        " `lists`, and `nowcast`. What is left out takes no time.",
+    )
     windows: tuple[WindowSettings, ...] = Field(
         tuple(
             WindowSettings.model_validate(
@@ -433,6 +439,7 @@ class Settings(BaseSettings):
             raise ValueError(f"gains: {kind!r} is not in positives, so nothing would gain by it")
         _distinct("dimensions", [name.lower() for name in self.dimensions])
         _distinct("windows", [window.size for window in self.windows])
+        _distinct("figures", self.figures)
         if list(self.ks) != sorted(set(self.ks)):
             raise ValueError(f"ks: write them rising and once each, not {list(self.ks)}")
         if self.allowed_lateness > self.attribution_window:
@@ -463,6 +470,7 @@ class Settings(BaseSettings):
             ndcg_gain=self.ndcg_gain,
             dimensions=self.dimensions,
             ks=self.ks,
+            figures=tuple(name for name in OPTIONAL_FIGURES if name in self.figures),
             windows=tuple(
                 Window(window.size, parse_duration(window.size), window.slide)
                 for window in self.windows

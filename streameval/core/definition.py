@@ -73,6 +73,9 @@ RESERVED_NAMES: Final = frozenset((_EVENT_FIELDS + _OUTCOME_COLUMNS + _FIGURE_KE
 
 The names of figures are taken too (`config.experiments.event_field`)."""
 
+OPTIONAL_FIGURES: Final = ("lists", "nowcast")
+"""Figures of windows that may be left out: health and ranks of the lists, and nowcasts."""
+
 DEFAULT_WINDOWS = (
     Window("5m", 300_000, 5_000),
     Window("1h", 3_600_000, 60_000),
@@ -85,8 +88,9 @@ class Definition:
     """The definition of every figure (docs/metrics.md); defaults are the documented ones.
 
     `positives` have distinct kinds, `ks` rise strictly, window names are distinct, and
-    `allowed_lateness <= attribution_window`: the configuration model checks all of it. No figure of
-    a window depends on the `experiments`, so state of other experiments can be used.
+    `allowed_lateness <= attribution_window`: the configuration model checks all of it. `figures`
+    are those of `OPTIONAL_FIGURES` that windows hold. No figure of a window depends on the
+    `experiments`, so state of other experiments can be used, and they have all metrics anyway.
     """
 
     positives: tuple[Positive, ...] = (Positive("click"), Positive("like"))
@@ -94,6 +98,7 @@ class Definition:
     ndcg_gain: Literal["linear", "exponential"] = "linear"
     dimensions: tuple[str, ...] = ("variant",)
     ks: tuple[int, ...] = (5, 10)
+    figures: tuple[str, ...] = OPTIONAL_FIGURES
     windows: tuple[Window, ...] = DEFAULT_WINDOWS
     attribution_window: int = 1_800_000
     allowed_lateness: int = 60_000
@@ -139,5 +144,7 @@ class Definition:
         """Return what stored state depends on as plain values: all but the experiments."""
         plain = asdict(self)
         del plain["experiments"]
+        if self.figures == OPTIONAL_FIGURES:  # as described before they could be left out
+            del plain["figures"]
         plain["gains"] = {kind: self.gain(kind) for kind in sorted(self.kinds)}
         return plain

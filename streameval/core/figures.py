@@ -81,9 +81,11 @@ def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figure
         for view in found.views(aggregates, _TOGETHER):
             labels = [dict(zip(definition.dimensions, name, strict=True)) for name in view.names]
             for one in aggregates:
+                if not one.wanted:
+                    continue
                 rows = sections[one.section]
                 rows += _labelled(window | {"basis": basis}, labels, one.figures(view))
-                if basis == "live":
+                if basis == "live" and "nowcast" in definition.figures:
                     rows += _labelled(window | {"basis": "nowcast"}, labels, one.nowcast(view))
             if basis == "live":
                 mature = zip(

@@ -96,13 +96,15 @@ class Ledger:
         self.edges = delay_edges(definition.attribution_window)
         self.cells = Cells()
         self.aggregates = aggregates
-        self.rows = self._empty()
         self.deltas: dict[str, UserDelta] = {}
         self.changes = SegmentChanges({}, {}, {}, {})
         self.duplicate_feedback = 0
         self.no_positives = (0,) * len(self.gains)
         self._segments = segments
         self.shapes = ListShapes(definition)
+        self.has_lists = "lists" in definition.figures
+        self.has_delays = "nowcast" in definition.figures
+        self.rows = self._empty()
 
     def delta(self, user_id: str, ts: int) -> UserDelta:
         """Return the delta of a user, who has an event at `ts`."""
@@ -142,12 +144,14 @@ class Ledger:
         slate.booked = judged
         self.rows.positives.add(time, cell, kind, 1)
         self.rows.scores.change(time, cell, NO_FEEDBACK, judged)
-        self.rows.delays.add(time, cell, (), judged.delays)
+        if self.has_delays:
+            self.rows.delays.add(time, cell, (), judged.delays)
         known = slate.booked_list
-        assert known is not None, "its impressions are booked"
-        shape = self.shapes.of(known.size, known.ranks, fallback=known.fallback, hits=judged.hits)
-        self.rows.lists.add(time, cell, known, shape)
-        slate.booked_list = shape
+        if known is not None:
+            hits = judged.hits
+            shape = self.shapes.of(known.size, known.ranks, fallback=known.fallback, hits=hits)
+            self.rows.lists.add(time, cell, known, shape)
+            slate.booked_list = shape
 
     def booking(
         self, slates: Iterable[Slate], users: Mapping[str, User], note: Callable[[Slate], None]
@@ -218,7 +222,7 @@ class Ledger:
                 self.rows.counts.add(time, cell, more, 0)
         if slate.feedback or slate.provisional or slate.booked is not NO_FEEDBACK:
             self._judge(slate, delta, cell)
-        if slate.request is not None:
+        if self.has_lists and slate.request is not None:
             self.book_list(slate, cell)
 
     def _retract(self, slate: Slate, delta: UserDelta) -> None:
@@ -252,7 +256,8 @@ class Ledger:
                     rows.positives.add(time, cell, kind, change)
                     delta[POSITIVES + kind] += change
         rows.scores.change(time, cell, before, after)
-        rows.delays.add(time, cell, before.delays, after.delays)
+        if self.has_delays:
+            rows.delays.add(time, cell, before.delays, after.delays)
         if after.values != before.values:
             for kind, micro in before.values:
                 rows.values.add(time, cell, kind, -micro)
@@ -274,7 +279,8 @@ class Ledger:
     def _empty(self) -> Rows:
         rows = Rows(*(aggregate.rows() for aggregate in self.aggregates))
         # Two views of the same lists, and two of the same scores.
-        return rows._replace(ranks=rows.lists, score_delays=rows.scores)
+        delays = rows.scores if self.has_delays else rows.score_delays
+        return rows._replace(ranks=rows.lists, score_delays=delays)
 
     def _changes(self, tables: Sequence[Table], booked: Sequence[Rows]) -> SegmentChanges:
         counts, positives, *_ = tables

@@ -247,7 +247,7 @@ class OpenSlates:
     def show_whole(self, events: Sequence[SlateEvent], offsets: Sequence[int]) -> None:
         """Lists that came whole: each nearly always a slate of its own, which is booked at once."""
         users, ledger, labels_of = self.users, self.ledger, self.labels_of
-        book = ledger.rows.counts.add
+        book, has_lists = ledger.rows.counts.add, ledger.has_lists
         for index, event in enumerate(events):
             ts, request = event.ts, event.request_id
             user = users.get(event.user_id) or self.user(event.user_id)
@@ -264,7 +264,8 @@ class OpenSlates:
                 delta[SLATES] += 1
                 delta[IMPRESSIONS] += size
                 book(ts, cell, size, 1)
-                ledger.book_list(slate, cell)
+                if has_lists:
+                    ledger.book_list(slate, cell)
             if self.keep_details or segment == self.segments.other or slate.details is not None:
                 self._detail(slate, event, labels)
             if self.keep_outcomes and slate.details is not None:

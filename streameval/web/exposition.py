@@ -196,7 +196,8 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
     ):
         counts = (([*segment, kind], count) for (segment, kind), count in list(by_kind.items()))
         yield counter(name, text, [*dimensions, "feedback"], counts)
-    yield _latencies(counters)
+    if "lists" in counters.definition.figures:
+        yield _latencies(counters)
 
 
 def _latencies(counters: ProcessCounters) -> Metric:
@@ -246,7 +247,8 @@ def _work(counters: ProcessCounters) -> Iterator[Metric]:
         ),
     ):
         yield _histogram(step, text, histogram)
-    yield _delays(counters)
+    if "nowcast" in counters.definition.figures:
+        yield _delays(counters)
 
 
 def _histogram(step: str, text: str, histogram: Histogram) -> HistogramMetricFamily:

@@ -106,7 +106,8 @@ def figure_families(status: ServiceStatus) -> Iterator[Metric]:
     for metric in RANKING:
         yield from _mean(ranking, metric.name, metric.formula)
     yield from _values(status, figures)
-    yield from _lists(status, figures)
+    if "lists" in status.definition.figures:
+        yield from _lists(status, figures)
     yield _maturity(figures["maturity"], status.definition.dimensions)
     yield from _nowcasts(status, figures)
 

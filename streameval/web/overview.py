@@ -60,7 +60,8 @@ def choices(definition: Definition) -> list[dict[str, Any]]:
     """
     shares = [(rate.name, "%") for rate in RATES]
     values = [(mean.name, "") for mean in VALUE_MEANS]
-    means = [(mean.name, "" if mean.name in _PLAIN else "%") for mean in LIST_MEANS]
+    means = LIST_MEANS if "lists" in definition.figures else ()
+    of_lists = [(mean.name, "" if mean.name in _PLAIN else "%") for mean in means]
     scores = [(metric.name, "") for metric in RANKING]
     of_values = [one.kind for one in definition.positives if one.value != "none"]
     deepest = definition.ks[-1:]
@@ -75,7 +76,7 @@ def choices(definition: Definition) -> list[dict[str, Any]]:
         ),
         *_choices("ranking", scores, "k", definition.ks, deepest, "ndcg", "hit_rate"),
         *_choices("values", values, "feedback", of_values, of_values, "value_per_user"),
-        *_choices("lists", means, "", (None,), (None,), "empty_rate"),
+        *_choices("lists", of_lists, "", (None,), (None,), "empty_rate"),
     ]
     return sorted(found, key=lambda choice: not choice["is_key"])
 
@@ -151,6 +152,7 @@ def _settings(definition: Definition) -> str:
             "dimensions": definition.dimensions,
             "total": ALL,
             "figures": choices(definition),
+            "bases": ["matured", *({"nowcast"} & {*definition.figures}), "live"],
             "refresh_seconds": REFRESH_SECONDS,
             "enough_users": ENOUGH_USERS,
             "max_segments": MAX_SEGMENTS,
@@ -207,10 +209,11 @@ def _key_figures(status: ServiceStatus) -> str:
     title = "<h2 id=figures-title>Key figures</h2>"
     opening = f"<section id=figures aria-labelledby=figures-title>{title}{_coverage(status)}"
     found = status.figures
-    if found is None or not found["lists"]:
+    rows = [] if found is None else [*found["rates"], *found["ranking"]]
+    if found is None or not rows:
         return f"{opening}<p class=dim>No slate in any window yet.</p></section>"
     window = _longest(status.definition)
-    matured = any(row["window"] == window and row["basis"] == "matured" for row in found["lists"])
+    matured = any(row["window"] == window and row["basis"] == "matured" for row in rows)
     basis = "matured" if matured else "live"
     return f"{opening}{_table(status.definition, found, window, basis)}</section>"
 

@@ -125,6 +125,15 @@ def oracle(
         for name in ("rates", "ranking", "values"):
             # A nowcast follows the other bases of its window.
             rows[name].sort(key=lambda row: (row["window"], row["basis"]))
+    if "lists" not in definition.figures:
+        rows["lists"], rows["ranks"] = [], []
+    if "nowcast" not in definition.figures:
+        rows = {
+            name: [row for row in found if row.get("basis") != "nowcast"]
+            if name != "nowcast"
+            else []
+            for name, found in rows.items()
+        }
     rejections = dict.fromkeys(REASONS, 0) | dict(rejected or {})
     rejections["late"] += known.late
     return {

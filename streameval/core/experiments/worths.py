@@ -16,6 +16,7 @@ from streameval.core.experiments.first_lists import FirstList
 from streameval.core.experiments.metrics import row_names, valued
 from streameval.core.experiments.slate_figures import SlateFigures, widened
 from streameval.core.ledger import Rows
+from streameval.core.list_shapes import ListShapes
 from streameval.core.slate import Slate
 from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, ClusteredAggregate
 from streameval.core.windows.cells import Cells, cluster_of
@@ -61,6 +62,7 @@ class Worths:
         self._columns = np.zeros((_MOST_WORTHS, self._first_half), np.int64)
         self._values: dict[int, tuple[int, ...]] = {}
         self._figures = SlateFigures(definition)
+        self._shapes = ListShapes(definition)
 
     def add(self, slates: Sequence[Slate], sums: Ints) -> Floats:
         """Add slates to `sums`, int64 (rows, 256).
@@ -145,7 +147,7 @@ class Worths:
         cells = Cells()
         rows = Rows(*(aggregate.rows() for aggregate in self._aggregates))
         for number, slate in enumerate(slates):
-            _book(slate, cells.of("", number), rows)
+            self._book(slate, cells.of("", number), rows)
         segments, clusters = cells.arrays()
         keys = segments * CLUSTERS + clusters
         active = Active(keys, np.arange(len(keys)), np.ones(len(keys), np.bool_))
@@ -159,6 +161,22 @@ class Worths:
         columns[self._abandoned] = columns[self._slates] - columns[self._abandoned]
         return columns.T
 
+    def _book(self, slate: Slate, cell: int, rows: Rows) -> None:
+        """Book the worth of a slate, without values and latency."""
+        size, booked = slate.booked_impressions, slate.booked
+        has_request = slate.request is not None
+        rows.counts.add(slate.time, cell, size, int(has_request))
+        for kind, count in enumerate(booked.positives or ()):
+            if count:
+                rows.positives.add(slate.time, cell, kind, count)
+        if booked.relevant is not None:
+            rows.scores.add(slate.time, cell, booked.relevant, 1, UNFOLLOWED)
+        if has_request:
+            # No row depends on the ranks of the others, and windows may hold no lists.
+            fallback = slate.extras & 1
+            shape = self._shapes.of(size, None, fallback=fallback, hits=booked.hits)
+            rows.lists.add(slate.time, cell, None, shape)
+
 
 def _worth(slate: Slate) -> Worth:
     booked, has_request = slate.booked, slate.request is not None
@@ -171,20 +189,6 @@ def _totals(aggregate: Aggregate, rows: Any, cells: Cells) -> Totals:
     totals.fit(len(cells))
     totals.add(aggregate.table(rows, cells).table, 1)
     return totals
-
-
-def _book(slate: Slate, cell: int, rows: Rows) -> None:
-    """Book the worth of a slate, without values and latency."""
-    positives, relevant, *_ = slate.booked
-    is_slate = 0 if slate.request is None else 1
-    rows.counts.add(slate.time, cell, slate.booked_impressions, is_slate)
-    for kind, count in enumerate(positives or ()):
-        if count:
-            rows.positives.add(slate.time, cell, kind, count)
-    if relevant is not None:
-        rows.scores.add(slate.time, cell, relevant, 1, UNFOLLOWED)
-    if slate.booked_list is not None:
-        rows.lists.add(slate.time, cell, None, slate.booked_list)
 
 
 def _sums(aggregate: ClusteredAggregate, totals: Totals, active: Active) -> Ints:

@@ -151,18 +151,25 @@ class Aggregate(ABC):
     """One kind of sum that windows hold, under a definition.
 
     `name` stands in checkpoints, `section` is the part of `replay`'s document that its figures
-    belong to, `columns` counts the values of a row. `figure_names` are in its rows of figures, but
+    belong to, `columns` counts the values of a row. Windows hold one that is `optional` only if the
+    definition has figures of this name. `figure_names` are in its rows of figures, but
     are no means of the catalogue: no dimension may have such a name.
     """
 
     name: ClassVar[str]
     section: ClassVar[str]
+    optional: ClassVar[str] = ""
     figure_names: ClassVar[tuple[str, ...]] = ()
     dtype: ClassVar[str] = "<i4"
     columns: int
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the definition has its figures."""
+        return not self.optional or self.optional in self.definition.figures
 
     @abstractmethod
     def rows(self) -> Any:

@@ -48,6 +48,7 @@ class Delays(SegmentAggregate):
 
     name = "delays"
     section = "nowcast"
+    optional = "nowcast"
     figure_names = ("observed_ratio",)
     has_figures = False
 
@@ -89,6 +90,7 @@ class ScoreDelays(SegmentAggregate):
 
     name = "score_delays"
     section = "nowcast"
+    optional = "nowcast"
     dtype = "<i8"
     width = DELAY_BUCKETS
     has_figures = False

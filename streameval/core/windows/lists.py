@@ -49,6 +49,7 @@ class Lists(ClusterAggregate):
 
     name = "lists"
     section = "lists"
+    optional = "lists"
     figure_names = (
         *("empty_slates", "short_slates", "fallback_slates", "abandoned_slates"),
         *("slates_with_latency", "positive_items"),
@@ -126,6 +127,7 @@ class Latencies(ClusterAggregate):
 
     name = "latencies"
     section = "lists"
+    optional = "lists"
     dtype = "<i8"
     columns = 2
 
@@ -148,6 +150,7 @@ class Ranks(SegmentAggregate):
 
     name = "ranks"
     section = "ranks"
+    optional = "lists"
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)

@@ -3,7 +3,6 @@
 import { el } from "./dom.js";
 import { words } from "./format.js";
 
-const BASES = ["matured", "nowcast", "live"];
 const HOURS = ["1", "6", "24"];
 const DIMENSION = "by.";
 
@@ -21,7 +20,7 @@ export class Choice {
     const names = [...new Set(settings.figures.map(nameOf))];
     const kinds = [...new Set(settings.figures.filter((one) => one.by === "feedback").map((one) => one.key))];
     this.select("window", "Window", settings.windows, settings.longest);
-    this.select("basis", "Basis", BASES, "matured");
+    this.select("basis", "Basis", settings.bases, "matured");
     this.select("figure", "Figure of the chart", names, names[0], words);
     this.select("kind", "Kind of feedback", kinds, kinds[0]);
     // Variants stand side by side over all values of further dimensions, until the reader wants others.

@@ -99,7 +99,9 @@ const draw = {
     parts.more.all.update(() => allFigures(data, ["rates", "ranking"], settings, choice));
     parts.more.lists.update(() => [...allFigures(data, ["lists"], settings, choice), ...byRank(data, settings, choice)]);
     parts.more.values.update(() => allFigures(data, ["values"], settings, choice));
-    parts.more.values.hidden = !settings.figures.some((figure) => figure.section === "values");
+    for (const section of ["lists", "values"]) {
+      parts.more[section].hidden = !settings.figures.some((figure) => figure.section === section);
+    }
     suggestBasis(data, any);
   },
   health(data) {
