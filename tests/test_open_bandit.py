@@ -51,8 +51,8 @@ def test_open_bandit_totals_come_out():
                     "all impressions on the page",
                 )
                 assert total(worker, "positives", by_click) == clicks
-                assert total(worker, "impressions_taken_back", by_variant) == 0
-                assert total(worker, "positives_taken_back", by_click) == 0
+                assert total(worker, "impressions_retracted", by_variant) == 0
+                assert total(worker, "positives_retracted", by_click) == 0
             assert in_redis(store.url) == {"impressions": 20_000, "positives:click": 115}
             users, _ = comparison.compare_all(store.url, topic, [worker], log)
             assert users == 265

@@ -180,7 +180,7 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
     for name, text, by_segment in (
         ("impressions", "Impressions counted", counters.impressions),
         (
-            "impressions_taken_back",
+            "impressions_retracted",
             "Impressions that moved to another segment or slate after they were counted",
             counters.impressions_retracted,
         ),
@@ -189,7 +189,7 @@ def _segments(counters: ProcessCounters) -> Iterator[Metric]:
     for name, text, by_kind in (
         ("positives", "Positives attributed to an impression", counters.positives),
         (
-            "positives_taken_back",
+            "positives_retracted",
             "Positives retracted, or moved to a nearer impression after they were counted",
             counters.positives_retracted,
         ),
