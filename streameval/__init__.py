@@ -4,9 +4,9 @@ Packages from the lowest layer up; each imports only layers below its own (impor
 
 1. `base`: errors, bounds, durations, waiting. `stats`: intervals and tests, as functions of sums.
 2. `core`: the meaning of every figure, without I/O. Begin with `core.definition`, `core.events` and
-   `core.partition`; then `core.attribution` and `core.windows`. `core.metrics.ndcg` is a metric,
-   whole, in one file. `core.oracle` and `tests/oracle` have the same figures by sort and scan: the
-   shorter text where a rule is unclear.
+   `core.partition`; then `core.attribution` and `core.windows`. `core.metrics.discounted_gain` is a
+   family of metrics, whole, in one file. `core.oracle` and `tests/oracle` have the same figures by
+   sort and scan: the shorter text where a rule is unclear.
 3. `config`: every key of the configuration.
 4. `kafka`, `store` (Redis; `commit.lua` is where exactly once is decided), `web` (the pages).
 5. `files`: outcome files and snapshots.

@@ -22,13 +22,13 @@ from streameval.core.metrics import (
     MeanMetric,
     Metric,
     curve,
-    f_beta_user,
     nano,
-    rank_biased_precision,
+    precision_recall,
+    user_models,
 )
 from streameval.core.metrics.curve import LEVELS, interpolated
-from streameval.core.metrics.f1_mean import harmonic_mean
-from streameval.core.metrics.half_life import HALF_LIFE, METRIC, NEUTRAL
+from streameval.core.metrics.precision_recall import harmonic_mean
+from streameval.core.metrics.user_models import HALF_LIFE, HALF_LIFE_UTILITY, NEUTRAL
 
 BY_NAME = {
     entry.name: entry
@@ -186,7 +186,7 @@ def test_f1_of_the_means_is_not_the_mean_of_f1():
 
 
 def utility(half_life, neutral):
-    return METRIC.with_values({HALF_LIFE: half_life, NEUTRAL: neutral})
+    return HALF_LIFE_UTILITY.with_values({HALF_LIFE: half_life, NEUTRAL: neutral})
 
 
 def test_half_life_halves_the_worth_at_its_rank():
@@ -357,7 +357,7 @@ def test_scikit_learn_gives_the_same_f_beta(case, beta):
         beta=beta,
         zero_division=0.0,
     )
-    mine = f_beta_user.METRIC.with_values({f_beta_user.BETA: beta})
+    mine = precision_recall.F_BETA_USER.with_values({precision_recall.BETA: beta})
     assert mine.score(lists_of(case), 10)[0] == pytest.approx(theirs, abs=1e-12)
 
 
@@ -371,8 +371,8 @@ RBP_OF_CWL = {0.5: 0.689453125, 0.8: 0.4639544319999999, 0.95: 0.171164771564453
 def test_rank_biased_precision_is_cwls():
     lists = Lists.of([(tuple(RANKS_RBP), (1.0,) * len(RANKS_RBP))])
     for persistence, value in RBP_OF_CWL.items():
-        metric = rank_biased_precision.METRIC
-        mine = metric.with_values({rank_biased_precision.PERSISTENCE: persistence})
+        metric = user_models.RBP
+        mine = metric.with_values({user_models.PERSISTENCE: persistence})
         assert mine.score(lists, UNCUT)[0] == pytest.approx(value, abs=1e-9)
 
 

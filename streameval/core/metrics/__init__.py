@@ -1,9 +1,10 @@
-"""The metrics: each file holds one metric, or one family, with its whole meaning.
+"""The metrics: each file holds a family, with its whole meaning.
 
-The metrics of a family share their data: `beyond_accuracy`, `daily_positive_rate`,
-`rating_errors`, `rating_thresholds`, `retrieval`. `catalogue` orders all of them, `entry` describes
-their rows, `inputs` their tables and parameters. `lists` holds the shapes that ranking metrics
-share, and `scorer` applies the metrics of a window to the slates of a stream.
+Families of ranked lists: `precision_recall`, `discounted_gain`, `average_precision`, `user_models`.
+Others share data of their own, as `beyond_accuracy` and `rating_errors` do. `catalogue` orders all
+of them, `entry` describes their rows, `inputs` their tables and parameters. `lists` holds the
+shapes that ranking metrics share, and `scorer` applies the metrics of a window to the slates of a
+stream.
 """
 
 from streameval.core.metrics.catalogue import METRICS, RANKING

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streameval.core.metrics.discount import logarithms
+from streameval.core.metrics.discounted_gain import logarithms
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 
 

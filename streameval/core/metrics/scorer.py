@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.limits import MAX_MEMOISED_RANKS, MAX_MEMOISED_ROWS, SCORE_SLICE
-from streameval.core.metrics import ndcg, ndcg_exp
 from streameval.core.metrics.catalogue import RANKING
+from streameval.core.metrics.discounted_gain import NDCG, NDCG_EXP
 from streameval.core.metrics.lists import Lists, RelevantItems, nano
 
 
@@ -32,7 +32,7 @@ class Scorer:
         self.columns = [(metric.name, k) for k in ks for metric in RANKING]
         self._ks = tuple(ks)
         self._metrics = [
-            ndcg_exp.METRIC if metric is ndcg.METRIC and ndcg_gain == "exponential" else metric
+            NDCG_EXP if metric is NDCG and ndcg_gain == "exponential" else metric
             for metric in RANKING
         ]
         self._index: dict[RelevantItems, int] = {}

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from streameval.core.metrics import dcg, dcg_binary
 from streameval.core.metrics.beyond_accuracy import ItemCounts, catalogue_coverage
+from streameval.core.metrics.discounted_gain import dcg, dcg_binary
 from streameval.core.metrics.entry import Entry, UnitMetric, UnitSums
 from streameval.core.metrics.inputs import ITEMS
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, ratio
@@ -25,12 +25,12 @@ def _precision_over_length(lists: Lists, k: int) -> Scores:
 
 
 def _ndcg_over_k(lists: Lists, k: int) -> Scores:
-    return dcg_binary.score(lists, k) / float(k)
+    return dcg_binary(lists, k) / float(k)
 
 
 def _dcg_ln(lists: Lists, k: int) -> Scores:
     # log2(x) is ln(x) / ln(2).
-    return dcg.score(lists, k) / math.log(2)
+    return dcg(lists, k) / math.log(2)
 
 
 def _mrr_plus_one(lists: Lists, k: int) -> Scores:
@@ -79,7 +79,7 @@ METRICS: tuple[Entry, ...] = (
         source="Gorse's documentation, where it is called NDCG",
         convention="another name of dcg_binary",
         is_share=False,
-        score=dcg_binary.score,
+        score=dcg_binary,
     ),
     Metric(
         **_LIST,
