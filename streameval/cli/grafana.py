@@ -1,6 +1,6 @@
 """Grafana's panels, variables and annotations from their texts, as the JSON that Grafana reads.
 
-`grafana.yml` says what panels of each kind look like.
+`grafana.yml` says how Grafana saves each part, and what panels of each kind look like.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from string import ascii_uppercase
 from typing import Any, Final, TypeAlias
@@ -17,21 +18,26 @@ import yaml
 Json: TypeAlias = dict[str, Any]
 
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_GRAFANA: Final = {"type": "grafana", "uid": "-- Grafana --"}
 _COLORS: Final = {1: "green", 0: "blue", -1: "red"}
-_GRID: Final = 24
-"""Columns of Grafana's grid."""
-_SORTED_NATURALLY, _AT_CHANGES_OF_TIME, _SHARED_CROSSHAIR = 7, 2, 1
 _TABLES: Final = {"bars", "table"}
 """Kinds of panels that show their queries as of now, as one table."""
-_BOUNDS: Final = {
-    "matcher": {"id": "byRegexp", "options": "/ [-+] 2 se$/"},
-    "properties": [
-        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [6, 6]}},
-        {"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}},
-    ],
-}
-"""The look of lines two standard errors from a mean, by their legends."""
+_GRID: Final = 24
+"""Columns of Grafana's grid."""
+# Numbers of Grafana: variables are sorted naturally, and read when the time changes.
+_ASKED: Final = {"datasource": _SOURCE, "refresh": 2, "sort": 7}
+
+
+@cache
+def _looks() -> Json:
+    found: Json = yaml.safe_load(files("streameval.cli").joinpath("grafana.yml").read_text("utf-8"))
+    return found
+
+
+def _made(part: str, **known: Any) -> Json:
+    """Return a part as Grafana saves it, without what is not known."""
+    found = _looks()[part] | known
+    return {key: value for key, value in found.items() if value is not None}
+
 
 Marks: TypeAlias = Mapping[str, Mapping[str, str]]
 """Annotations by name: color, query, title, and the labels that are tags."""
@@ -82,39 +88,37 @@ class Board:
 
     def json(self) -> str:
         """Write the dashboard as Grafana reads it."""
-        link = {
-            "title": "streameval",
-            "type": "dashboards",
-            "icon": "",
-            "tooltip": "",
-            "tags": ["streameval"],
-            "asDropdown": False,
-            "targetBlank": False,
-            "includeVars": True,
-            "keepTime": True,
-            "placement": "inControlsMenu",
-        }
-        made = {
-            "schemaVersion": 42,
-            "templating": {"list": list(self._choices())},
-            "annotations": {"list": [*_annotations(self.marks), _deploys()]},
-            "uid": f"streameval-{self.name}",
-            "title": f"streameval {self.name}",
-            "description": self.about,
-            "tags": ["streameval"],
-            "timezone": "browser",
-            "editable": False,
-            "graphTooltip": _SHARED_CROSSHAIR,
-            "time": {"from": self.start, "to": "now"},
-            "fiscalYearStartMonth": 0,
-            "refresh": "1m",
-            "panels": list(self._panels()),
-            "links": [link],
-        }
+        made = _made(
+            "dashboard",
+            templating={"list": list(self._choices())},
+            annotations={"list": list(self._annotations())},
+            uid=f"streameval-{self.name}",
+            title=f"streameval {self.name}",
+            description=self.about,
+            time={"from": self.start, "to": "now"},
+            panels=list(self._panels()),
+        )
         return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
+    def _annotations(self) -> Iterator[Json]:
+        """Yield marks on all graphs for as long as a query has samples, and those of deploys."""
+        for name, mark in self.marks.items():
+            yield _made(
+                "annotation",
+                name=name,
+                iconColor=mark["color"],
+                datasource=_SOURCE,
+                # Grafana reads the query of an annotation here or there, by its version.
+                target={"expr": mark["query"], "refId": "Anno"},
+                expr=mark["query"],
+                titleFormat=mark["title"],
+                tagKeys=mark["tags"],
+            )
+        yield _made("annotation", **_looks()["deploys"])
+
     def _choices(self) -> Iterator[Json]:
-        yield _variable("datasource", "datasource", "prometheus", label="Data source")
+        kind = "datasource"
+        yield _made("variable", type=kind, name=kind, label="Data source", query="prometheus")
         yield _choice("namespace", "streameval_info", everything=".*")
         yield _choice("job", 'streameval_info{namespace=~"$namespace"}', everything=".+")
         for name, values in self.variables.items():
@@ -133,15 +137,14 @@ class Board:
 
     def _panels(self) -> Iterator[Json]:
         """Place the panels: from left to right, in lines as high as their highest."""
-        looks = yaml.safe_load(files("streameval.cli").joinpath("grafana.yml").read_text("utf-8"))
         number = x = y = height = 0
         for title, panels in self.rows.items():
             number, x, y = number + 1, 0, y + height
-            row = {"type": "row", "collapsed": False, "id": number, "panels": [], "title": title}
-            yield row | {"gridPos": {"h": 1, "w": _GRID, "x": 0, "y": y}}
+            place = {"h": 1, "w": _GRID, "x": 0, "y": y}
+            yield _made("row", id=number, title=title, gridPos=place)
             y, height = y + 1, 0
             for panel in panels:
-                look = looks["parts" if panel.kind == "bars" and panel.colors else panel.kind]
+                look = _looks()["parts" if panel.kind == "bars" and panel.colors else panel.kind]
                 number += 1
                 wide, high = panel.width or look["size"][0], panel.height or look["size"][1]
                 if x + wide > _GRID:
@@ -150,111 +153,59 @@ class Board:
                 x, height = x + wide, max(height, high)
 
 
-def _variable(kind: str, name: str, query: str, *, label: str = "", **more: Any) -> Json:
-    several = "all_values" in more or "options" in more
-    found = {
-        "type": kind,
-        "name": name,
-        "label": label or name.capitalize(),
-        "skipUrlSync": False,
-        "query": query,
-        "datasource": more.get("datasource"),
-        "current": more.get("current"),
-        "multi": several,
-        "allowCustomValue": True,
-        "options": more.get("options"),
-        "refresh": more.get("refresh"),
-        "sort": more.get("sort"),
-        "includeAll": "all_values" in more,
-        "allValue": more.get("all_values"),
-        "auto": False,
-        "auto_min": "10s",
-        "auto_count": 30,
-    }
-    return _known(found)
-
-
 def _choice(
     name: str, series: str, *, label: str = "", everything: str = "", chosen: str = ""
 ) -> Json:
     """Return a choice among the values of a label; of several, where all have an expression."""
-    more: Json = {"datasource": _SOURCE, "refresh": _AT_CHANGES_OF_TIME, "sort": _SORTED_NATURALLY}
+    several: Json = {}
     if everything:
         all_of_them = {"text": ["All"], "value": ["$__all"]}
-        more |= {"all_values": everything, "current": _chosen(chosen) if chosen else all_of_them}
-    return _variable("query", name, f"label_values({series}, {label or name})", **more)
+        several = {"multi": True, "includeAll": True, "allValue": everything}
+        several["current"] = _chosen(chosen) if chosen else all_of_them
+    query = f"label_values({series}, {label or name})"
+    names = {"name": name, "label": name.capitalize()}
+    return _made("variable", type="query", query=query, **names, **_ASKED, **several)
 
 
 def _options(name: str, values: Sequence[str]) -> Json:
-    options = [{"text": one, "value": one, "selected": one == values[0]} for one in values]
-    chosen = _chosen(values[0])
-    return _variable("custom", name, ",".join(values), options=options, current=chosen)
+    return _made(
+        "variable",
+        type="custom",
+        name=name,
+        label=name.capitalize(),
+        query=",".join(values),
+        current=_chosen(values[0]),
+        multi=True,
+        options=[{"text": one, "value": one, "selected": one == values[0]} for one in values],
+    )
 
 
 def _chosen(value: str) -> Json:
     return {"text": [value], "value": [value]}
 
 
-def _annotations(marks: Marks) -> Iterator[Json]:
-    """Build marks on all graphs for as long as a query has samples."""
-    for name, mark in marks.items():
-        # Grafana reads the query of an annotation here or there, by its version.
-        target = {"expr": mark["query"], "refId": "Anno"}
-        yield _annotation(name, mark["color"], _SOURCE, target) | {
-            "expr": mark["query"],
-            "titleFormat": mark["title"],
-            "tagKeys": mark["tags"],
-        }
-
-
-def _deploys() -> Json:
-    """Build the marks that people and pipelines leave in Grafana with the tag `deploy`."""
-    target = {"limit": 100, "matchAny": False, "tags": ["deploy"], "type": "tags"}
-    return _annotation("Deploys", "orange", _GRAFANA, target, type="tags")
-
-
-def _annotation(name: str, color: str, source: Json, target: Json, **more: str) -> Json:
-    return {
-        "name": name,
-        "enable": True,
-        "iconColor": color,
-        "datasource": source,
-        "hide": False,
-        "target": target,
-        **more,
-        "builtIn": 0,
-        "placement": "inControlsMenu",
-    }
-
-
 def _panel(wanted: PanelText, look: Json, number: int, place: Json) -> Json:
-    options, without_data = dict(look["options"]), wanted.kind == "text"
-    if without_data:
-        options["content"] = wanted.about
+    options = dict(look["options"])
+    known = {"type": look["type"], "id": number, "title": wanted.title, "gridPos": place}
+    if wanted.kind == "text":
+        return _made("panel", **known, options=options | {"content": wanted.about})
     if wanted.kind == "heat":
         options["cellValues"] = {"unit": wanted.unit}
-    fields = {"defaults": _defaults(wanted, look), "overrides": list(_overrides(wanted))}
-    found = {
-        "type": look["type"],
-        "id": number,
-        "targets": None if without_data else list(_targets(wanted)),
-        "title": wanted.title,
-        "description": None if without_data else wanted.about,
-        "transparent": False,
-        "datasource": None if without_data else _SOURCE,
-        "gridPos": place,
-        "repeat": wanted.repeat or None,
-        "repeatDirection": "h",
-        "transformations": _one_table(wanted),
-        "maxDataPoints": look.get("points"),
-        "options": options,
-        "fieldConfig": None if without_data else fields,
-    }
-    return _known(found)
-
-
-def _known(found: Json) -> Json:
-    return {key: value for key, value in found.items() if value is not None}
+    return _made(
+        "panel",
+        **known,
+        targets=list(_targets(wanted)),
+        description=wanted.about,
+        datasource=_SOURCE,
+        repeat=wanted.repeat or None,
+        transformations=_one_table(wanted),
+        maxDataPoints=look.get("points"),
+        options=options,
+        fieldConfig={
+            "defaults": _defaults(wanted, look),
+            "overrides": list(_overrides(wanted)),
+        },
+    )
 
 
 def _targets(wanted: PanelText) -> Iterator[Json]:
@@ -294,13 +245,13 @@ def _defaults(wanted: PanelText, look: Json) -> Json:
         "color": look.get("color"),
         "custom": custom,
     }
-    return _known(found)
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _overrides(wanted: PanelText) -> Iterator[Json]:
     """Yield what holds for single fields of a panel."""
     if any(legend.endswith(" 2 se") for legend in wanted.lines):
-        yield _BOUNDS
+        yield _looks()["bounds"]
     for name, color in wanted.colors.items():
         yield _override(name, "color", {"mode": "fixed", "fixedColor": color})
     for name, unit in wanted.units.items():
