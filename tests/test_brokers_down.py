@@ -38,7 +38,9 @@ def test_two_of_three_brokers_dead_are_said_by_partition_and_lose_nothing():
         said = service.refused(worker, "/readyz")
         print(f"/readyz 503 after {time.monotonic() - began:.1f} s: {said}")
         assert "partition" in said
-        assert said.strip() in " ".join(worker.logged().split())
+        # The log has it with the next probe.
+        told = lambda: said.strip() in " ".join(worker.logged().split())  # noqa: E731
+        service.wait_for(told, 20, "the log says so too")
         assert worker.metrics()["streameval_ready", frozenset()] == 0
         page = worker.page("/")
         assert "partitions" in page
