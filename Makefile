@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers readers bench-offline false-alarms share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -175,6 +175,9 @@ bench-offline: $(BIN)/.dev ## evaluate on 1 M and 10 M slates, beside other libr
 
 false-alarms: $(BIN)/.dev ## 2,000 A/A tests watched at every step: how often each method is wrong
 	$(BIN)/python benchmarks/false_alarms.py $(ARGS)
+
+error-coverage: $(BIN)/.dev ## how often intervals hold, by the jackknife and the delta method
+	$(BIN)/python benchmarks/error_coverage.py $(ARGS)
 
 share-coverage: $(BIN)/.dev ## how often the bounds of shares hold, by kind, mean and units
 	$(BIN)/python benchmarks/share_coverage.py $(ARGS)

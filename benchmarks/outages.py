@@ -32,7 +32,8 @@ from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.experiments.judge import Judge
 from streameval.experiments.scorecard import judges_of, ratio_sums
-from streameval.stats.experiments import RatioSums, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import compare_ratios
 
 RATE = "positives_per_impression{feedback=click}"
 EMPTY, FALLBACK, LATENCY = "empty_rate", "fallback_rate", "latency_ms_mean"
@@ -140,7 +141,7 @@ class State:
             values = np.array(list(first.values()), np.int64)
             self.users.first.change(arm, int(minute) * MINUTE, values, 1)
 
-    def sides(self, metric: str) -> list[RatioSums]:
+    def sides(self, metric: str) -> list[ClusterSums]:
         """Return the sums of a metric in B and in A."""
         entry = metrics_of(DEFINITION)[metric]
         return [ratio_sums(DEFINITION, entry, self.arms, self.users, arm) for arm in "BA"]

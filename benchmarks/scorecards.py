@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from streameval.stats.bounded_means import Means, difference_bounds
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import BurnIn, burn_in, radius
-from streameval.stats.experiments import RatioSums, Rules, split_alpha
+from streameval.stats.experiments import Rules, split_alpha
 from streameval.stats.intervals import normal
 from streameval.stats.plan import Plan, spread_of, users_for
 from streameval.stats.regression_adjustment import compare_adjusted
@@ -174,10 +175,10 @@ def look(sums: dict[str, np.ndarray], figure: str) -> Look:
     """Return a figure from the sums of all experiments."""
     users = sums["users"].sum(axis=-1)
     above, below = FIGURES.get(figure, FIGURES[PRIMARY])
-    values, parts = parts_of(sums[above], sums[below])
+    values, _, parts = parts_of(sums[above], sums[below])
     there = sums[below] > 0
     if figure == ADJUSTED:
-        past, past_parts = parts_of(sums["past_positives"], sums["past_impressions"])
+        past, _, past_parts = parts_of(sums["past_positives"], sums["past_impressions"])
         both = [
             parts_of(*(sums[name].reshape(len(users), 1, -1) for name in pair))
             for pair in (FIGURES[PRIMARY], ("past_positives", "past_impressions"))
@@ -193,10 +194,13 @@ def look(sums: dict[str, np.ndarray], figure: str) -> Look:
 
 
 def parts_of(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σx/Σy (runs, arms), and each cluster's part in its error (runs, arms, clusters)."""
+    """Return Σx/Σy (runs, arms), and by cluster its linear form and parts in its error."""
     total = y.sum(axis=-1)
-    values = x.sum(axis=-1) / total
-    return values, (x - values[:, :, None] * y) / total[:, :, None]
+    values, counts = x.sum(axis=-1) / total, ((x != 0) | (y != 0)).sum(axis=-1)
+    apart = x - values[:, :, None] * y
+    others = np.where((y > 0).sum(axis=-1) > 1, total, np.inf)[:, :, None] - y
+    share = ((counts - 1) / counts)[:, :, None]
+    return values, apart / total[:, :, None], apart / others * share
 
 
 def scorecards() -> dict[str, dict[str, float]]:
@@ -293,14 +297,15 @@ def plans(lift: float, alpha: float, seed: int, *, returning: bool) -> tuple[Pla
     """Users that a relative `lift` needs with 80 % power, plain and with CUPED."""
     chance = np.random.default_rng(seed)
     users = population(400_000, chance, 0.0, returning=returning)
-    now = RatioSums(users[:, 0], users[:, 1], len(users))
+    now = ClusterSums(users[:, 0], users[:, 1], len(users))
     plain, effect = spread_of(now), lift * now.value
     planned = users_for(effect, plain, alpha)
     if not returning:
         return planned, None
     parts = users[::2], users[1::2]
     sides = [
-        tuple(RatioSums(part[:, at], part[:, at + 1], len(part)) for part in parts) for at in (0, 2)
+        tuple(ClusterSums(part[:, at], part[:, at + 1], len(part)) for part in parts)
+        for at in (0, 2)
     ]
     saved = compare_adjusted(*sides, Rules(alpha=alpha)).users_saved
     return planned, users_for(effect, plain * (1 - saved), alpha)

@@ -21,7 +21,8 @@ from streameval.base.limits import CLUSTERS
 from streameval.core.metrics import METRICS
 from streameval.core.metrics.rating_thresholds import PairMetric, auc_of_pairs
 from streameval.evaluation.sums import bounded
-from streameval.stats.intervals import Arm, Interval, linear_count, ratio_arm, share_interval
+from streameval.stats.cluster_sums import ratio_arm
+from streameval.stats.intervals import Arm, Interval, linear_count, share_interval
 from streameval.web.intervals import bounds
 
 SHARES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.5)

@@ -33,7 +33,8 @@ from streameval.core.partition import Partition
 from streameval.core.replay import replay
 from streameval.core.windows.cells import cluster_of
 from streameval.experiments.scorecard import scorecard, sections
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios, split_alpha
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios, split_alpha
 from streameval.stats.verdicts import WITHOUT_SPREAD
 
 USERS, STEPS, SLATES = 4_000, 100, 100
@@ -141,7 +142,7 @@ class PlainSums:
             alpha = alphas.primary if name == PRIMARY else alphas.guardrail
             rules = Rules(alpha, USERS, lower_is_better=is_lower_better, reserved=WITHOUT_SPREAD)
             sides = [
-                RatioSums(
+                ClusterSums(
                     np.array(self.sums[above][arm], object),
                     np.array(self.sums[below][arm]),
                     sum(self.sums["users"][arm]),

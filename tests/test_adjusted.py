@@ -31,7 +31,8 @@ from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import snapshots
 from streameval.files.snapshots import report_adjusted, retire, take_from
 from streameval.files.users_past import PAST, ArmsOfTopic, last_before, needed
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.regression_adjustment import compare_adjusted
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan
@@ -280,7 +281,7 @@ def test_an_adjustment_that_makes_the_spread_grow_saves_no_users():
     many = np.full(256, 1_000)
 
     def arm(rate):
-        return RatioSums(rng.binomial(1_000, rate, 256), many, 2_560)
+        return ClusterSums(rng.binomial(1_000, rate, 256), many, 2_560)
 
     now, before = (arm(0.4), arm(0.2)), (arm(0.4), arm(0.2))
     found = compare_adjusted(now, before, Rules())

@@ -20,7 +20,8 @@ from streameval.base.errors import InputError
 from streameval.cli.app import app
 from streameval.core.outcome import Outcome
 from streameval.files.outcome_files import table
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios
 
 
 def invoke(*arguments: str) -> str:
@@ -237,7 +238,7 @@ def test_evaluate_adds_differences_of_segments() -> None:
                 x[cluster] += int(one.gains[0] * 10**9)
                 y[cluster] += 1
                 users.add(one.user)
-        sums.append(RatioSums(x, y, len(users), 10**9))
+        sums.append(ClusterSums(x, y, len(users), 10**9))
     expected = compare_ratios(*sums, Rules())
     assert {name: row[name] for name in ("arm", "control", "metric", "role", "users")} == {
         "arm": "B",

@@ -36,7 +36,8 @@ from streameval.evaluation.arm_comparison import all_metrics, compare_arms
 from streameval.evaluation.arms import Arms, arm_batches, read_arms, sums_of_users
 from streameval.experiments.scorecard import scorecard
 from streameval.files.outcome_files import table
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.regression_adjustment import compare_adjusted
 
 SEEDS = 60
@@ -615,7 +616,7 @@ def test_equal_arms_raise_fewer_alarms_than_alpha_with_the_past_too() -> None:
                         x[cluster] += len(one.feedback)
                         y[cluster] += len(one.items)
                         users.add(one.user)
-                sums[name, arm] = RatioSums(x, y, len(users))
+                sums[name, arm] = ClusterSums(x, y, len(users))
         found = compare_adjusted(
             (sums["now", 1], sums["now", 0]), (sums["before", 1], sums["before", 0]), Rules()
         )
@@ -749,7 +750,7 @@ def test_an_experiment_of_the_planned_size_shows_the_lift_mostly() -> None:
                 if one.labels == (arm,):
                     x[zlib.crc32(one.user.encode()) & 255] += bool(one.feedback)
                     y[zlib.crc32(one.user.encode()) & 255] += 1
-            sums.append(RatioSums(x, y, users // 2))
+            sums.append(ClusterSums(x, y, users // 2))
         scored = compare_ratios(sums[0], sums[1], Rules())
         shown += scored.once_low is not None and scored.once_low > 0
     assert 11 <= shown <= 20

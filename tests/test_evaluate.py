@@ -19,12 +19,12 @@ from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
-from streameval.core.windows.aggregate import ratio_stderr
 from streameval.core.windows.cells import cluster_of
 from streameval.evaluation.readers.outcomes import files_of, read_outcomes
 from streameval.evaluation.sources import source
 from streameval.evaluation.sums import DEFAULT, evaluate
 from streameval.files.outcome_files import table
+from streameval.stats.cluster_sums import stderrs
 
 
 def outcome(number: int, chance: random.Random) -> Outcome:
@@ -82,7 +82,7 @@ def test_outcome_files_give_the_streams_own_scores_to_the_bit(
                 y[cluster_of(row.user)] += 1
         for number, name in enumerate(names):
             figure = found.figures((variant,))[name]
-            stderr = ratio_stderr(x[:, number], y)
+            (stderr,) = stderrs(x[np.newaxis, :, number], y[np.newaxis])
             assert figure.n == y.sum()
             assert figure.value == int(x[:, number].sum()) / (figure.n * NANO)
             assert stderr is not None

@@ -399,12 +399,12 @@ def test_the_positive_rate_is_the_mean_over_users_shown_something():
 
 
 def test_standard_errors_are_clustered_by_user():
-    """u1 1 of 2, u2 0 of 4: rates 1/2 and 0; clusters differ, R = 1/6, d = 2/3 and -2/3."""
+    """u1 1 of 2, u2 0 of 4: rates 1/2 and 0; clusters differ, R = 1/6, without each 0 and 1/2."""
     shown = [show(0, item, user="u1") for item in "ab"] + [show(0, i, user="u2") for i in "abcd"]
     row = oracle(DEFINITION, [*shown, click(1, "a", user="u1")])["rates"][0]
     assert row["positive_rate"] == 0.25
     assert row["positive_rate_stderr"] == pytest.approx(0.25, abs=1e-15)
-    expected = math.sqrt(2 * 2 * (2 / 3) ** 2) / 6
+    expected = math.sqrt(1 / 2 * ((1 / 6) ** 2 + (1 / 3) ** 2))
     assert row["positives_per_impression_stderr"] == pytest.approx(expected, abs=1e-15)
 
 

@@ -3,12 +3,12 @@
 Times are counted from BASE, in ms: A = 10, L = 5. Rules 2 and 26 to 29 of docs/rules.md.
 """
 
-import math
 from dataclasses import replace
 
 import pytest
 from default_events import ImpressionEvent, SlateEvent
 from oracle.figures import oracle
+from oracle.means import left_out
 from streams import placed
 from test_oracle import BASE, DEFINITION, click, clicks_by_variant, show, tick
 
@@ -185,18 +185,20 @@ def test_figures_of_lists():
 def test_standard_errors_of_lists_are_clustered_by_user():
     """Slates by cluster: 2, 1 and 1."""
     row = lists([*DAY, click(1, "a", "r", user="u2")], replace(DEFINITION, ks=(2, 3)))
-    # d = -0.5, -0.25, 0.75
-    one_in_four = math.sqrt(3 / 2 * 0.875) / 4
+    # Without each user.
+    one_in_four = left_out(1 / 4, 1 / 2, 1 / 3, 0 / 3)
     assert row["empty_rate_stderr"] == pytest.approx(one_in_four, abs=1e-15)
     assert row["fallback_rate_stderr"] == pytest.approx(one_in_four, abs=1e-15)
     assert row["abandonment_rate_stderr"] == pytest.approx(one_in_four, abs=1e-15)
-    # d = -1, 0.5, 0.5
-    assert row["short_rate_stderr"] == pytest.approx(math.sqrt(3 / 2 * 1.5) / 4, abs=1e-15)
-    # u1 13 over 3, u2 1 over 1: R = 3.5, d = 2.5 and -2.5
+    short = left_out(2 / 4, 2 / 2, 1 / 3, 1 / 3)
+    assert row["short_rate_stderr"] == pytest.approx(short, abs=1e-15)
+    # u1 13 over 3, u2 1 over 1
     assert row["mean_rank_of_positives"] == 3.5
-    assert row["mean_rank_of_positives_stderr"] == pytest.approx(5 / 4, abs=1e-15)
-    # u1 2 over 3, u2 1 over 1: R = 0.75, d = -0.25 and 0.25
-    assert row["top3_share_stderr"] == pytest.approx(0.5 / 4, abs=1e-15)
+    rank = left_out(3.5, 1 / 1, 13 / 3)
+    assert row["mean_rank_of_positives_stderr"] == pytest.approx(rank, abs=1e-15)
+    # u1 2 over 3, u2 1 over 1
+    top = left_out(3 / 4, 1 / 1, 2 / 3)
+    assert row["top3_share_stderr"] == pytest.approx(top, abs=1e-15)
     # u2 10, u3 20.5
     assert row["latency_ms_mean_stderr"] == pytest.approx(5.25, abs=1e-14)
 

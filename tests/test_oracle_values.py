@@ -3,11 +3,11 @@
 Times are counted from BASE, in ms: A = 10, L = 5. Rules 24 and 25 of docs/rules.md.
 """
 
-import math
 from dataclasses import replace
 
 import pytest
 from oracle.figures import oracle
+from oracle.means import left_out
 from test_oracle import BASE, DEFINITION, click, show
 
 from streameval.base.limits import MAX_LOGGED_FEEDBACK, MICRO
@@ -172,15 +172,14 @@ def test_the_means_are_over_users_slates_impressions_and_positives():
         "value_per_impression": 1.2,
         "value_per_positive": 2.0,
     }
-    # d = 3, -1, -2
-    assert row["value_per_user_stderr"] == pytest.approx(math.sqrt(3 / 2 * 14) / 3, abs=1e-15)
-    # y = 2, 0, 1: two clusters with a slate, d = 1, 1, -2
-    assert row["value_per_slate_stderr"] == pytest.approx(math.sqrt(2 * 6) / 3, abs=1e-15)
-    # y = 3, 1, 1: d = 1.4, -0.2, -1.2
-    expected = math.sqrt(3 / 2 * 3.44) / 5
-    assert row["value_per_impression_stderr"] == pytest.approx(expected, abs=1e-15)
-    # y = 2, 1, 0: two clusters with a positive, d = 1, -1
-    assert row["value_per_positive_stderr"] == pytest.approx(2 / 3, abs=1e-15)
+    # Without u1, u2 and u3, of x = 5, 1, 0. u2 has no slate, and counts with its 1.
+    for unit, expected in (
+        ("user", left_out(2, 1 / 2, 5 / 2, 6 / 2)),
+        ("slate", left_out(2, 1 / 1, 5 / 3, 6 / 2)),  # y = 2, 0, 1
+        ("impression", left_out(1.2, 1 / 2, 5 / 4, 6 / 4)),  # y = 3, 1, 1
+        ("positive", left_out(2, 1 / 1, 5 / 2)),  # y = 2, 1; u3 has nothing
+    ):
+        assert row[f"value_per_{unit}_stderr"] == pytest.approx(expected, abs=1e-15)
 
 
 def test_without_a_cap_the_means_are_of_the_plain_sum():

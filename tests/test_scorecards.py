@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.regression_adjustment import compare_adjusted
 
 PATH = Path(__file__).parent.parent / "benchmarks" / "scorecards.py"
@@ -30,7 +31,9 @@ def ratios(sums, run, pair, users, unit=10**9):
     """The two arms of an experiment; scores and values are rounded to nano-units."""
     x, y = pair
     return tuple(
-        RatioSums(np.rint(sums[x][run, arm] * unit), sums[y][run, arm], int(users[run, arm]), unit)
+        ClusterSums(
+            np.rint(sums[x][run, arm] * unit), sums[y][run, arm], int(users[run, arm]), unit
+        )
         for arm in (0, 1)
     )
 

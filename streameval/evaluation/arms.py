@@ -38,7 +38,7 @@ from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.experiments.scorecard import ratio_sums
 from streameval.files.outcome_files import begin_of
-from streameval.stats.experiments import RatioSums
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.rank_mix import RankCounts, control_beside, over_expected
 
 EVERYBODY: Final = "everybody"
@@ -81,7 +81,7 @@ class UserRates:
         }
         return UserRates(self.kinds, rest)
 
-    def ratio(self, arm: str, kind: int) -> RatioSums:
+    def ratio(self, arm: str, kind: int) -> ClusterSums:
         """Return the sums of users' rates in nano-units, and of users with an impression."""
         x, y = np.zeros(CLUSTERS, np.int64), np.zeros(CLUSTERS, np.int64)
         for user, counts in self.by_arm.get(arm, {}).items():
@@ -89,7 +89,7 @@ class UserRates:
                 cluster = cluster_of(user)
                 x[cluster] += round(counts[1 + kind] / counts[0] * NANO)
                 y[cluster] += 1
-        return RatioSums(x, y, int(y.sum()), NANO)
+        return ClusterSums(x, y, int(y.sum()), NANO)
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Arms:
         """Return the arms in whose figures a user counts."""
         return () if user in self.left_out else self.user_arms.of(self.experiment.key, user)
 
-    def ratio(self, metric: str, arm: str) -> RatioSums:
+    def ratio(self, metric: str, arm: str) -> ClusterSums:
         """Return the sums of a metric in an arm."""
         kind = over_expected_kind(metric, self.definition)
         if kind is not None:
@@ -173,7 +173,7 @@ class Arms:
         known = metrics_of(self.definition)[metric]
         return ratio_sums(self.definition, known, self.sums, self.users, arm)
 
-    def control(self, metric: str, arm: str) -> RatioSums:
+    def control(self, metric: str, arm: str) -> ClusterSums:
         """Return the control's sums of a metric, for the comparison with an arm."""
         control, kind = self.experiment.control, over_expected_kind(metric, self.definition)
         if kind is None:

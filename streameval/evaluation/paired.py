@@ -21,7 +21,8 @@ from streameval.evaluation.answer import Answer, Note, counted, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given
-from streameval.stats.experiments import RatioSums, Rules, compare_paired
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_paired
 from streameval.stats.verdicts import WITHOUT_SPREAD, joined, of_pairs
 
 
@@ -112,7 +113,9 @@ def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[
         yield Note(f"unpaired of {file}", alone, text, "loss")
 
 
-def _paired(found: Answer, base: Answer, figure: str) -> tuple[tuple[RatioSums, RatioSums], int]:
+def _paired(
+    found: Answer, base: Answer, figure: str
+) -> tuple[tuple[ClusterSums, ClusterSums], int]:
     """Return the sums of both models by user, over the lists with a score in both."""
     assert found.lists is not None, "the scores of lists were asked for"
     assert base.lists is not None, "the same"
@@ -132,7 +135,7 @@ def _paired(found: Answer, base: Answer, figure: str) -> tuple[tuple[RatioSums, 
         for side, score in zip(sums, pair, strict=True):
             side[user] += round(score * NANO)
     count, below = len(numbers), np.array(lists, np.int64)
-    one, other = (RatioSums(np.array(side, object), below, count, NANO) for side in sums)
+    one, other = (ClusterSums(np.array(side, object), below, count, NANO) for side in sums)
     return (one, other), count
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from streameval.evaluation.answer import Note, counted
 from streameval.evaluation.arms import EVERYBODY, Arms
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import FLOOR
-from streameval.stats.experiments import RatioSums
 from streameval.stats.plan import Plan, smallest_effect, spread_of, users_for
 
 
@@ -73,7 +73,7 @@ def plan(arms: Arms, metrics: Sequence[str], wanted: Wanted) -> list[Planned]:
     return [_planned(metric, arms.ratio(metric, EVERYBODY), wanted) for metric in metrics]
 
 
-def _planned(metric: str, sums: RatioSums, wanted: Wanted) -> Planned:
+def _planned(metric: str, sums: ClusterSums, wanted: Wanted) -> Planned:
     value = sums.value
     spread = spread_of(sums, wanted.share)
     effect = None if value is None else abs(value) * wanted.lift

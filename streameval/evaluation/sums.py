@@ -31,13 +31,13 @@ from streameval.evaluation.batches import Batch, Flags
 from streameval.evaluation.compared import Compared, pairs_of
 from streameval.evaluation.request import Given
 from streameval.stats import exact_sums
-from streameval.stats.experiments import RatioSums, Rules, Scored, compare_arms
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, Scored, compare_arms
 from streameval.stats.intervals import (
     ENOUGH_USERS,
     Arm,
     interval,
     linear_count,
-    ratio_arm,
     share_interval,
 )
 
@@ -371,7 +371,7 @@ class Evaluation:
         column = self.columns[entry, asked.k]
         x, y = self.segments[name]
         above = np.array(exact_sums.integers(x[..., column]), object)
-        arm = RatioSums(above, y[:, column], self._users(name), NANO).arm()
+        arm = ClusterSums(above, y[:, column], self._users(name), NANO).arm()
         if arm is None or not (isinstance(entry, UnitMetric) and entry.root):
             return arm
         # The slope of the root carries the error over.
@@ -459,10 +459,10 @@ def _figure(x: Sequence[int], y: Ints, entry: Entry, users: int) -> Figure:
     if n == 0:
         return Figure(None, None, None, 0)
     value = sum(x) / (n * NANO)
-    arm = ratio_arm(np.array(x, np.float64) / NANO, y)
+    arm = ClusterSums(np.array(x, object), y, users, NANO).arm()
     if arm is None:
         return Figure(value, None, None, n)
-    return bounded(replace(arm, value=value, units=users), n, entry)
+    return bounded(arm, n, entry)
 
 
 def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:

@@ -21,7 +21,8 @@ from streameval.core.experiments.metrics import ExperimentMetric, metrics_of
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.stats.bounded_means import difference_bounds, means_of
-from streameval.stats.experiments import RatioSums, Rules, Scored, compare_ratios, split_alpha
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, Scored, compare_ratios, split_alpha
 from streameval.stats.separation import separation
 from streameval.stats.steady_shares import steady_from
 from streameval.stats.verdicts import EACH, WITHOUT_SPREAD, Beside, joined, withheld
@@ -58,7 +59,7 @@ class Judge:
         )
 
     def scored(
-        self, metric: str, treatment: RatioSums, control: RatioSums, means: Beside | None = None
+        self, metric: str, treatment: ClusterSums, control: ClusterSums, means: Beside | None = None
     ) -> Scored:
         """Judge a metric, from the sums of the arm and of the control.
 
@@ -137,7 +138,9 @@ class Judge:
             if users and rest
         }
 
-    def _separation(self, metric: str, treatment: RatioSums, control: RatioSums) -> Beside | None:
+    def _separation(
+        self, metric: str, treatment: ClusterSums, control: ClusterSums
+    ) -> Beside | None:
         """Return bounds where the lists of both arms do not overlap."""
         extremes = self.arms.extremes
         if metric not in self._metrics or not {self.arm, self._control} <= extremes.keys():

@@ -21,7 +21,8 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.experiments.scorecard import Row, comparisons
-from streameval.stats.experiments import RatioSums, Rules, compare_ratios
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.regression_adjustment import Adjusted, compare_adjusted
 from streameval.stats.sample_ratio import ALPHA, log_evidence
 
@@ -103,20 +104,20 @@ class Past:
                 )
         return None
 
-    def _sums(self, rows: Sequence[int], arm: str, users: int) -> RatioSums:
+    def _sums(self, rows: Sequence[int], arm: str, users: int) -> ClusterSums:
         """Return the positives of some rows and the impressions of an arm's users."""
         past = self.by_arm.get(arm)
         if past is None:
             nothing = np.zeros(CLUSTERS, np.int64)
-            return RatioSums(nothing, nothing, users)
-        return RatioSums(past[list(rows)].sum(axis=0), past[0], users)
+            return ClusterSums(nothing, nothing, users)
+        return ClusterSums(past[list(rows)].sum(axis=0), past[0], users)
 
     def compared(
         self,
         definition: Definition,
         metric: str,
         arms: tuple[str, str],
-        now: tuple[RatioSums, RatioSums],
+        now: tuple[ClusterSums, ClusterSums],
         rules: Rules,
     ) -> Adjusted:
         """Compare a metric of `arms` (treatment, control), adjusted by their users' past.

@@ -20,8 +20,8 @@ from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.experiments.judge import Judge
 from streameval.experiments.left_out import without_arm
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import FLOOR
-from streameval.stats.experiments import RatioSums
 from streameval.stats.sample_ratio import split_evidence
 
 Row = dict[str, Any]
@@ -51,8 +51,8 @@ class Comparison(NamedTuple):
     """A metric of an arm beside the control's, with the judge of the arm."""
 
     metric: str
-    treatment: RatioSums
-    control: RatioSums
+    treatment: ClusterSums
+    control: ClusterSums
     judge: Judge
 
 
@@ -136,8 +136,8 @@ def judged_treatments(arms: ArmSums, users: ArmUsers) -> list[str]:
 
 def ratio_sums(
     definition: Definition, metric: ExperimentMetric, arms: ArmSums, users: ArmUsers, arm: str
-) -> RatioSums:
+) -> ClusterSums:
     """Return the sums of a metric in one arm; zeros where the arm has none."""
     here = users.of(arm)
     rows = named_rows(definition, arms.sums.get(arm))
-    return RatioSums(*ratio_rows(metric, rows, here), int(here.sum()), metric.unit)
+    return ClusterSums(*ratio_rows(metric, rows, here), int(here.sum()), metric.unit)

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from streameval.base.arrays import Floats
+from streameval.stats.cluster_sums import ClusterSums, arm_of
 from streameval.stats.confidence_sequences import (
     ALPHA,
     PLANNED_UNITS,
@@ -39,8 +36,6 @@ from streameval.stats.intervals import (
 LIFT: Final = 0.01
 # With fewer positives in an arm the delta method is wrong at one look (docs/uncertainty.md).
 ENOUGH_POSITIVES: Final = 100
-# A sum of squares that is smaller than this share of the figure's own is only rounding.
-_ROUNDING: Final = 1e-24
 # Nobody waits for more users than this.
 MOST: Final = 1e15
 _STEPS: Final = 48
@@ -50,80 +45,6 @@ _STANDARD_ERRORS: Final = 2
 Verdict = Literal["better", "worse", "no difference shown", "not yet"]
 Basis = Literal["all lists", "first lists", "users", "separation"]
 """What bounds are of: the figure, shares of first lists, users' means, or arms set apart."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RatioSums:
-    """The sums of a figure in one arm: R = Σx / (unit·Σy).
-
-    `x` and `y` hold integers by cluster of users (or by user), shape (clusters,), as int64 or as
-    float64 that are whole numbers. `users` is the number of users of the arm. One unit of the
-    figure is `unit` in `x`: 10⁹ for scores in nano-units.
-    """
-
-    x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
-    users: int
-    unit: int = 1
-
-    @property
-    def value(self) -> float | None:
-        """Return the figure, divided once from exact sums; None without a denominator."""
-        below = self.unit * _total(self.y)
-        return _total(self.x) / below if below else None
-
-    @property
-    def there(self) -> npt.NDArray[np.bool_]:
-        """Tell which clusters have a part in the figure, shape (clusters,)."""
-        return np.asarray((self.y != 0) | (self.x != 0))
-
-    def parts(self) -> Floats:
-        """Return each cluster's part in the error of the figure: (x − R·y)/Σy, shape (clusters,).
-
-        A part is 0 where the cluster has nothing, and everywhere if no cluster has a denominator.
-        """
-        value = self.value
-        if value is None:
-            return np.zeros(len(self.y))
-        x, y = np.asarray(self.x, np.float64) / self.unit, np.asarray(self.y, np.float64)
-        total = float(_total(self.y))
-        found = (x - value * y) / total
-        if np.square(found).sum() <= _ROUNDING * np.square(x / total).sum():
-            return np.zeros(len(self.y))
-        return np.asarray(found)
-
-    def arm(self) -> Arm | None:
-        """Return the figure with its spread; None below two clusters with a part in it."""
-        value = self.value
-        return None if value is None else arm_of(value, self.parts()[self.there], self.users)
-
-    def rate(self, arm: Arm) -> Rate | None:
-        """Return a rate with the error of its `arm`; None if `x` does not count some of `y`."""
-        if self.unit != 1 or (self.x > self.y).any():
-            return None
-        return Rate(_total(self.x), _total(self.y), arm.stderr, arm.clusters)
-
-
-def arm_of(value: float, parts: Floats, users: int) -> Arm | None:
-    """Return a figure whose error is the sum of `parts` (clusters,); None below two of them.
-
-    n/(n−1)·Σparts² is its squared standard error, by the delta method (Deng, Knoblich and Lu,
-    "Applying the delta method in metric analytics", KDD 2018). A cluster of m users is √m times
-    less skewed than a user, so that is multiplied back. For counts of rare events the burn-in
-    (20·skewness² users) is then the same as 20 events an arm.
-    """
-    count = len(parts)
-    if count < 2:
-        return None
-    squares = float(np.square(parts).sum())
-    units = max(users, count)
-    skewness = math.nan
-    if squares > 0:
-        # The parts are scaled, for the cubes of small parts are no numbers any more.
-        scaled = parts / math.sqrt(squares / count)
-        skewness = float((scaled**3).mean()) * math.sqrt(units / count)
-    stderr = math.sqrt(count / (count - 1) * squares)
-    return Arm(value, stderr, skewness, units=units, clusters=count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +107,7 @@ class Rules:
         return "worse" if high < -self.margin else "no difference shown"
 
 
-def compare_ratios(treatment: RatioSums, control: RatioSums, rules: Rules) -> Scored:
+def compare_ratios(treatment: ClusterSums, control: ClusterSums, rules: Rules) -> Scored:
     """Compare a figure of two arms whose users are disjoint; may be asked for at any time.
 
     `users_needed` counts users of both arms together, at their present proportion: until the
@@ -219,7 +140,7 @@ def compare_arms(
     return _scored(compared, look, (one, other), rules)
 
 
-def compare_paired(treatment: RatioSums, control: RatioSums, rules: Rules) -> Scored:
+def compare_paired(treatment: ClusterSums, control: ClusterSums, rules: Rules) -> Scored:
     """Compare two figures of the same users: two models on one log.
 
     The clusters of both are the same users in the same order, so the spread is the spread of each
@@ -337,8 +258,3 @@ def split_alpha(
     if not guardrails:
         return Alphas(each, 0.0, alpha)
     return Alphas(each * primary_share, each * (1 - primary_share) / guardrails, alpha)
-
-
-def _total(values: npt.NDArray[Any]) -> int:
-    """Add whole numbers exactly: an int64 would wrap, and a float64 would round."""
-    return sum(map(int, values.tolist()))

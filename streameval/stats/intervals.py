@@ -13,7 +13,7 @@ stop when it looks good, use `confidence_sequences`. Without a formula, use `boo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 from typing import Any
 
@@ -62,33 +62,6 @@ class Arm:
     def degrees(self) -> float:
         """Degrees of freedom of the standard error, at least 1."""
         return max(1.0, self.clusters - 1 if self.freedom is None else self.freedom)
-
-
-def ratio_arm(x: npt.ArrayLike, y: npt.ArrayLike) -> Arm | None:
-    """Σx/Σy of units with the jackknife's standard error; None below two units with y > 0.
-
-    A unit with x alone counts too: a user who was promised clicks and had none.
-
-    A few users may make most of Σy and pull the ratio to themselves. Then the delta method trusts
-    them too much. Leaving each unit out once undoes that. The degrees of freedom come from Kish's
-    effective number of units, (Σy)²/Σy². Measured in `tests/test_intervals.py`.
-
-    Efron and Stein, "The jackknife estimate of variance", Annals of Statistics 9, 1981; Kish,
-    "Survey Sampling", 1965. `x` and `y` of shape (units,).
-    """
-    above, below = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    there = (above != 0) | (below != 0)
-    above, below = above[there], below[there]
-    plain = Moments.of(above, below).arm()
-    if plain is None:
-        return None
-    total, count = below.sum(), len(below)
-    moved = (above - plain.value * below) / (total - below)
-    return replace(
-        plain,
-        stderr=math.sqrt((count - 1) / count * float(np.square(moved).sum())),
-        freedom=float(total * total / np.square(below).sum()) - 1,
-    )
 
 
 @dataclass(frozen=True, slots=True)

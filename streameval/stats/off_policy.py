@@ -20,7 +20,8 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.stats.intervals import Arm, Interval, Moments, interval, ratio_arm
+from streameval.stats.cluster_sums import ratio_arm
+from streameval.stats.intervals import Arm, Interval, Moments, interval
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
 LEAST_EFFECTIVE = 30.0

@@ -10,8 +10,8 @@ import math
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import ALPHA, radius
-from streameval.stats.experiments import RatioSums
 from streameval.stats.intervals import normal
 
 POWER: Final = 0.8
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     all_looks: float
 
 
-def spread_of(sums: RatioSums, share: float = 0.5) -> float | None:
+def spread_of(sums: ClusterSums, share: float = 0.5) -> float | None:
     """Return the spread of a difference between two arms of users like these.
 
     `share` is the treatment's share of the users of both arms. None below two clusters of users.

@@ -16,7 +16,7 @@ import numpy as np
 
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import NANO
-from streameval.stats.experiments import RatioSums
+from streameval.stats.cluster_sums import ClusterSums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,14 +34,14 @@ class RankCounts:
         return np.asarray(self.positives.sum(axis=0) / np.maximum(impressions, 1))
 
 
-def over_expected(arm: RankCounts, control: RankCounts) -> RatioSums:
+def over_expected(arm: RankCounts, control: RankCounts) -> ClusterSums:
     """Return the sums of an arm's positives over those that the control's rates promise."""
     known = control.impressions.any(axis=0)
     expected = (arm.impressions * control.rates).sum(axis=1)
-    return RatioSums(arm.positives[:, known].sum(axis=1) * NANO, _nano(expected), arm.users)
+    return ClusterSums(arm.positives[:, known].sum(axis=1) * NANO, _nano(expected), arm.users)
 
 
-def control_beside(arm: RankCounts, control: RankCounts) -> RatioSums:
+def control_beside(arm: RankCounts, control: RankCounts) -> ClusterSums:
     """Return the control's sums for the comparison with an arm: their ratio is 1.
 
     Their spread is the uncertainty of the control's rates in the arm's figure R. By the delta
@@ -54,7 +54,7 @@ def control_beside(arm: RankCounts, control: RankCounts) -> RatioSums:
     expected = (control.impressions * (control.rates * weights)).sum(axis=1)
     # Σfound = Σexpected, so the ratio stays 1 and only the spread takes the factor.
     above = expected + ratio * (found - expected)
-    return RatioSums(_nano(above), _nano(expected), control.users)
+    return ClusterSums(_nano(above), _nano(expected), control.users)
 
 
 def _nano(values: Floats) -> Ints:

@@ -17,14 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.stats.experiments import (
-    RatioSums,
-    Rules,
-    Scored,
-    arm_of,
-    compare_arms,
-    compare_ratios,
-)
+from streameval.stats.cluster_sums import ClusterSums, arm_of
+from streameval.stats.experiments import Rules, Scored, compare_arms, compare_ratios
 from streameval.stats.intervals import Arm
 
 
@@ -43,7 +37,7 @@ class Adjusted:
 
 
 def compare_adjusted(
-    now: tuple[RatioSums, RatioSums], before: tuple[RatioSums, RatioSums], rules: Rules
+    now: tuple[ClusterSums, ClusterSums], before: tuple[ClusterSums, ClusterSums], rules: Rules
 ) -> Adjusted:
     """Compare a figure of (treatment, control), adjusted by a figure of the same users before.
 
@@ -65,11 +59,11 @@ def compare_adjusted(
     return Adjusted(compare_arms(one, other, rules), theta, saved)
 
 
-def _pooled(arms: tuple[RatioSums, RatioSums]) -> RatioSums:
+def _pooled(arms: tuple[ClusterSums, ClusterSums]) -> ClusterSums:
     """Return the sums of both arms, one after the other."""
     one, other = arms
     assert one.unit == other.unit, "both arms have the same figure"
-    return RatioSums(
+    return ClusterSums(
         np.concatenate((one.x, other.x)),
         np.concatenate((one.y, other.y)),
         one.users + other.users,
@@ -77,17 +71,17 @@ def _pooled(arms: tuple[RatioSums, RatioSums]) -> RatioSums:
     )
 
 
-def _theta(now: RatioSums, before: RatioSums) -> float | None:
+def _theta(now: ClusterSums, before: ClusterSums) -> float | None:
     """Return Cov(Y, X)/Var(X) of the linearised figures; None if the past does not vary.
 
     A ratio is linearised to x − R·y, R being the ratio of both arms together.
     """
-    past = before.parts()
+    past = before.deviations()
     spread = float(np.square(past).sum())
-    return float((now.parts() * past).sum()) / spread if spread else None
+    return float((now.deviations() * past).sum()) / spread if spread else None
 
 
-def _adjusted(now: RatioSums, before: RatioSums, theta: float, middle: float) -> Arm | None:
+def _adjusted(now: ClusterSums, before: ClusterSums, theta: float, middle: float) -> Arm | None:
     """Return an arm's figure less `theta` times how far its users' past is from the `middle`."""
     if now.value is None or before.value is None:
         return None

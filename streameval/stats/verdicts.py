@@ -15,8 +15,9 @@ import numpy as np
 
 from streameval.stats.bets import mean_bounds
 from streameval.stats.bounded_means import Means, difference_bounds, means_of
+from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import units_needed
-from streameval.stats.experiments import Basis, RatioSums, Rules, Scored
+from streameval.stats.experiments import Basis, Rules, Scored
 from streameval.stats.separation import one_sided
 
 WITHOUT_SPREAD: Final = 0.1
@@ -85,7 +86,7 @@ def _overlaps(scored: Scored, one: Beside) -> bool:
     return one.low <= scored.high and scored.low <= one.high
 
 
-def users_means(treatment: RatioSums, control: RatioSums, rules: Rules) -> Beside | None:
+def users_means(treatment: ClusterSums, control: ClusterSums, rules: Rules) -> Beside | None:
     """Bound the difference of means over users of values in [0, 1], of two arms.
 
     `y` counts the users that have a value. None without one in an arm.
@@ -98,7 +99,7 @@ def users_means(treatment: RatioSums, control: RatioSums, rules: Rules) -> Besid
 
 
 def of_pairs(
-    treatment: RatioSums, control: RatioSums, rules: Rules, *, is_share: bool
+    treatment: ClusterSums, control: ClusterSums, rules: Rules, *, is_share: bool
 ) -> list[Beside]:
     """Bound the difference of two models on the same users, one or more, from each one's mean.
 
@@ -116,5 +117,5 @@ def of_pairs(
     return [*found, *([] if ends is None else [Beside("separation", *ends, (users, users))])]
 
 
-def _means(sums: RatioSums) -> Means:
+def _means(sums: ClusterSums) -> Means:
     return means_of(sum(map(int, sums.y)), sum(map(int, sums.x)) / sums.unit)

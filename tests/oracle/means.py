@@ -23,12 +23,18 @@ def mean(values: Sequence[Fraction]) -> tuple[float | None, float | None]:
     return average, math.sqrt(squares / (n - 1)) / math.sqrt(n)
 
 
+def left_out(value: float, *others: float) -> float:
+    """Return the standard error of a ratio by what it is without each of its clusters."""
+    squares = math.fsum((other - value) ** 2 for other in others)
+    return math.sqrt((len(others) - 1) / len(others) * squares)
+
+
 def ratio(sums: Iterable[tuple[str, int, int]], unit: int) -> tuple[float | None, float | None]:
     """Return Σx/Σy over (user, x in 1/unit, y), and its standard error (rule 20).
 
-    Clusters are of the crc32 of the user. With R = Σx/Σy and d = x - R·y of each cluster, and n
-    clusters with y > 0, `se = sqrt(n/(n-1) · Σd²) / Σy`. d·Σy is an integer, so all but the last
-    division and the root is exact. None where Σy is 0, and no error below two such clusters.
+    Clusters are of the crc32 of the user. Each of the n clusters with an x or y is left out once:
+    `se = sqrt((n-1)/n · Σ(R' - R)²)`, R' being the ratio of the others, as exact fractions. None
+    where Σy is 0, and no error below two clusters with y > 0.
     """
     clusters: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for user_id, x, y in sums:
@@ -40,9 +46,9 @@ def ratio(sums: Iterable[tuple[str, int, int]], unit: int) -> tuple[float | None
     if total_y == 0:
         return None, None
     value = total_x / (total_y * unit)
-    n = sum(y > 0 for _, y in clusters.values())
-    if n == 1:
+    if sum(y > 0 for _, y in clusters.values()) == 1:
         return value, None
-    squares = sum((x * total_y - total_x * y) ** 2 for x, y in clusters.values())
-    variance = Fraction(n * squares, (n - 1) * total_y**4 * unit**2)
-    return value, math.sqrt(variance)
+    there = [(x, y) for x, y in clusters.values() if x or y]
+    whole = Fraction(total_x, total_y)
+    moved = [float(Fraction(total_x - x, total_y - y) - whole) for x, y in there]
+    return value, left_out(0.0, *moved) / unit

@@ -25,6 +25,7 @@ from streameval.core.windows.tables import (
     Totals,
     starts,
 )
+from streameval.stats.cluster_sums import stderrs
 
 K = TypeVar("K", bound=Hashable)
 
@@ -342,32 +343,6 @@ def totals(by_cluster: Ints) -> list[int]:
     return found
 
 
-def ratio_stderrs(numerators: Ints, denominators: Ints) -> list[float | None]:
-    """Return the standard errors of Σx/Σy, from sums by cluster: int64 (ratios, 256) each.
-
-    Delta method with clusters as units (docs/uncertainty.md): n non-empty clusters, d = x - R*y,
-    sqrt(n/(n-1) * Σd²) / Σy. None below two clusters.
-    """
-    counts, among = np.count_nonzero(denominators, axis=-1).tolist(), totals(denominators)
-    sums = zip(totals(numerators), among, strict=True)
-    # x - R*y of nearly equal ratios is small: the whole part of R is taken off in integers.
-    parts = [divmod(found, total) if total else (0, 0) for found, total in sums]
-    whole = np.array([part for part, _ in parts], np.int64)
-    rest = np.array([left / (total or 1) for (_, left), total in zip(parts, among, strict=True)])
-    apart = numerators - whole[:, np.newaxis] * denominators - rest[:, np.newaxis] * denominators
-    squares = np.square(apart).sum(axis=-1).tolist()
-    return [
-        math.sqrt(count / (count - 1) * square) / total if count > 1 else None
-        for count, square, total in zip(counts, squares, among, strict=True)
-    ]
-
-
-def ratio_stderr(numerators: Ints, denominators: Ints) -> float | None:
-    """Return `ratio_stderrs` of one ratio, of int64 (256,) each."""
-    (found,) = ratio_stderrs(numerators[np.newaxis], denominators[np.newaxis])
-    return found
-
-
 def means(
     names: Sequence[str], numerators: Ints, denominators: Ints, unit: int = 1, *, per: int = 1
 ) -> list[FigureRow]:
@@ -378,7 +353,7 @@ def means(
     rows: list[FigureRow] = [{} for _ in denominators]
     among = totals(denominators)
     for name, sums in zip(names, numerators, strict=True):
-        columns = zip(rows, totals(sums), among, ratio_stderrs(sums, denominators), strict=True)
+        columns = zip(rows, totals(sums), among, stderrs(sums, denominators), strict=True)
         for row, found, total, stderr in columns:
             row[name] = found * per / (total * unit) if total else None
             row[f"{name}_stderr"] = None if stderr is None else stderr * per / unit

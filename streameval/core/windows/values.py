@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -21,12 +19,11 @@ from streameval.core.windows.aggregate import (
     FigureRows,
     Rows,
     View,
-    ratio_stderr,
-    ratio_stderrs,
     totals,
 )
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import Table, TimedTable
+from streameval.stats.cluster_sums import stderrs
 
 # A value in 10**-6 has 60 bits: as two halves, billions of the largest add up in 64.
 HALF: Final = 30
@@ -159,7 +156,7 @@ def _add_means(  # noqa: PLR0917
     per: int,
 ) -> None:
     """Add the mean of values with its standard error to each row; `count` is in 1/`per`."""
-    columns = zip(rows, sums, totals(count), value_stderrs(by_cluster, count), strict=True)
+    columns = zip(rows, sums, totals(count), stderrs(by_cluster, count), strict=True)
     for row, found, among, stderr in columns:
         row[name] = found * per / (among * MICRO) if among else None
         row[f"{name}_stderr"] = None if stderr is None else stderr * per / MICRO
@@ -175,24 +172,3 @@ def joined(high: Ints, low: Ints) -> Ints:
     small = int(np.abs(high).max(initial=0)) < 1 << (_EXACT_BITS - HALF)
     found: Ints = (high.astype(np.int64 if small else object) << HALF) + low
     return found
-
-
-def value_stderrs(numerators: Ints, denominators: Ints) -> list[float | None]:
-    """Return `ratio_stderrs`, also where numerators are beyond the integers of a float."""
-    if int(np.abs(numerators).max(initial=0)) < 1 << _EXACT_BITS:
-        return ratio_stderrs(numerators.astype(np.int64), denominators)
-    return [value_stderr(*pair) for pair in zip(numerators, denominators, strict=True)]
-
-
-def value_stderr(numerators: Ints, denominators: Ints) -> float | None:
-    """Return the standard error of one ratio, from sums by cluster."""
-    if int(np.abs(numerators).max()) < 1 << _EXACT_BITS:
-        return ratio_stderr(numerators.astype(np.int64), denominators)
-    counts = denominators.tolist()
-    present = sum(count != 0 for count in counts)
-    if present < 2:
-        return None
-    total, among = int(numerators.sum()), sum(counts)
-    pairs = zip(numerators.tolist(), counts, strict=True)
-    squares = sum((x * among - total * y) ** 2 for x, y in pairs)
-    return math.sqrt(Fraction(present * squares, (present - 1) * among**4))
