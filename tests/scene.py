@@ -46,13 +46,13 @@ class Scene:
                 print(f"--- a worker said:\n{worker.logged()[-4000:]}")
         self._exit.close()
 
-    def worker(self, *, arguments=(), **settings):
+    def worker(self, *, arguments=(), program=("-m", "streameval"), **settings):
         """Start one more worker."""
         worker = service.Worker(
             self.kafka.port, self.store_url, self.topic, **(self.settings | settings)
         )
         self.workers.append(worker)
-        return worker.start(*arguments)
+        return worker.start(*arguments, program=program)
 
     def traffic(self, count):
         """More hostile records, the next ones in event time."""
