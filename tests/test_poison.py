@@ -122,6 +122,7 @@ def test_poison_is_counted_buried_and_harms_nothing_else():
         )
         assert it.metric("dead_letters_total") == len(wanted)
         assert_letters(it, log, wanted)
+        service.wait_for(lambda: "records rejected: " in worker.logged(), 10, "it is told")
         it.verify()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from streameval.store.stored_values import CheckpointWrite, Commit, Fenced, Torn
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit, settle
+from streameval.worker.rejections import Rejections
 
 if TYPE_CHECKING:
     from streameval.core.definition import Positive
@@ -63,6 +64,7 @@ class Commits:
         self.under_way: dict[int, asyncio.Task[None]] = {}
         self._warned: set[Positive] = set()
         self._warned_of_gaps: set[int] = set()  # partitions
+        self.rejections = Rejections()
 
     def begin(self, partition: AssignedPartition, *, with_checkpoint: bool = False) -> bool:
         """Make the commit and send it in the background.
@@ -127,6 +129,9 @@ class Commits:
         await self._outcome_writer.publish(pending)  # 6. publish, count
         partition.published(pending)
         settle(pending, counters, counters.definition.kinds)
+        counted = pending.tally.counters
+        accepted = sum(counted["accepted"].values())
+        self.rejections.note(accepted, counted["rejected"], pending.dead_letters)
         for line in partition.decoder.near_misses.fresh():
             log.warning("%s", line)
         if pending.tally.gaps and pending.partition not in self._warned_of_gaps:

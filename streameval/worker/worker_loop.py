@@ -425,6 +425,7 @@ class Ingest:
     async def _probe(self) -> None:
         """Ask every few seconds whether both servers answer."""
         while True:
+            self.commits.rejections.say(time.monotonic())
             self._broker_up = bool(await answer_within(self.event_log.probe(), PROBE_TIMEOUT))
             if self._broker_up:
                 try:
