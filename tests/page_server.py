@@ -139,7 +139,7 @@ class Documents:
         chance = random.Random(3)
         minutes = 60 * int(query["hours"])
         times = [START + 60_000 * minute for minute in range(minutes)]
-        variants = sorted({row["variant"] for row in self.found["lists"]})
+        variants = sorted({row["variant"] for row in self.found["rates"]})
         series = [self._line(chance, minutes, variant, at) for at, variant in enumerate(variants)]
         return {"times": times, "series": series}
 

@@ -121,6 +121,27 @@ def test_the_page_says_what_an_experiment_leaves_out(run, tab, tmp_path, scripts
         assert sentence in text
 
 
+@pytest.mark.parametrize("figures", [[], ["lists", "nowcast"]])
+def test_the_page_offers_the_figures_that_windows_hold(run, tab, tmp_path, figures):
+    """Where lists and nowcasts are left out, they are no choice, and the rest is drawn."""
+    documents = page_server.Documents(tmp_path, users=200, figures=figures)
+
+    async def scenario():
+        async with opened(tab, documents) as page:
+            offered = "[...document.querySelector('[name=basis]').options].map((one) => one.value)"
+            return (
+                await page.evaluate(offered),
+                await page.evaluate("document.querySelector('#lists').hidden"),
+                await page.text("#key-figures"),
+            )
+
+    bases, hidden, text = run(scenario())
+    assert bases == ["matured", *(["nowcast"] if figures else []), "live"]
+    assert hidden is not bool(figures)
+    assert "NDCG" in text
+    assert ("empty" in text.lower()) is bool(figures)
+
+
 def test_the_figures_of_the_page_are_those_of_the_document(run, tab, documents):
     """Each variant's key figure with the ends of its 95 % interval, as the document has it."""
 
