@@ -14,7 +14,10 @@ UNIT = 1_000
 
 
 class Records(NamedTuple):
-    """Consecutive records of one partition: parallel sequences, and the offset to read next."""
+    """Consecutive records of one partition: parallel sequences, and the offset to read next.
+
+    `missing` are as in `RecordLists`; some may lie beyond these records.
+    """
 
     partition: int
     offsets: Sequence[int]
@@ -23,9 +26,7 @@ class Records(NamedTuple):
     values: Sequence[bytes | None]
     next_offset: int
     size: int = 0  # bytes in the log, unpacked
-    missing: Sequence[
-        tuple[int, int]
-    ] = ()  # as in `RecordLists`; some may lie beyond these records
+    missing: Sequence[tuple[int, int]] = ()
 
 
 class RecordLists(NamedTuple):

@@ -34,7 +34,7 @@ from streameval.stats.intervals import (
 
 # The smallest relative difference that is worth waiting for, unless the caller names one.
 LIFT: Final = 0.01
-# With fewer positives in an arm the delta method is wrong at one look (docs/uncertainty.md).
+# With fewer positives in an arm Student's interval is wrong at one look (docs/uncertainty.md).
 ENOUGH_POSITIVES: Final = 100
 # Nobody waits for more users than this.
 MOST: Final = 1e15

@@ -178,7 +178,7 @@ def interval(arm: Arm, level: float = LEVEL) -> Interval:
 
 
 def difference(first: Arm, second: Arm, level: float = LEVEL) -> Interval:
-    """`first` − `second` of disjoint users, by the delta method, for one look.
+    """`first` − `second` of disjoint users, for one look.
 
     Degrees of freedom are Welch's, so a variant with few clusters widens it.
     """

@@ -124,7 +124,7 @@ class OffPolicy:
 
 @_BOUNDLESS
 def estimate(sums: WeightSums) -> OffPolicy:
-    """Estimate IPS and SNIPS with intervals clustered by user (delta method), or refuse.
+    """Estimate IPS and SNIPS with intervals clustered by user, or refuse.
 
     Horvitz and Thompson, JASA 1952; Swaminathan and Joachims, "The self-normalized estimator for
     counterfactual learning", NeurIPS 2015; effective sample size after Kish, 1965.
