@@ -25,6 +25,7 @@ from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatu
 START = 1_767_600_000_000
 HOURS = 3
 TOKEN = "a-token"
+NONE_REJECTED = {"records": 9_000, "reasons": {}, "is_much": False, "message": None, "latest": None}
 SETTINGS = {
     "positives": ["click", {"kind": "watch", "threshold": 0.5, "value": "sum"}],
     "ks": [5, 10],
@@ -85,14 +86,15 @@ class Documents:
         self.definition = load(config).definition()
         self.found = replay(self.definition, [str(events)], lambda _: None, judged=self._judge)
         self.asked = []
-        now = round(time.time() * 1_000)
+        now = self.made_at = round(time.time() * 1_000)
         partitions = [
             *({"partition": n, "state": "running", "lag": 0, "worker": f"w{n}"} for n in range(2)),
         ]
         self.health = {
             "ready": True, "reason": None, "topic": "recsys-events", "group": "streameval",
             "at": now, "behind_seconds": 0.4, "lag": 0, "partitions": partitions,
-            "missing_partitions": [], "workers": [{"name": "w0", "leader": True, "version": "1"}],
+            "missing_partitions": [], "rejected": NONE_REJECTED,
+            "workers": [{"name": "w0", "leader": True, "version": "1"}],
         }  # fmt: skip
         check = {"severity": "error", "ended": now, "seconds": 1.5, "value": 0.0}
         self.checks = [
@@ -126,13 +128,15 @@ class Documents:
         return {name: rows for name, rows in self.found.items() if isinstance(rows, list)}
 
     def figures(self, query):
-        wanted = {name: query[name] for name in ("window", "basis")}
+        wanted = {name: query[name] for name in ("window", "basis") if name in query}
         kept = {
             name: [row for row in rows if wanted.items() <= (wanted | row).items()]
             for name, rows in with_intervals(self._sections(), self.definition.dimensions).items()
         }
-        known = {"shown": [0, 1], "of": 2, "stale": [], "missing": [], "made_at": 1}
+        known = {"shown": [0, 1], "of": 2, "stale": [], "missing": [], "made_at": self.made_at}
         whole = {"at": self.found["watermark"], "partitions": known, "workers": 1}
+        if "section" in query:
+            kept = {query["section"]: kept[query["section"]]}
         return whole | {"events": self.found["events"]} | kept
 
     def history(self, query):

@@ -18,6 +18,7 @@ import programs
 import pytest
 import test_exposition
 
+from streameval.base.durations import utc
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.figures import figures
@@ -171,10 +172,10 @@ def test_a_choice_is_kept_in_the_address(run, tab, documents):
 
     async def scenario():
         async with opened(tab, documents) as page:
-            for name, value in (("window", "1h"), ("figure", "ndcg@10"), ("'by.variant'", "B")):
+            for name, value in (("window", "24h"), ("figure", "ndcg@10"), ("'by.variant'", "B")):
                 await page.evaluate(ask.replace("NAME", name).replace("VALUE", value))
             await page.wait_for(
-                "document.querySelector('#key-figures caption').textContent.startsWith('1h')"
+                "document.querySelector('#key-figures caption').textContent.startsWith('24h')"
             )
             address = await page.evaluate("location.search")
             await page.call("Page.reload")
@@ -190,8 +191,8 @@ def test_a_choice_is_kept_in_the_address(run, tab, documents):
             )
 
     address, kept, heads, disabled = run(scenario())
-    assert address == "?window=1h&figure=ndcg%4010&by.variant=B"
-    assert kept == ["1h", "matured", "ndcg@10", "click", "B", "6"]
+    assert address == "?window=24h&figure=ndcg%4010&by.variant=B"
+    assert kept == ["24h", "matured", "ndcg@10", "click", "B", "6"]
     assert heads == ["figure", "B", "compared"]
     assert disabled, "a ranking metric has no kind"
     assert any("section=ranking&figure=ndcg" in path for path in documents.asked)
@@ -212,7 +213,7 @@ def test_variants_stand_side_by_side_over_all_values_of_further_dimensions(run, 
     slates = {
         row["variant"]: f"{row['slates']:,}"
         for row in documents.found["lists"]
-        if (row["window"], row["basis"], row["surface"]) == ("24h", "matured", ALL)
+        if (row["window"], row["basis"], row["surface"]) == ("1h", "matured", ALL)
     }
     shown, counted = run(scenario(""))
     assert shown == ["figure", "A", "B", "compared"]
@@ -357,6 +358,52 @@ def test_the_page_says_when_it_is_stale_and_keeps_the_figures(run, tab, document
     assert "Not everything could be fetched" in trouble
 
 
+def test_the_head_says_what_is_rejected_and_how_old_figures_are(run, tab, documents):
+    """Much that is rejected is a warning, little is a remark; old figures are not up to date."""
+    some = {"records": 2_340, "reasons": {"invalid": 31}, "is_much": True, "latest": "offset 88: x"}
+    documents.health["rejected"] = some | {"message": "31 of 2,340 records rejected: 31 invalid"}
+
+    async def head():
+        async with opened(tab, documents) as page:
+            await page.wait_for("document.querySelector('#freshness').textContent.includes('88')")
+            return await page.text("#state"), await page.text("#freshness")
+
+    state, freshness = run(head())
+    assert state == "Serving, but 31 of 2,340 records rejected: 31 invalid"
+    assert freshness.endswith("latest rejected: offset 88: x")
+    documents.health["rejected"]["is_much"] = False
+    state, freshness = run(head())
+    assert state == "Serving, up to date"
+    assert "31 of 2,340 records rejected: 31 invalid" in freshness
+    documents.made_at -= 300_000
+    assert run(head())[0] == "Serving, but the figures are 5 min old"
+
+
+def test_the_first_look_is_at_the_smallest_window_with_figures(run, tab, documents):
+    """Live ones where nothing has matured; then the page says when the first figures mature."""
+    selected = (
+        "[...document.querySelectorAll('#choice select')].slice(0, 2).map((one) => one.value)"
+    )
+
+    async def look(query=""):
+        async with opened(tab, documents, query) as page:
+            await page.wait_for("document.querySelector('#note').textContent !== ''")
+            caption = "document.querySelector('#key-figures caption').textContent"
+            await page.wait_for(f"{caption} === ({selected}).join(', ')")
+            return await page.evaluate(selected), await page.text("#note")
+
+    assert run(look())[0] == ["1h", "matured"]
+    found = documents.found
+    for section in ("rates", "ranking", "lists", "values"):
+        found[section] = [row for row in found[section] if row["basis"] == "live"]
+    found["maturity"] = [row | {"maturity": 0.0} for row in found["maturity"]]
+    chosen, note = run(look())
+    assert chosen == ["1h", "live"]
+    at = documents.found["watermark"] + documents.definition.horizon
+    assert f"The first matured figures come by {utc(at)} UTC at the latest." in note
+    assert run(look("?window=24h"))[0] == ["24h", "live"]
+
+
 def test_what_the_server_wrote_stays_until_the_workers_have_shared_their_figures(
     run, tab, documents, monkeypatch
 ):
@@ -479,8 +526,11 @@ def test_the_page_needs_nothing_but_this_worker():
 def test_a_figure_of_no_positives_and_few_users_is_not_certain(run, tab, tmp_path):
     """The script and the server have one interval, and say that the users are few."""
     documents = page_server.Documents(tmp_path, users=100, clicks=0)
-    # Wilson's upper bound of 0 of 50 users: 3.84 / (50 + 3.84).
-    rate = r"positives per impression \(click\)\s+0(\.00)? % \(0(\.00)? to 7(\.13)?\)"
+    rows = documents.figures({"window": "1h", "basis": "matured"})["rates"]
+    users = next(row["users"] for row in rows if row["variant"] == "A")
+    bound = 100 * 3.8415 / (users + 3.8415)  # Wilson's upper bound of 0 of so many users
+    ends = rf"({bound:.0f}|{bound:.2f})"
+    rate = rf"positives per impression \(click\)\s+0(\.00)? % \(0(\.00)? to {ends}\)"
 
     async def read(**how):
         async with opened(tab, documents, **how) as page:

@@ -10,8 +10,8 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from streameval.base.durations import utc
 from streameval.base.errors import InputError
-from streameval.base.instants import utc
 from streameval.core.replay import lines_of
 from streameval.kafka import admin
 from streameval.kafka.consumer import client_arguments

@@ -1,9 +1,10 @@
-"""Durations as people write them, `500ms` or `24h`; all other code has integer ms."""
+"""Durations and times as people write them, `500ms` or `24h`; all other code has integer ms."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # help of the command line needs durations, and must be quick
@@ -32,6 +33,11 @@ def format_duration(ms: int) -> str:
     """Write ms in the largest unit that divides them."""
     unit = next(unit for unit in reversed(UNITS) if ms % UNITS[unit] == 0)
     return f"{ms // UNITS[unit]}{unit}" if ms else "0"
+
+
+def utc(ms: float) -> str:
+    """Write a time (ms) as people read it: UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True)

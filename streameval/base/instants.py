@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_TS, MIN_TS
@@ -26,11 +26,6 @@ def instant(text: str, option: str = "--at") -> int:
 def now() -> int:
     """Return the time of this machine, in ms since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-def utc(ms: float) -> str:
-    """Write a time (ms) as people read it: UTC, to the second."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _rfc3339(text: str) -> int:

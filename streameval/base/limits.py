@@ -36,7 +36,7 @@ MAX_TS: Final = 4_102_444_800_000
 # broker's limit, and a flood of large rejects does not double the traffic.
 MAX_DEAD_LETTER_BYTES: Final = 64 << 10
 # Characters of a rejection's detail, in a header and in logs: the parser may quote the input.
-MAX_DETAIL_LENGTH: Final = 200
+MAX_DETAIL_LENGTH: Final = 250
 
 # --- Reading ------------------------------------------------------------------------------------
 # Bytes of memory for records that are read and not applied yet (fetched, unpacked, waiting), of all

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from streameval.base.instants import utc
+from streameval.base.durations import utc
 from streameval.checks.evidence import DAY, Evidence
 from streameval.checks.result import percent
 from streameval.checks.shares import LEAST_USERS, Gap

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field, field_validator
 
-from streameval.base.instants import utc
+from streameval.base.durations import utc
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
     CheckSettings,

@@ -13,7 +13,7 @@ from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.core.events import Event, EventDecoder, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
-from streameval.files.foreign_formats import recognise
+from streameval.core.foreign_formats import format_of, told
 from streameval.kafka.admin import CLEANUP_POLICY, compacts
 
 if TYPE_CHECKING:
@@ -167,9 +167,8 @@ def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection
     reasons = Counter(rejection.reason for _, rejection in rejected)
     named = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
     message = f"of the last {count:,} records {named} (the first: {rejected[0][1].detail})"
-    foreign = recognise(value for value, _ in rejected)
-    if foreign is not None:
-        message += f"; {foreign}"
+    if formats := told(Counter(format_of(value) for value, _ in rejected)):
+        message += f"; {formats}"
     cure = "send what `streameval schema` prints; the dead-letter topic holds each with its reason"
     if len(rejected) > count * MANY:
         return failed(check, message, cure)

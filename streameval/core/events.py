@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Union
 
@@ -42,6 +42,7 @@ from streameval.base.limits import (
     MAX_VALUE,
     MIN_TS,
 )
+from streameval.core import rejection_words as words
 from streameval.core.near_misses import NearMisses
 
 REASONS: Final = ("malformed", "invalid", "too_large", "future", "late")
@@ -231,8 +232,46 @@ class Rejection(NamedTuple):
     detail: str
 
 
-LATE: Final = Rejection("late", "older than the watermark less allowed_lateness")
-"""The rejection that a decoder cannot make: it knows no watermark."""
+class Newest:
+    """The newest event so far, by which others are late. `ts` (ms) is the watermark, if any yet.
+
+    A decoder knows no watermark, and the core only tells which events are late.
+    """
+
+    def __init__(self, ts: int | None = None) -> None:
+        self._ts = ts or 0
+        self._step = 0
+        self._place = ""
+
+    def rejections(
+        self,
+        events: Sequence[Event],
+        late: Sequence[int],
+        allowed: int,
+        place: Callable[[int], str],
+    ) -> list[tuple[int, Rejection]]:
+        """Take events in; return the indices of the late ones, each with its rejection.
+
+        `place` names the record of an index. An event that moves the watermark by more than
+        `allowed` (ms), and so makes others late, is named.
+        """
+        found, coming = [], iter(late)
+        next_late = next(coming, -1)
+        newest = self._ts
+        for index, event in enumerate(events):
+            ts = event.ts
+            if ts > newest:
+                self._step = ts - newest if newest else 0
+                if self._step > allowed:
+                    self._place = place(index)
+                newest = ts
+            elif index == next_late:
+                mover = (self._place, self._step) if self._step > allowed else None
+                detail = words.late(ts, newest, allowed, mover)
+                found.append((index, Rejection("late", detail)))
+                next_late = next(coming, -1)
+        self._ts = newest
+        return found
 
 
 class TooLarge(bytes):
@@ -408,7 +447,7 @@ class EventDecoder:
             if ALL in labels:
                 raise ValueError(f"The label {ALL} stands for all values, and no event may have it")
             texts += labels
-        if any(text is not None and _CONTROL.search(text) for text in texts):
+        if any(text is not None and words.CONTROL.search(text) for text in texts):
             raise ValueError("Control character, or half a surrogate pair, in an id or a label")
 
     def _rejection(self, value: bytes | None, error: Exception) -> Rejection:
@@ -425,8 +464,10 @@ class EventDecoder:
             else:
                 self.parse(value)
         except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
-            return Rejection("malformed", _line(syntax))
-        return Rejection("invalid", _line(error))
+            said = words.malformed if self._is_json else _as_it_is
+            return Rejection("malformed", _worded(said, value, str(syntax)))
+        said = partial(words.invalid, self.parse)
+        return Rejection("invalid", _worded(said, value, str(error)))
 
 
 def _refuse_future(
@@ -435,7 +476,7 @@ def _refuse_future(
     """Replace the events that are later than their record allows by None, and say why."""
     for index, (event, stamp) in enumerate(zip(decoded, timestamps, strict=True)):
         if event is not None and event.ts > stamp + max_clock_skew and stamp >= 0:
-            yield (index, _future(event.ts, stamp))
+            yield index, Rejection("future", words.future(event.ts, stamp, max_clock_skew))
             decoded[index] = None
 
 
@@ -470,7 +511,10 @@ def _milliseconds(text: str) -> int:
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
     if second == "60":
         second, fraction = "59", "999"
-    days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+    except ValueError:
+        raise ValueError("Expected a day of the calendar - at `$.ts`") from None
     ts = ((days * 24 + int(hour)) * 60 + int(minute)) * 60_000 + int(second) * 1_000
     if fraction:
         ts += int(fraction[:3].ljust(3, "0"))
@@ -483,8 +527,6 @@ def _milliseconds(text: str) -> int:
 
 
 _ALL = ALL.encode()
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""The control characters, Unicode's category Cc, and halves of surrogate pairs."""
 # A pair, or any other escape but a half; then a half.
 _HALVES = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -517,11 +559,15 @@ def _is_plain(raw: bytes) -> bool:
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
 
 
-def _line(error: Exception) -> str:
-    """Return the error's message in printable characters, bounded: it may quote the input."""
-    text = str(error)[:MAX_DETAIL_LENGTH]
-    return text if text.isprintable() else ascii(text)[:MAX_DETAIL_LENGTH]
+def _as_it_is(_: bytes, error: str) -> str:
+    return error
 
 
-def _future(ts: int, stamp: int) -> Rejection:
-    return Rejection("future", f"ts is {ts - stamp} ms later than the record's own timestamp")
+def _worded(said: Callable[[bytes, str], str], value: bytes, error: str) -> str:
+    """Return the error in a person's words, as one bounded line of printable characters."""
+    try:
+        text = said(value, error)
+    except Exception:  # noqa: BLE001  # rule 1
+        text = error
+    text = text[:MAX_DETAIL_LENGTH]
+    return text if text.isprintable() else ascii(text)[1:-1][:MAX_DETAIL_LENGTH]

@@ -25,7 +25,7 @@ from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
 from streameval.base.steps import drained
 from streameval.core.definition import Definition
-from streameval.core.events import LATE, EventDecoder, Rejection
+from streameval.core.events import EventDecoder, Newest, Rejection
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
@@ -120,12 +120,12 @@ def _read(
     on_rejected: Callable[[RejectedLine], None],
 ) -> NearMisses:
     """Take all lines of the files into a partition, and finalize its slates."""
-    decoder = EventDecoder.of(partition.definition)
+    decoder, newest = EventDecoder.of(partition.definition), Newest()
     for name in names:
         with _opened(name) as (found, position, size):
             done = 0
             for count, lines in enumerate(_batches(found), 1):
-                for rejected in _apply(partition, decoder, name, lines):
+                for rejected in _apply(partition, decoder, newest, name, lines):
                     on_rejected(rejected)
                 if not count % FLUSH_EVERY:
                     flush()
@@ -193,7 +193,7 @@ def lines_of(name: str) -> Iterator[list[bytes]]:
 
 
 def _apply(
-    partition: Partition, decoder: EventDecoder, file: str, lines: Lines
+    partition: Partition, decoder: EventDecoder, newest: Newest, file: str, lines: Lines
 ) -> Iterator[RejectedLine]:
     """Apply the lines of a file; return the rejected lines, in order."""
     values, numbers = lines
@@ -201,10 +201,17 @@ def _apply(
     for _, rejection in rejected:
         partition.reject(rejection.reason)
     late = partition.apply(events)
-    if late:
-        bad = {index for index, _ in rejected}
-        good = [index for index in range(len(values)) if index not in bad]
-        rejected = sorted([*rejected, *((good[index], LATE) for index in late)])
+    bad = {index for index, _ in rejected}
+    good = (
+        [index for index in range(len(values)) if index not in bad] if bad else range(len(values))
+    )
+    found = newest.rejections(
+        events,
+        late,
+        partition.definition.allowed_lateness,
+        lambda at: f"line {numbers[good[at]]:,} of {file}",
+    )
+    rejected = sorted([*rejected, *((good[index], rejection) for index, rejection in found)])
     return (
         RejectedLine(file, numbers[index], values[index], rejection)
         for index, rejection in rejected

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from streameval.base.durations import utc
+from streameval.base.instants import now
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
@@ -375,7 +377,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     still_open = [row for row in rows if row not in decided]
     arm, control = rows[0]["arm"], rows[0]["control"]
     users = sum(card.split["users"].get(name, 0) for name in (arm, control))
-    facts = [] if card.since is None else [f"since {_day(card.since)}"]
+    facts = [] if card.since is None else [f"since {_begin(card.since)}"]
     facts.append(f"{users:,} users")
     about = f" ({', '.join(facts)})"
     parts = [_decided(row) for row in decided] or [f"{arm} against {control}"]
@@ -432,6 +434,12 @@ def decimals_of(number: float, steps: int = 5) -> int:
     if number <= 0:
         return 0
     return min(_MOST_DECIMALS, max(0, math.ceil(math.log10(steps / number))))
+
+
+def _begin(ms: int) -> str:
+    """Write a day, or the time of day where it is today."""
+    at = utc(ms)
+    return f"{at[11:16]} UTC today" if at[:10] == utc(now())[:10] else _day(ms)
 
 
 def _day(ms: int) -> str:

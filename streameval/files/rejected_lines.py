@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.files.foreign_formats import recognise
+from streameval.core.foreign_formats import Foreign, format_of, told
 
 if TYPE_CHECKING:
     from streameval.core.replay import RejectedLine
@@ -28,11 +28,13 @@ class RejectedLines:
         self.reasons: Counter[str] = Counter()
         self._file = file
         self._first: list[RejectedLine] = []
+        self._formats: Counter[Foreign | None] = Counter()
 
     def add(self, line: RejectedLine) -> None:
         """Count a line, and write it to the file if there is one."""
         self.count += 1
         self.reasons[line.rejection.reason] += 1
+        self._formats[format_of(line.value)] += 1
         if len(self._first) < NAMED:
             self._first.append(line)
         if self._file is not None:
@@ -59,9 +61,8 @@ class RejectedLines:
         more = self.count - len(self._first)
         if more:
             yield f"... and {more:,} more{advice}"
-        format_found = recognise(line.value for line in self._first)
-        if format_found is not None:
-            yield format_found
+        if formats := told(self._formats):
+            yield formats
 
 
 @contextmanager

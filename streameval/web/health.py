@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streameval.web.status import PartitionStatus, ServiceStatus
+
+MUCH_REJECTED: Final = 0.01
+"""The share of records above which the alert `StreamevalRejecting` fires, and the page warns."""
 
 _PARTITION: Final = ("lag", "committed_offset", "watermark", "reading_time", "open_slates", "users")
 
@@ -21,6 +25,7 @@ def described(status: ServiceStatus, now: float) -> dict[str, Any]:
         "uptime_seconds": max(0.0, now - status.started_at),
         "kafka": status.broker_up,
         "redis": status.store_up,
+        "rejected": dict(status.rejected),
         "partitions": [_partition(each, now) for each in status.partitions],
     }
 
@@ -70,7 +75,29 @@ def health(status: ServiceStatus, said: Mapping[str, tuple[int, str]], now: int)
         "lag": None if missing or None in lags else sum(lags),
         "partitions": [partitions[number] for number in sorted(partitions)],
         "missing_partitions": missing,
+        "rejected": _rejected([worker["rejected"] for worker in workers]),
         "workers": workers,
+    }
+
+
+def _rejected(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up what workers rejected of late, with a sentence where it is any."""
+    records = sum(each.get("records", 0) for each in said)
+    reasons: Counter[str] = Counter()
+    for each in said:
+        reasons.update(each.get("reasons", {}))
+    latest = next((each["latest"] for each in said if each.get("latest")), None)
+    rejected = reasons.total()
+    share = rejected / records if records else 0.0
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    return {
+        "records": records,
+        "reasons": dict(reasons),
+        "is_much": share > MUCH_REJECTED,
+        "message": f"{rejected:,} of {records:,} records of the last 15 minutes rejected: {listed}"
+        if rejected
+        else None,
+        "latest": latest,
     }
 
 

@@ -336,6 +336,7 @@ def _health() -> Schema:
         uptime_seconds={"type": "number"},
         **_each(_FLAG, "kafka", "redis"),
         said_seconds_ago={"type": "number"},
+        rejected={"type": "object"},
     )
     return _object(
         ready=_FLAG,
@@ -347,5 +348,11 @@ def _health() -> Schema:
         lag=_MAYBE_INTEGER,
         partitions=_list(partition),
         missing_partitions=_list(_INTEGER),
+        rejected=_object(
+            records=_INTEGER,
+            reasons=_COUNTS,
+            is_much=_FLAG,
+            **_each(_MAYBE_TEXT, "message", "latest"),
+        ),
         workers=_list(worker),
     )

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from streameval.base.instants import utc
+from streameval.base.durations import utc
 from streameval.base.limits import ALL
-from streameval.core.definition import Definition
+from streameval.core.definition import Definition, Window
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.figures import Figures, Row
 from streameval.core.merged_segments import Segment, by_generality
@@ -113,7 +113,7 @@ def render(status: ServiceStatus, now: float) -> str:
             "<meta name=color-scheme content='light dark'>",
             f"<title>streameval: {escape(status.topic)}</title>",
             _FILES,
-            f"</head><body data-settings='{escape(_settings(status.definition))}'>",
+            f"</head><body data-settings='{escape(_settings(status))}'>",
             "<a class=skip href=#figures>Skip to the figures</a>",
             _head(status, now),
             "<main id=main>",
@@ -139,12 +139,16 @@ _FILES: Final = "".join(
 )
 
 
-def _settings(definition: Definition) -> str:
-    """Return the configuration that the script needs, as JSON."""
+def _settings(status: ServiceStatus) -> str:
+    """Return the configuration that the script needs, and what is shown at first, as JSON."""
+    definition = status.definition
+    window, basis = _shown(definition, status.figures)
     return json.dumps(
         {
-            "windows": [window.name for window in definition.windows],
-            "longest": _longest(definition),
+            "windows": [window.name for window in _by_size(definition)],
+            "window": window,
+            "basis": basis,
+            "horizon": definition.horizon,
             "metrics": {
                 name: {"label": metric_name(name), "points": in_units(name)[0] != 1}
                 for name in metrics_of(definition)
@@ -212,14 +216,23 @@ def _key_figures(status: ServiceStatus) -> str:
     rows = [] if found is None else [*found["rates"], *found["ranking"]]
     if found is None or not rows:
         return f"{opening}<p class=dim>No slate in any window yet.</p></section>"
-    window = _longest(status.definition)
-    matured = any(row["window"] == window and row["basis"] == "matured" for row in rows)
-    basis = "matured" if matured else "live"
+    window, basis = _shown(status.definition, found)
     return f"{opening}{_table(status.definition, found, window, basis)}</section>"
 
 
-def _longest(definition: Definition) -> str:
-    return max(definition.windows, key=lambda window: window.size).name
+def _by_size(definition: Definition) -> list[Window]:
+    return sorted(definition.windows, key=lambda window: window.size)
+
+
+def _shown(definition: Definition, found: Figures | None) -> tuple[str, str]:
+    """Return the smallest window with figures, and the basis: matured if it has such figures."""
+    smallest = [window.name for window in _by_size(definition)]
+    held = {} if found is None else {(row["window"], row["basis"]) for row in found["rates"]}
+    for window in smallest:
+        for basis in ("matured", "live"):
+            if (window, basis) in held:
+                return window, basis
+    return smallest[0], "live"
 
 
 def _table(definition: Definition, found: Figures, window: str, basis: str) -> str:
@@ -249,7 +262,10 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     heads = "".join(f"<th scope=col>{escape(title)}</th>" for title in titles)
     body = "".join(
         f"<tr><th scope=row>{escape(choice['label'])}</th>"
-        + "".join(f"<td>{_mean(found_rows.get(segment), choice)}</td>" for segment in listed)
+        + "".join(
+            f"<td data-of='{escape(title)}'>{_mean(found_rows.get(segment), choice)}</td>"
+            for segment, title in zip(listed, titles, strict=True)
+        )
         + "</tr>"
         for choice in choices(definition)
         if choice["is_key"] and (found_rows := rows.get((choice["section"], choice["key"])))
@@ -259,7 +275,7 @@ def _table(definition: Definition, found: Figures, window: str, basis: str) -> s
     by = ", ".join(dimensions) or "all traffic"
     return (
         f"<p class=dim>A 95 % interval stands in brackets.</p>{warned}"
-        "<div class=table role=region tabindex=0 aria-label='Table: key figures'><table>"
+        "<div class='table stacked' role=region tabindex=0 aria-label='Table: key figures'><table>"
         f"<caption>{escape(f'{window}, {basis}, by {by}')}</caption>"
         f"<thead><tr><th scope=col>figure</th>{heads}</tr></thead><tbody>{body}</tbody></table>"
         f"</div>{more if rest else ''}"

@@ -252,7 +252,8 @@ class ServiceStatus:
     the experiments over all partitions of the topic, its own or not. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
     are run), `check_running` (for how long those under way have run; None without) and `daily` are
-    filled by the application frame.
+    filled by the application frame. `rejected`: `records` committed of late, the rejected ones of
+    them by `reasons`, and the `latest` in words.
     """
 
     version: str
@@ -277,6 +278,7 @@ class ServiceStatus:
     check_interval: float | None = None
     check_running: float | None = None
     daily: DailyStatus | None = None
+    rejected: Mapping[str, Any] = field(default_factory=dict)
 
     def unready(self) -> str | None:
         """Say in one line why no traffic or trust should go here; None when all is well."""

@@ -30,7 +30,7 @@ from streameval.base.limits import (
     MAX_WAITING_OUTCOMES,
 )
 from streameval.core.checkpoint import Checkpoint, pieces
-from streameval.core.events import LATE, Event, EventDecoder, TooLarge
+from streameval.core.events import Event, EventDecoder, Newest, TooLarge
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import Visit
 from streameval.core.ledger import SegmentChanges, UserDelta
@@ -271,6 +271,7 @@ class AssignedPartition:
             index = [at for at in index if at not in bad]
             keys = [keys[at] for at in index]
             offsets = [offsets[at] for at in index]
+        newest = Newest(self.state.watermark)
         late = self.state.apply(events, offsets)
         for _, rejection in rejected:
             self.state.reject(rejection.reason)
@@ -280,7 +281,11 @@ class AssignedPartition:
         if stamps:  # a producer may leave them out
             self._appended.append((min(stamps), len(stamps)))
         self._key_mismatches += _mismatches(keys, events)
-        for at, rejection in [*rejected, *((index[at], LATE) for at in late)]:
+        if late:
+            allowed = self.state.definition.allowed_lateness
+            found = newest.rejections(events, late, allowed, lambda at: f"offset {offsets[at]}")
+            rejected = [*rejected, *((index[at], rejection) for at, rejection in found)]
+        for at, rejection in rejected:
             key, value = _head(records.keys[at]), _head(records.values[at])
             self._dead_letters.append(
                 DeadLetter(

@@ -131,7 +131,7 @@ class Commits:
         settle(pending, counters, counters.definition.kinds)
         counted = pending.tally.counters
         accepted = sum(counted["accepted"].values())
-        self.rejections.note(accepted, counted["rejected"], pending.dead_letters)
+        self.rejections.note(accepted, counted["rejected"], pending.dead_letters, time.monotonic())
         for line in partition.decoder.near_misses.fresh():
             log.warning("%s", line)
         if pending.tally.gaps and pending.partition not in self._warned_of_gaps:

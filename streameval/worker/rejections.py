@@ -1,11 +1,11 @@
-"""A line a minute, at most, about the records that were rejected."""
+"""Rejected records of late: for the page, and for a line a minute, at most, in the log."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,44 +15,67 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS: Final = 60.0
-_MOST_DETAIL: Final = 200
+RECENT_SECONDS: Final = 900.0
+"""The page looks back as far as the alert `StreamevalRejecting` does."""
 
 
 class Rejections:
-    """Counts of committed records since the last line, and the latest one that was rejected."""
+    """Counts of committed records, and the latest one that was rejected. All times in seconds."""
 
     def __init__(self) -> None:
-        self._records = 0
-        self._reasons: Counter[str] = Counter()
+        self._unsaid = _Counted()
+        self._minutes: dict[int, _Counted] = {}
         self._latest: DeadLetter | None = None
         self._said = -math.inf
 
     def note(
-        self, accepted: int, rejected: Mapping[str, int], letters: Sequence[DeadLetter]
+        self, accepted: int, rejected: Mapping[str, int], letters: Sequence[DeadLetter], now: float
     ) -> None:
         """Count a batch: its events, its rejected records by reason, and their dead letters."""
-        self._records += accepted + sum(rejected.values())
-        self._reasons.update(rejected)
+        minute = self._minutes.setdefault(int(now // 60), _Counted())
+        for counted in (self._unsaid, minute):
+            counted.add(accepted + sum(rejected.values()), rejected)
         if letters:
             self._latest = letters[-1]
 
     def say(self, now: float) -> None:
-        """Log a line where records were rejected, a minute after the last one (`now` in s)."""
-        if self._latest is None or now - self._said < EVERY_SECONDS:
+        """Log a line where records were rejected, a minute after the last one."""
+        counted = self._unsaid
+        if self._latest is None or not counted.reasons or now - self._said < EVERY_SECONDS:
             return
-        reasons = ", ".join(f"{n} {reason}" for reason, n in self._reasons.most_common() if n)
-        latest, detail = self._latest, self._latest.rejection.detail[:_MOST_DETAIL]
         log.warning(
-            "%s of %s records rejected: %s; latest: partition %d, offset %d, %s: %s. The"
-            " dead-letter topic has them, and `streameval doctor` sums them up",
-            f"{self._reasons.total():,}",
-            f"{self._records:,}",
-            reasons,
-            latest.partition,
-            latest.offset,
-            latest.rejection.reason,
-            detail,
+            "%s of %s records rejected: %s; latest: %s. The dead-letter topic has them, and"
+            " `streameval doctor` sums them up",
+            f"{counted.reasons.total():,}",
+            f"{counted.records:,}",
+            ", ".join(f"{count:,} {reason}" for reason, count in counted.reasons.most_common()),
+            _named(self._latest),
         )
-        self._said, self._latest = now, None
-        self._records = 0
-        self._reasons.clear()
+        self._said, self._unsaid = now, _Counted()
+
+    def recent(self, now: float) -> dict[str, Any]:
+        """Return the counts of the last `RECENT_SECONDS`, as plain values."""
+        oldest = (now - RECENT_SECONDS) // 60
+        self._minutes = {minute: one for minute, one in self._minutes.items() if minute > oldest}
+        counted = _Counted()
+        for one in self._minutes.values():
+            counted.add(one.records, one.reasons)
+        latest = _named(self._latest) if self._latest and counted.reasons else None
+        return {"records": counted.records, "reasons": dict(counted.reasons), "latest": latest}
+
+
+class _Counted:
+    """Records, and the rejected ones of them by reason."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, records: int, reasons: Mapping[str, int]) -> None:
+        self.records += records
+        self.reasons.update({reason: count for reason, count in reasons.items() if count})
+
+
+def _named(letter: DeadLetter) -> str:
+    place = f"partition {letter.partition}, offset {letter.offset}"
+    return f"{place}, {letter.rejection.reason}: {letter.rejection.detail}"

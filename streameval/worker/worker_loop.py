@@ -539,6 +539,7 @@ class Ingest:
             figures=self.live.figures,
             nowcast_errors=self.live.past_nowcasts.errors(),
             scorecards=self._scorecards,
+            rejected=self.commits.rejections.recent(now),
         )
 
     # ----------------------------------------------------------------------- stop

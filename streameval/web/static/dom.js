@@ -28,10 +28,17 @@ export function frame(label) {
   return el("div", { class: "table", role: "region", tabindex: "0", "aria-label": `Table: ${label}` });
 }
 
+/** A frame whose rows stand one below the other where the screen is narrow. */
+export function stacked(holder) {
+  holder.classList.add("stacked");
+  return holder;
+}
+
 /** A table whose first column names the rows; cells are texts or elements. */
 export function table(caption, heads, rows) {
   const [first, ...rest] = heads;
-  const cell = (content) => el("td", {}, ...[content].flat());
+  const named = rest.map((head) => head.textContent ?? head);
+  const cell = (content, index) => el("td", { "data-of": named[index] }, ...[content].flat());
   return el(
     "table",
     {},

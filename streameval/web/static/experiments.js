@@ -1,6 +1,6 @@
 // How experiments stand: sentences, bounds of each figure as a forest plot, bounds over time.
 
-import { el, frame, table } from "./dom.js";
+import { el, frame, stacked, table } from "./dom.js";
 import { NOTHING, number, signed } from "./format.js";
 import { whisker } from "./figures.js";
 
@@ -28,7 +28,7 @@ function forest(name, rows, settings) {
   const scale = reach(rows);
   const sided = `−${number(scale, "%")} · 0 · +${number(scale, "%")} of the control`;
   const heads = ["figure", sided, "difference, bounds", "control → arm"];
-  const holder = frame(`Experiment ${name}`);
+  const holder = stacked(frame(`Experiment ${name}`));
   const promise = NAMED.has(rows[0].role)
     ? "The bounds hold at every look, over all named figures together."
     : "Each bound holds at every look, but not all of them together.";
@@ -47,7 +47,7 @@ function forestRow(row, scale, settings) {
   const about = `${row.arm} against ${row.control}, ${row.role}`;
   return [
     [figure.label, el("small", {}, about)],
-    whisker([mark], [-scale, scale], 0),
+    whisker([mark], [-scale, scale]),
     [
       el("span", { class: kind }, MARKS[row.verdict] ?? `… ${row.verdict}`),
       el("small", {}, bounds(row, figure.points)),
@@ -67,14 +67,17 @@ function bounds(row, inPoints) {
   return `${value}${inPoints ? " points" : ""} (${low} to ${high}${of})`;
 }
 
-/** Half of the scale: all bounds, but for rows that are far wider than most. */
+/** Half of the scale: all bounds, but for rows far wider than the primary figure, or than most. */
 function reach(rows) {
-  const widest = rows
-    .filter((row) => row.low !== null && row.high !== null && row.control_value)
-    .map((row) => Math.max(Math.abs(row.low), Math.abs(row.high)) / Math.abs(row.control_value))
-    .sort((one, other) => one - other);
+  const bounded = rows.filter((row) => row.low !== null && row.high !== null && row.control_value);
+  const widths = (some) =>
+    some
+      .map((row) => Math.max(Math.abs(row.low), Math.abs(row.high)) / Math.abs(row.control_value))
+      .sort((one, other) => one - other);
+  const widest = widths(bounded);
   if (!widest.length) return 0.1;
-  const wanted = Math.min(widest.at(-1), 4 * widest[Math.floor((widest.length - 1) / 2)]);
+  const primary = widths(bounded.filter((row) => row.role === "primary")).at(-1);
+  const wanted = Math.min(widest.at(-1), 3 * (primary ?? widest[Math.floor((widest.length - 1) / 2)]));
   const digit = 10 ** Math.floor(Math.log10(wanted || 0.1));
   return Math.ceil((wanted || 0.1) / digit) * digit;
 }

@@ -1,6 +1,6 @@
 // Figures of segments side by side, and every figure as a table.
 
-import { el, frame, svg, table } from "./dom.js";
+import { el, frame, stacked, svg, table } from "./dom.js";
 import { number, plain, withEnds, words } from "./format.js";
 
 const SECTIONS = { rates: "Rates", ranking: "Ranking", values: "Values", lists: "Lists" };
@@ -10,17 +10,24 @@ const MOST_COMPARED = 4;
 
 const isError = (field) => /_(stderr|low|high)$/.test(field);
 
-/** A line from `low` to `high` with a mark at the value, on a scale that several may share. */
-export function whisker(marks, [from, to], zero = null) {
+/** A line from `low` to `high` with a mark at the value, on a scale that several may share.
+
+Where a line leaves the scale it ends in an arrow. */
+export function whisker(marks, [from, to]) {
   const height = 14 * marks.length;
   const at = (value) => `${Math.max(0, Math.min(100, ((value - from) / (to - from || 1)) * 100))}%`;
   const drawing = svg("svg", { height, class: "whisker", "aria-hidden": "true" });
   const line = (kind, one, other, top, bottom) =>
     drawing.append(svg("line", { class: kind, x1: at(one), x2: at(other), y1: top, y2: bottom }));
-  if (zero !== null) line("zero", zero, zero, 0, height);
+  const arrow = (kind, x, y, sign) =>
+    drawing.append(
+      svg("svg", { class: kind, x, y, overflow: "visible" }, svg("path", { d: `M ${-7 * sign} -5 L 0 0 L ${-7 * sign} 5` })),
+    );
   marks.forEach(({ low, value, high, kind }, row) => {
     const y = 14 * row + 7;
     if (low !== null) line(kind, low, high, y, y);
+    if (low !== null && low < from) arrow(kind, "0%", y, -1);
+    if (high !== null && high > to) arrow(kind, "100%", y, 1);
     if (value !== null) drawing.append(svg("circle", { class: kind, cx: at(value), cy: y, r: 4 }));
   });
   return drawing;
@@ -48,7 +55,7 @@ export function keyFigures(data, settings, choice) {
   const exposed = segments(data.rates ?? [], choice);
   const few = shown.filter((title) => (exposed.get(title)?.users ?? 0) < settings.enough_users);
   if (shown.length > MOST_COMPARED) for (const row of [heads, ...body]) row.pop();
-  const holder = frame("Key figures");
+  const holder = stacked(frame("Key figures"));
   const caption = `${choice.get("window")}, ${choice.get("basis")}`;
   holder.append(table(caption, heads, [...body, ["slates", ...counted, ...(shown.length > MOST_COMPARED ? [] : [""])]]));
   return { holder, hidden: titles.length - shown.length, any: body.length > 0, few };

@@ -5,18 +5,17 @@ import { listen, read } from "./api.js";
 import { Choice } from "./choice.js";
 import { canDraw, Chart } from "./charts.js";
 import { card } from "./experiments.js";
+import { time } from "./format.js";
 import { allFigures, byRank, keyFigures } from "./figures.js";
 import { anyFailed, checkTable, freshness, state, streamHealth, userForm } from "./service.js";
 
 const API = "/api/v1";
 const settings = JSON.parse(document.body.dataset.settings);
 // Seconds between two looks: figures move each tick, charts have a point a minute.
-const EVERY = { figures: settings.refresh_seconds, health: settings.refresh_seconds, experiments: 15, checks: 60, history: 30 };
+const EVERY = { figures: settings.refresh_seconds, health: settings.refresh_seconds, experiments: 15, checks: 60, history: 30, maturity: 30 };
 
 // Milliseconds after which workers that were just asked have shared their figures.
 const SHARED_SOON = 2500;
-// Seconds between two looks for the first matured figures.
-const RETRY = 60;
 
 const now = () => performance.now() / 1000;
 const main = document.getElementById("main");
@@ -25,7 +24,6 @@ const known = {};
 const failed = new Map();
 const lookedAt = {};
 let answeredAt = now();
-let suggestedAt = now();
 
 const parts = build();
 
@@ -34,7 +32,7 @@ function build() {
   const note = el("p", { class: "dim", id: "note" });
   // What the server wrote stays until the workers have shared what they know.
   const [title, ...written] = figures.children;
-  const shown = el("div", { id: "key-figures" }, ...written);
+  const shown = el("div", { id: "key-figures" }, ...(choice.isUsual() ? written : []));
   figures.replaceChildren(title, choice.form, note, shown);
   const chart = new Chart("history", "Over time");
   const lacking = el(
@@ -70,6 +68,7 @@ function paths() {
   drawn.set("hours", choice.get("hours"));
   return {
     figures: `${API}/figures?${asked}`,
+    maturity: `${API}/figures?section=maturity`,
     health: `${API}/health`,
     experiments: `${API}/experiments`,
     checks: `${API}/checks`,
@@ -95,6 +94,7 @@ const draw = {
     parts.note.textContent = any
       ? `A 95 % interval stands in brackets: the truth lies within it 95 times in 100, at one look. ${told[basis]}${rest}${fewUsers(few)}`
       : `No ${basis} figures in this window yet.`;
+    if (basis !== "matured" && parts.matures) parts.note.textContent += ` ${parts.matures}`;
     renew(parts.shown, any ? [holder] : []);
     parts.more.all.update(() => allFigures(data, ["rates", "ranking"], settings, choice));
     parts.more.lists.update(() => [...allFigures(data, ["lists"], settings, choice), ...byRank(data, settings, choice)]);
@@ -102,7 +102,24 @@ const draw = {
     for (const section of ["lists", "values"]) {
       parts.more[section].hidden = !settings.figures.some((figure) => figure.section === section);
     }
-    suggestBasis(data, any);
+  },
+  maturity(data) {
+    const matures = (row) => row.maturity > 0;
+    const told = data.maturity.some(matures) ? "" : (parts.matures ?? firstMatured(data));
+    if (parts.matures !== told) {
+      parts.matures = told;
+      if (known.figures) draw.figures(known.figures);
+    }
+    // The smallest window with figures, matured ones if it has any, unless the reader wants others.
+    const holds = (window, basis) =>
+      data.maturity.some((row) => row.window === window && (basis !== "matured" || matures(row)));
+    const windows = choice.isAsked("window") ? [choice.get("window")] : settings.windows;
+    const bases = choice.isAsked("basis") ? [choice.get("basis")] : ["matured", "live"];
+    const window = windows.find((name) => bases.some((basis) => holds(name, basis)));
+    const basis = bases.find((one) => holds(window, one));
+    if (window && [choice.suggest("window", window), choice.suggest("basis", basis)].some(Boolean)) {
+      refresh(["figures", "history"]);
+    }
   },
   health(data) {
     parts.more.stream.update(() => streamHealth(data, known.figures));
@@ -137,15 +154,10 @@ function fewUsers(titles) {
 const ofFigure = (labels, figure) =>
   !figure.by || !(figure.by in labels) || String(labels[figure.by]) === String(figure.key);
 
-/** Until something has matured the page shows live figures, unless the reader wants others. */
-function suggestBasis(data, any) {
-  const matures = (data.maturity ?? []).some((row) => row.maturity > 0);
-  const isLive = choice.get("basis") === "live";
-  const wanted = !isLive && !any ? "live" : isLive && matures && now() - suggestedAt > RETRY ? "matured" : null;
-  if (!wanted || choice.isAsked("basis")) return;
-  suggestedAt = now();
-  choice.suggest("basis", wanted);
-  refresh(["figures", "history"]);
+/** Say when figures mature at the latest: what is shown now can no longer change then. */
+function firstMatured(data) {
+  if (!data.at || !data.maturity.length) return undefined;
+  return `The first matured figures come by ${time(data.at + settings.horizon)} at the latest.`;
 }
 
 function drawExperiments(cards) {
@@ -228,7 +240,7 @@ async function look(name, path) {
 }
 
 function tell() {
-  const told = state(known.health, now() - answeredAt);
+  const told = state(known.health, known.figures, now() - answeredAt);
   const line = document.getElementById("state");
   if (told) {
     line.className = told[0];

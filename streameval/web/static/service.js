@@ -1,6 +1,6 @@
 // The state in one line, stream health by partition, checks with their advice, one user's counters.
 
-import { el, frame, table } from "./dom.js";
+import { el, frame, stacked, table } from "./dom.js";
 import { duration, NOTHING, plain, time, words } from "./format.js";
 import { read } from "./api.js";
 
@@ -12,15 +12,18 @@ const COUNTS = ["accepted", "rejected", "duplicates", "unattributed", "waiting",
 const MARKS = { passed: ["✓", "good"], failed: ["✕", "bad"], warns: ["!", "warn"], "no answer": ["?", "warn"] };
 
 /** One line for somebody who has a second: its kind and its words. */
-export function state(health, silentSeconds) {
+export function state(health, data, silentSeconds) {
   if (silentSeconds > STALE_SECONDS) {
     return ["bad", `Stale: no answer for ${duration(silentSeconds)}, the figures are older`];
   }
   if (!health) return null;
   if (!health.ready) return ["bad", `Not well: ${health.reason}`];
-  if (health.lag && health.behind_seconds > BEHIND_SECONDS) {
+  if (health.lag !== 0 && health.behind_seconds > BEHIND_SECONDS) {
     return ["warn", `Behind by ${duration(health.behind_seconds)}: events wait to be read`];
   }
+  const age = (health.at - (data?.partitions?.made_at ?? health.at)) / 1000;
+  if (age > BEHIND_SECONDS) return ["warn", `Serving, but the figures are ${duration(age)} old`];
+  if (health.rejected.is_much) return ["warn", `Serving, but ${health.rejected.message}`];
   return ["good", "Serving, up to date"];
 }
 
@@ -34,6 +37,9 @@ export function freshness(health, data) {
   }
   if (health?.workers) parts.push(`${health.workers.length} ${health.workers.length === 1 ? "worker" : "workers"}`);
   if (data?.at) parts.push(`up to ${time(data.at)}`);
+  const { message, latest, is_much: isMuch } = health?.rejected ?? {};
+  if (message && !isMuch) parts.push(message);
+  if (latest) parts.push(`latest rejected: ${latest}`);
   return parts.join(" · ");
 }
 
@@ -104,7 +110,7 @@ export function checkTable(checks) {
         el("span", { class: "prose" }, check.message || NOTHING),
       ];
     });
-  const holder = frame("Checks");
+  const holder = stacked(frame("Checks"));
   holder.append(table("The last run of each check", ["check", "outcome", "value", "ended", "finding and advice"], rows));
   return [holder];
 }

@@ -1,0 +1,155 @@
+"""Values in the formats of other trackers and encodings, recognised, so that a person can convert.
+
+streameval reads its own format only (docs/events.md). Other input nearly always has one of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+
+class Format(NamedTuple):
+    """A format: its name, the fields that identify it, and the values that some of them have."""
+
+    name: str
+    fields: frozenset[str]
+    values: Mapping[str, str] = {}
+
+
+def _format(name: str, *fields: str, **values: str) -> Format:
+    return Format(name, frozenset((*fields, *values)), values)
+
+
+FORMATS: Final = (
+    _format("Segment or RudderStack", "messageId", "anonymousId"),
+    _format("Segment or RudderStack", "messageId", "userId", "event"),
+    _format("Snowplow", "collector_tstamp", "event_id"),
+    _format("Snowplow (tracker payload)", "schema", "data"),
+    _format("Google Analytics 4 (Measurement Protocol)", "client_id", "events"),
+    _format("Google Analytics 4 (Measurement Protocol)", "app_instance_id", "events"),
+    _format("Google Analytics 4", "event_name", "user_pseudo_id"),
+    _format("Google Analytics 4", "event_name", "event_params"),
+    _format("Google Retail API", "eventType", "visitorId"),
+    _format("CloudEvents", "specversion", "source", "id"),
+    _format("Algolia Insights", "eventType", "eventName", "userToken"),
+    _format("an Algolia search response", "hits", "queryID"),
+    _format("OpenSearch UBI (query)", "query_id", "user_query"),
+    _format("OpenSearch UBI (query)", "query_id", "query_response_hit_ids"),
+    _format("OpenSearch UBI (event)", "action_name", "event_attributes"),
+    _format("OpenSearch UBI (event)", "action_name", "query_id"),
+    _format("Metarank (ranking)", "items", "timestamp", event="ranking"),
+    _format("Metarank (interaction)", "item", "timestamp", event="interaction"),
+    _format("Metarank (item)", "fields", "timestamp", event="item"),
+    _format("Metarank (user)", "fields", "timestamp", event="user"),
+    _format("Recombee", "userId", "itemId", "recommId"),
+    _format("Recombee", "userId", "itemId", "cascadeCreate"),
+    _format("Recombee", "recommId", "recomms"),
+    _format("Amazon Personalize (PutEvents)", "trackingId", "eventList"),
+    _format("Amazon Personalize (PutEvents)", "sessionId", "eventList"),
+    _format("Amazon Personalize", "sessionId", "eventType", "sentAt"),
+    _format("Amazon Personalize", "USER_ID", "ITEM_ID", "TIMESTAMP"),
+    _format("recsys.app (exposure)", "request_id", "items", "context"),
+    _format("recsys.app (outcome)", "request_id", "item_id", "event_type"),
+    _format("Gorse feedback", "FeedbackType", "UserId", "ItemId"),
+    _format("Amplitude", "event_type", "event_properties"),
+    _format("PostHog", "event", "distinct_id"),
+    _format("Mixpanel", "event", "properties"),
+    _format("a Debezium change", "before", "after", "op"),
+    _format("JSON with a schema (Kafka Connect)", "schema", "payload"),
+)
+"""The first row decides whose fields and values are all there, so rarer ones stand first."""
+
+OURS: Final = frozenset({"impression", "slate", "feedback"})
+"""A value with one of these as `type` is meant for us."""
+
+_DOCS: Final = "convert it to the format of docs/events.md"
+_UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
+# Snowplow's enriched events as TSV begin with application, platform, and two times.
+_SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
+
+BYTES: Final = (
+    (rb"\x1f\x8b", "gzip", _UNPACK),
+    (rb"\x28\xb5\x2f\xfd", "zstd", _UNPACK),
+    (rb"\x04\x22\x4d\x18", "lz4", _UNPACK),
+    (rb"Obj\x01", "an Avro file", "send JSON objects"),
+    (rb"\xc3\x01.{8}", "Avro (single object)", "send JSON objects"),
+    (rb"PAR1", "a Parquet file", "send JSON objects"),
+    (rb"(?:\xff\xfe|\xfe\xff).{2}|\{\x00|\x00\{\x00", "UTF-16", "send UTF-8"),
+    (rb"\x00.{4}\s*\{", "JSON Schema with a schema id", "leave out the five bytes before the JSON"),
+    # Confluent's serializers put a zero byte and the number of a schema before a value.
+    (rb"\x00.{4}", "Avro or Protobuf with a schema id", "send JSON objects"),
+    (rb"[\x80-\x8f\xde\xdf]", "MessagePack", "send JSON objects"),
+    (rb"\xef\xbb\xbf", "JSON after a byte order mark (BOM)", "send UTF-8 without the mark"),
+    (rb"[\[{]\s*\Z", "JSON over several lines", "write one event a line (jq -c)"),
+    (rb"\[", "one JSON array", "write one event a line (jq -c '.[]')"),
+    (rb"\"\s*\{", "JSON encoded twice", "send the object, not a text that holds it"),
+    (rb"\{\s*'", "Python's repr of a dict", "write it with json.dumps"),
+    (_SNOWPLOW, "Snowplow (TSV)", _DOCS),
+    (rb"\w[^{]*[,\t]", "a table (CSV or TSV)", "write one JSON object a line"),
+)
+"""Patterns of values other than JSON objects, their names, the advice; the first match counts."""
+
+_PATTERNS: Final[tuple[tuple[Callable[[bytes], object], str, str], ...]] = tuple(
+    (re.compile(pattern, re.DOTALL).match, name, advice) for pattern, name, advice in BYTES
+)
+# The patterns look no further: a Snowplow line is longer, and its first columns tell.
+_HEAD: Final = 4_096
+
+_decode = msgspec.json.Decoder(Any).decode
+
+
+class Foreign(NamedTuple):
+    """The name of a format, and what to do."""
+
+    name: str
+    advice: str
+
+    def __str__(self) -> str:
+        """Return a sentence on one value."""
+        return f"this looks like {self.name}: {self.advice}"
+
+
+def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
+    """Return the format of a value, if it is known and not ours; `fields`: what it parses to."""
+    if not value:
+        return None
+    if fields is None:
+        try:
+            fields = _decode(value)
+        except Exception:  # noqa: BLE001  # msgspec raises more than its own errors
+            return _of_bytes(value.strip(b" \r\n"))
+    if not isinstance(fields, Mapping):
+        return _of_bytes(value.strip(b" \r\n"))
+    if isinstance(kind := fields.get("type"), str) and kind in OURS:
+        return None
+    for known in FORMATS:
+        if known.fields <= fields.keys() and all(
+            fields[name] == wanted for name, wanted in known.values.items()
+        ):
+            return Foreign(known.name, _DOCS)
+    return None
+
+
+def _of_bytes(text: bytes) -> Foreign | None:
+    head = text if len(text) <= _HEAD else text[:_HEAD]
+    for match, name, advice in _PATTERNS:
+        if match(head):
+            return Foreign(name, advice)
+    return None
+
+
+def told(counts: Mapping[Foreign | None, int]) -> str:
+    """Return a sentence on formats and how many values have each; "" where none is known."""
+    known = sorted(((n, one) for one, n in counts.items() if one is not None), reverse=True)
+    if not known:
+        return ""
+    if len(known) == 1:
+        ((count, one),) = known
+        return f"{count:,} of them look like {one.name}: {one.advice}" if count > 1 else str(one)
+    named = ", ".join(f"{count:,} {one.name}" for count, one in known)
+    advice = "; ".join(dict.fromkeys(one.advice for _, one in known))
+    return f"they look like several formats: {named}: {advice}"
