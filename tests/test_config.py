@@ -7,7 +7,7 @@ import pytest
 
 from streameval.base.durations import format_duration, parse_duration
 from streameval.base.errors import ConfigError
-from streameval.config.load import OTHER_NAMES, load, reference
+from streameval.config.load import OTHER_NAMES, load, reference, settings_file
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition, Positive, Window
 from streameval.store.redis_store import RedisStateStore
@@ -124,6 +124,32 @@ def test_the_environment_beats_the_file_one_key_at_a_time(write, monkeypatch):
     assert settings.gains == {"like": 2.0}
     assert settings.tick == 500
     assert (settings.topic, settings.group) == ("t", "g")
+
+
+def test_the_usual_file_of_the_folder_is_read(write, tmp_path, monkeypatch):
+    """As `init` writes it; a file that is named comes before it."""
+    monkeypatch.chdir(tmp_path)
+    assert settings_file(None) is None
+    (tmp_path / "streameval.yaml").write_text("ks: [7]")
+    assert load(None).ks == (7,)
+    assert settings_file(None) == "streameval.yaml"
+    named = write("ks: [8]")
+    assert load(named).ks == (8,)
+    monkeypatch.setenv("STREAMEVAL_CONFIG", str(named))
+    assert load(None).ks == (8,)
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("dimensions: variant", "dimensions: this key is a list: write dimensions: [variant]"),
+        ("dimensions: variant,surface", "write dimensions: [variant, surface]"),
+        ("ks: 10", "ks: this key is a list: write ks: [10]"),
+        ("positives: click", "positives: this key is a list: write positives: [click]"),
+    ],
+)
+def test_one_value_for_a_list_is_shown_as_a_list(refused, text, cure):
+    assert refused(text).endswith(cure)
 
 
 def test_the_environment_may_name_the_file(write, monkeypatch):

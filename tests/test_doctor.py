@@ -74,6 +74,31 @@ def test_a_missing_topic_comes_with_the_command_that_creates_it():
     assert "--topic recsys-events.dead-letter " in findings["dead letters"].cure
 
 
+def test_a_misspelt_topic_is_told_the_near_ones():
+    topics = dict.fromkeys(("recsys-event", "Recsys-Events", "payments"), 1)
+    findings = by_check(judge_cluster(SETTINGS, Cluster("c", topics)))
+    assert "if Recsys-Events or recsys-event is meant, correct `topic`" in findings["topic"].message
+    assert "payments" not in findings["topic"].message
+
+
+def test_a_kind_and_a_dimension_that_no_event_has_are_warned_of():
+    settings = Settings(positives=["purchase"], dimensions=["country"])
+    records = [
+        *[record(value=event(geo="de"))] * 100,
+        *[record(value=event(type="feedback", feedback="buy"))] * 100,
+    ]
+    told = [f for f in judge_records(settings, records, NOON) if f.check == "fields"]
+    assert [finding.level for finding in told] == ["warn", "warn"]
+    assert told[0].message == (
+        "`positives` has 'purchase', and none of 100 feedbacks looked at is of that kind; further"
+        " kinds are 'buy'"
+    )
+    assert told[1].message.startswith(
+        "none of 100 impressions and slates looked at has the field 'country'; further fields are"
+        " 'geo': correct `dimensions`"
+    )
+
+
 def test_topics_that_exist_are_good():
     topics = {SETTINGS.topic: 3, SETTINGS.dead_letter_topic: 3}
     findings = judge_cluster(SETTINGS, Cluster("c", topics))
@@ -394,8 +419,9 @@ def test_wrong_password(password):
         findings, code = doctor(kafka=kafka.address, redis=redis.url, topic=topic, **given)
         right, _ = doctor(kafka=kafka.address, redis=redis.url, topic=topic, redis_password="right")
     assert code == 2
-    assert "password" in findings["redis"]["message"]
-    assert "redis_password" in findings["redis"]["cure"]
+    wanted = "refuses the password" if password else "wants a password, and none is configured"
+    assert wanted in findings["redis"]["message"]
+    assert "redis_password" in findings["redis"]["message"]
     assert "wrong" not in findings["redis"]["message"]
     assert right["redis"]["level"] == "ok"
 
@@ -523,4 +549,4 @@ def test_the_doctor_speaks_in_lines_to_people():
     assert done.returncode == 2
     [line] = done.stdout.decode().splitlines()
     assert line.startswith("fail config: ")
-    assert "→" in line
+    assert "→" not in line, "the message says what to do"

@@ -120,7 +120,7 @@ def test_a_worker_whose_topic_is_absent_says_so_where_it_is_asked():
     with scene(partitions=1) as it:
         service.delete_topic(it.kafka.port, it.topic)
         worker = it.worker()
-        absent = f"the topic {it.topic} does not exist: create it"
+        absent = f"the topic {it.topic} does not exist: "
         service.wait_for(lambda: absent in service.refused(worker, "/readyz"), 20, "it says so")
         service.create_topic(it.kafka.port, it.topic, 1)
         service.wait_for(lambda: worker.page("/readyz"), 20, "it is ready")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from streameval.cli.app import app
 from streameval.cli.diagnosis import judge_records
 from streameval.config.settings import Settings
-from streameval.core.definition import Definition
+from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, Rejection, SlateEvent
 from streameval.kafka.admin import Sampled
 
@@ -196,6 +196,22 @@ def test_dimensions_of_ones_own_have_near_misses_too():
     definition = Definition(dimensions=("platform",))
     (line,) = told(IMPRESSION | {"Platform": "ios", "variant": "A"}, definition=definition)
     assert "'platform'" in line
+
+
+def test_what_is_configured_and_absent_is_told_after_a_thousand_events():
+    """Where events have other kinds or fields, of which one may be meant."""
+    definition = Definition(dimensions=("country",), positives=(Positive("purchase"),))
+    shown, bought = IMPRESSION | {"geo": "de"}, FEEDBACK | {"feedback": "buy"}
+    assert told(*[shown, bought] * 499, definition=definition) == []
+    kinds, fields = told(*[shown, bought] * 500, definition=definition)
+    assert "`positives` has 'purchase', and none of 500 feedbacks" in kinds
+    assert "further kinds are 'buy'" in kinds
+    assert "has the field 'country'; further fields are 'geo'" in fields
+    assert (
+        told(*[IMPRESSION, FEEDBACK | {"feedback": "purchase"}] * 500, definition=definition) == []
+    )
+    few = [shown | {"country": "de"}, FEEDBACK | {"feedback": "purchase"}]
+    assert told(*few, *[shown, bought] * 500, definition=definition) == []
 
 
 def test_other_formats_and_odd_values_are_looked_at():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -14,33 +15,51 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMPLAINT_SECONDS: Final = 3.0
+# After so much silence a complaint is about something new.
+ANEW_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.5
 
 
 class Complaints:
-    """Warnings about a server that is away: one line every few seconds, the first at once."""
+    """Warnings about a server that is away: one line every few seconds, the first at once.
 
-    def __init__(self, logger: logging.Logger, server: str) -> None:
+    After the first second they say since when.
+    """
+
+    def __init__(self, logger: logging.Logger = log, server: str = "") -> None:
         self._logger, self._server = logger, server
-        self._last = -COMPLAINT_SECONDS
+        self._last = -math.inf
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+        self.since = time.strftime("%H:%M:%S UTC", time.gmtime())
 
     def say(self, doing: str, error: BaseException) -> None:
         """Log our reaction to `error`, unless a line was logged a moment ago."""
-        if time.monotonic() - self._last >= COMPLAINT_SECONDS:
-            self._last = time.monotonic()
-            self._logger.warning("%s: %s: %s", self._server, doing, str(error) or repr(error))
+        self.tell(f"{self._server}: {doing}: {str(error) or repr(error)}")
+
+    def tell(self, line: str) -> None:
+        """Log the line, unless one was logged a moment ago."""
+        now = time.monotonic()
+        if now - self._last < COMPLAINT_SECONDS:
+            return
+        if now - self._last > ANEW_SECONDS:
+            self._begin()
+        self._last = now
+        lasting = now - self._began
+        since = f" (since {self.since}, {lasting:.0f} s ago)" if lasting >= 1 else ""
+        self._logger.warning("%s%s", line, since)
 
 
 async def persist(call: Callable[[], Awaitable[T]]) -> T:
     """Await `call()`, and repeat it while a server is away, with a line every few seconds."""
-    said = -COMPLAINT_SECONDS
+    complaints = Complaints()
     while True:
         try:
             return await call()
         except UnreachableError as error:
-            if time.monotonic() - said >= COMPLAINT_SECONDS:
-                said = time.monotonic()
-                log.warning("%s Trying on.", error)
+            complaints.tell(f"{error} Trying on.")
         await asyncio.sleep(RETRY_SECONDS)
 
 

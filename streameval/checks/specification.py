@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from streameval.base import yaml_file
 from streameval.base.durations import Duration
 from streameval.base.errors import ConfigError
+from streameval.base.nearest import nearest
 from streameval.checks.registry import CHECKS
 from streameval.core.definition import Definition
 
@@ -110,7 +110,7 @@ def _meant(location: Sequence[str | int]) -> str:
     model: Any = Specification
     for name in above:
         model = model.model_fields[name].annotation
-    close = difflib.get_close_matches(str(key), model.model_fields, n=1)
+    close = nearest(str(key), model.model_fields)
     return f"; did you mean {close[0]}?" if close else "; streameval check --schema lists all"
 
 

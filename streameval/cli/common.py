@@ -34,9 +34,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def settings_of(config: Path | None) -> Settings:
-    """Load the settings of a configuration file, the environment and the defaults."""
-    from streameval.config.load import load
+    """Load the settings of a configuration file, the environment and the defaults.
 
+    A file that nobody named is named on standard error.
+    """
+    from streameval.config.load import USUAL, load, settings_file
+
+    if config is None and settings_file(config) == USUAL:
+        typer.echo(f"configuration: {USUAL} of this folder", err=True)
     return load(config)
 
 

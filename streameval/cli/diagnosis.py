@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
+from streameval.base.nearest import nearest
 from streameval.core.events import Event, EventDecoder, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.foreign_formats import format_of, told
-from streameval.kafka.admin import CLEANUP_POLICY, compacts
+from streameval.kafka.admin import CLEANUP_POLICY, compacts, creation
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
@@ -65,6 +66,8 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
     else:
         cure = f"{_create(settings, topic, 4)} --config message.timestamp.type=LogAppendTime"
         message = f"{topic} {_ABSENT}: there is nothing to read"
+        if near := nearest(topic, cluster.topics, most=3):
+            message += f"; if {' or '.join(near)} is meant, correct `topic`"
         findings.append(failed("topic", message, cure, InputError.exit_code))
     if dead_letters in cluster.topics:
         findings.append(_judge_replicas(topic, dead_letters, cluster.topics))
@@ -89,10 +92,7 @@ def _judge_replicas(topic: str, dead_letters: str, replicas: Mapping[str, int]) 
 
 
 def _create(settings: Settings, topic: str, partitions: int) -> str:
-    return (
-        f"kafka-topics.sh --bootstrap-server {settings.kafka} --create --topic {topic}"
-        f" --partitions {partitions}"
-    )
+    return creation(settings.kafka, topic, partitions)
 
 
 def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Finding]:
@@ -147,7 +147,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         *(
             Finding("fields", "warn", line, "correct the producer, or ignore this line")
-            for line in decoder.near_misses.fresh()
+            for line in (*decoder.near_misses.fresh(), *decoder.near_misses.absent())
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
@@ -358,6 +358,8 @@ def _rounded(duration: int) -> str:
     return f"{duration // UNITS[unit]}{unit}"
 
 
-def failed(check: str, message: str, cure: str, code: int = StreamevalError.exit_code) -> Finding:
+def failed(
+    check: str, message: str, cure: str = "", code: int = StreamevalError.exit_code
+) -> Finding:
     """Make the finding of a failed check, with its exit code."""
     return Finding(check, "fail", message, cure, code)

@@ -49,14 +49,14 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 async def examine(config: Path | None) -> list[Finding]:
     """Return all findings, in the order of the module's list."""
-    from streameval.config.load import load
+    from streameval.config.load import load, settings_file
 
     try:
         settings = load(config)
     except InputError as error:
-        return [failed("config", str(error), "correct that key", InputError.exit_code)]
-    source = str(config) if config else "environment and defaults"
-    findings = [Finding("config", "ok", f"good ({source})")]
+        return [failed("config", str(error), code=InputError.exit_code)]
+    used = settings_file(config) or "environment and defaults"
+    findings = [Finding("config", "ok", f"good ({used})")]
     log = await _visit_kafka(settings, findings)
     await _visit_redis(settings, log, findings)
     return findings
@@ -99,8 +99,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
         cure = "start Redis, or correct `redis`"
         findings.append(failed("redis", str(error), cure, error.exit_code))
     except RefusedError as error:
-        cure = "correct `redis` and `redis_password` (or STREAMEVAL_REDIS_PASSWORD)"
-        findings.append(failed("redis", str(error), cure, error.exit_code))
+        findings.append(failed("redis", str(error), code=error.exit_code))
     finally:
         await store.close()
 

@@ -8,7 +8,6 @@ error is one line that names the key.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic_settings import SettingsError
 
 from streameval.base import yaml_file
 from streameval.base.errors import ConfigError
+from streameval.base.nearest import nearest
 from streameval.config.experiments import ExperimentSettings, NamedMetricSettings
 from streameval.config.figure_settings import PositiveSettings, WindowSettings
 from streameval.config.reference import reference
@@ -56,13 +56,26 @@ OTHER_NAMES: Final = {
 """Other systems' names of some keys."""
 
 
-def load(path: Path | None, keys: Mapping[str, Any] | None = None) -> Settings:
-    """Load the file at `path`, else at `STREAMEVAL_CONFIG`, else only defaults and environment.
+USUAL: Final = "streameval.yaml"
+"""The file that is read where none is named, if the working folder has it."""
 
-    `keys` come before both. Raises ConfigError.
+
+def settings_file(path: Path | None) -> str | None:
+    """Return the file that settings come from; None if only defaults and environment do.
+
+    It is that at `path`, else that of `STREAMEVAL_CONFIG`, else `USUAL` where it is there.
+    """
+    named = path or os.environ.get(f"{PREFIX}CONFIG") or (USUAL if Path(USUAL).exists() else None)
+    return None if named is None else str(named)
+
+
+def load(path: Path | None, keys: Mapping[str, Any] | None = None) -> Settings:
+    """Load the file that `settings_file` names, and the environment. Raises ConfigError.
+
+    `keys` come before both.
     """
     _refuse_misspelt(os.environ)
-    named = path or os.environ.get(f"{PREFIX}CONFIG")
+    named = settings_file(path)
     given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
     try:
@@ -87,7 +100,7 @@ def _refuse_misspelt(environment: Mapping[str, str]) -> None:
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable in known:
             continue
-        close = difflib.get_close_matches(variable, known, n=1, cutoff=NEARLY)
+        close = nearest(variable, known, cutoff=NEARLY)
         if close:
             raise ConfigError(f"{variable}: no key has that name; did you mean {close[0]}?")
 
@@ -108,6 +121,9 @@ def _problem(problem: Any) -> str:
     if problem["type"] == "value_error":
         return f"{key}: {message}" if key else message
     message = (message[:1].lower() + message[1:]).replace("tuple", "list")
+    if message == "input should be a valid list" and isinstance(problem["input"], str | int):
+        shown = str(problem["input"]).replace(",", ", ").replace(",  ", ", ")
+        return f"{key}: this key is a list: write {key}: [{shown}]"
     given = "" if _secret(problem["loc"]) else f", not {str(problem['input'])[:60]!r}"
     return f"{key}: {message}{given}"
 
@@ -123,7 +139,7 @@ def _meant(key: str) -> str:
         *(ExperimentSettings, NamedMetricSettings),
     )
     keys = [known for model in models for known in model.model_fields if known != key]
-    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, keys, n=1)
+    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest(key, keys)
     return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
 
 

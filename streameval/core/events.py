@@ -316,7 +316,7 @@ class EventDecoder:
         )
         fields = {str(each.__struct_config__.tag): each.__struct_fields__ for each in self.types}
         items = SlateItem.__struct_fields__
-        self.near_misses = NearMisses(fields, items, kinds, self.parse)
+        self.near_misses = NearMisses(fields, items, kinds, self.parse, labels)
 
     def parse(self, value: bytes) -> Any:
         """Return a value as plain data: a dict of fields, with texts, numbers, lists and dicts.

@@ -11,13 +11,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, Final
+
+from streameval.base.nearest import nearest
 
 ALL_OF_THE_FIRST: Final = 1_000
 ONE_IN: Final = 512
 MOST_NAMES: Final = 100
 MOST_ITEMS: Final = 20
+MOST_LISTED: Final = 5
+# Among fewer feedbacks a rare kind may be missing by chance.
+LEAST_FEEDBACK: Final = 20
 # A letter more, less or other in a name of six; shorter names look like too many words.
 _CLOSE: Final = 0.85
 _SHORTEST: Final = 5
@@ -45,7 +49,8 @@ _MAYBE: Final = {
 class NearMisses:
     """Counts names like ours. `types` has the fields by type of event, `items` those of an item.
 
-    `kinds` are the configured kinds of positives. `parse` returns a value as plain data.
+    `kinds` are the configured kinds of positives, `labels` the fields of dimensions and arms.
+    `parse` returns a value as plain data.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class NearMisses:
         items: Sequence[str],
         kinds: Sequence[str],
         parse: Callable[[Any], Any],
+        labels: Sequence[str] = (),
     ) -> None:
         self._types = {kind: frozenset(fields) | {"type"} for kind, fields in types.items()}
         self._items = frozenset(items)
@@ -65,6 +71,11 @@ class NearMisses:
         self._known: dict[str, tuple[str, bool] | None] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._told: set[tuple[str, str]] = set()
+        self._labels = labels
+        self._lists = 0
+        self._fields: Counter[str] = Counter()
+        self._feedback: Counter[str] = Counter()
+        self._told_absent = False
 
     def look(self, values: Sequence[Any]) -> None:
         """Look at the next values, or at some of them."""
@@ -77,6 +88,7 @@ class NearMisses:
                 fields = self._parse(values[index])
             if isinstance(fields, Mapping):
                 self.looked_at += 1
+                self._count(fields)
                 for found in set(self._found(fields)):
                     if found in self._counts or len(self._counts) < MOST_NAMES:
                         self._counts[found] += 1
@@ -90,6 +102,45 @@ class NearMisses:
                     f"{name} is not read, in {count:,} of {self.looked_at:,} events looked at; if"
                     f" {meant} is meant, send that"
                 )
+
+        if self.looked_at >= ALL_OF_THE_FIRST and not self._told_absent:
+            self._told_absent = True
+            yield from self.absent()
+
+    def absent(self) -> Iterator[str]:
+        """Yield a line for each configured kind and label that no event has, while others do."""
+        meant = {name for _, name in self._counts}
+        others = [kind for kind, _ in self._feedback.most_common() if kind not in self._kinds]
+        enough = others and self._feedback.total() >= LEAST_FEEDBACK
+        for kind in self._kinds:
+            if enough and kind not in self._feedback and f"feedback {kind!r}" not in meant:
+                yield (
+                    f"`positives` has {kind!r}, and none of {self._feedback.total():,} feedbacks"
+                    f" looked at is of that kind; further kinds are {_listed(kind, others)}"
+                )
+        unread = [name for name, _ in self._fields.most_common() if name not in self._ours]
+        for label in self._labels:
+            if unread and self._lists and not self._fields[label] and repr(label) not in meant:
+                yield (
+                    f"none of {self._lists:,} impressions and slates looked at has the field"
+                    f" {label!r}; further fields are {_listed(label, unread)}: correct `dimensions`"
+                    " (or `arm`), or send it"
+                )
+
+    def _count(self, fields: Mapping[Any, Any]) -> None:
+        """Count the kind of a feedback, or the fields with a text of what was shown."""
+        kind, said = fields.get("type"), fields.get("feedback")
+        if kind == "feedback" and isinstance(said, str):
+            self._add(self._feedback, [said])
+        elif kind in ("impression", "slate"):  # it may not be hashable
+            self._lists += 1
+            self._add(self._fields, [n for n, text in fields.items() if isinstance(text, str)])
+
+    @staticmethod
+    def _add(counts: Counter[str], names: Sequence[Any]) -> None:
+        for name in names:
+            if name in counts or len(counts) < MOST_NAMES:
+                counts[name] += 1
 
     def _found(self, fields: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
         kind = fields.get("type")
@@ -130,12 +181,19 @@ class NearMisses:
             return sure, True
         if word in _MAYBE:
             return _MAYBE[word], False
-        close = get_close_matches(word, self._by_word, 1, _CLOSE) if len(word) >= _SHORTEST else []
+        close = nearest(word, self._by_word, cutoff=_CLOSE) if len(word) >= _SHORTEST else []
         return (self._by_word[close[0]], False) if close else None
 
     def _like_a_kind(self, text: str) -> str | None:
         word = _word(text[:80])
         return self._kinds_by_word.get(word) or self._kinds_by_word.get(word.removesuffix("s"))
+
+
+def _listed(name: str, others: Sequence[str]) -> str:
+    """List some names, those that are like `name` first."""
+    first = nearest(name, others, MOST_LISTED)
+    rest = [other for other in others if other not in first]
+    return ", ".join(repr(other[:80]) for other in [*first, *rest][:MOST_LISTED])
 
 
 def _word(name: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 
 from streameval.base.durations import UNITS, utc
@@ -23,6 +22,7 @@ from streameval.base.limits import (
     MAX_VALUE,
     MIN_TS,
 )
+from streameval.base.nearest import nearest
 from streameval.core.foreign_formats import format_of
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -168,7 +168,7 @@ def _missing(event: Mapping[str, Any], field: str, place: str) -> str:
         return _type(event)
     where = "an object of `items`" if place else f"the {event.get('type')}"
     wanted = _WANTED.get(field, _LABEL)
-    near = get_close_matches(field, [str(name) for name in event], 1) if not place else []
+    near = nearest(field, map(str, event)) if not place else []
     meant = f" (is `{near[0]}` meant?)" if near else ""
     return f"`{field}` is missing in {where}{meant}: send {wanted}"
 
@@ -181,7 +181,7 @@ def _type(event: Mapping[str, Any]) -> str:
     if not isinstance(kind, str):
         return f"`type` is {_kind(kind)}: it is {listed}"
     word = kind.strip().lower()
-    near = word if word in _TYPES else next(iter(get_close_matches(word, _TYPES, 1)), None)
+    near = word if word in _TYPES else next(iter(nearest(word, _TYPES)), None)
     if near or word in _SHOWN or word in _LISTS:
         meant = near or ("impression" if word in _SHOWN else "slate")
         return f"`type` is {_quoted(kind)}: it is {listed}; if {meant} is meant, send that"

@@ -8,7 +8,6 @@ of users.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
+from streameval.base.nearest import nearest
 from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
@@ -156,7 +156,7 @@ class Asked:
 def _meant(name: str) -> str:
     """Name the figure that a misspelt name is closest to, with its cutoff."""
     metric, at, cutoff = name.lower().partition("@")
-    close = difflib.get_close_matches(metric, BY_NAME, n=1)
+    close = nearest(metric, BY_NAME)
     if not close:
         return ": write the name of a metric, with a cutoff where it has one, such as ndcg@10"
     takes = BY_NAME[close[0]].cutoff

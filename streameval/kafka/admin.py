@@ -62,6 +62,14 @@ class Sampled(NamedTuple):
     value: bytes | None
 
 
+def creation(servers: str, topic: str, partitions: int) -> str:
+    """Return the command that creates a topic."""
+    return (
+        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic}"
+        f" --partitions {partitions}"
+    )
+
+
 async def cluster(client: Client) -> Cluster:
     """Ask for the cluster's id and its topics (asking for all creates none)."""
     async with _admin(client) as admin:

@@ -37,8 +37,10 @@ from aiokafka.helpers import create_ssl_context
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import READ_MEMORY
+from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
+from streameval.kafka.admin import creation
 from streameval.kafka.connection_errors import listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
@@ -519,10 +521,7 @@ class KafkaEventLog:
         assert self._source is not None, "connect comes first"
         identity = await self._ask(self._source.identify())
         if identity is None:
-            self._trouble = (
-                f"the topic {self._topic} does not exist: create it, keyed by user, with"
-                f" `kafka-topics.sh --create --topic {self._topic} --partitions N`"
-            )
+            self._trouble = await self._absence()
             raise UnreachableError(self._trouble)
         if self.partitions and identity.partitions != self.partitions:
             log.warning(
@@ -538,6 +537,16 @@ class KafkaEventLog:
         lasting = [n for n, since in self._leaderless.items() if now - since >= ELECTION_SECONDS]
         numbers = ", ".join(map(str, sorted(lasting)))
         self._trouble = f"Kafka has no leader for partitions {numbers}" if lasting else ""
+
+    async def _absence(self) -> str:
+        """Say that the topic does not exist, and what may help."""
+        said = f"the topic {self._topic} does not exist: "
+        with contextlib.suppress(UnreachableError, KafkaError):
+            # To ask for all topics creates none.
+            if near := nearest(self._topic, await self._ask(self._open().topics()), most=3):
+                said += f"if {' or '.join(near)} is meant, correct `topic`; or "
+        command = creation(self._client["bootstrap_servers"], self._topic, 4)
+        return f"{said}create it, keyed by user: `{command}`"
 
     async def _ask(self, question: Coroutine[Any, Any, T], seconds: float = REQUEST_SECONDS) -> T:
         """Wait a few seconds for the answer to `question`; raises `UnreachableError`."""

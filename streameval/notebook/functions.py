@@ -6,7 +6,6 @@ and return the same bits.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from streameval.base.errors import InputError
 from streameval.base.extras import NOTEBOOK, require
 from streameval.base.instants import instant, now
+from streameval.base.nearest import nearest
 from streameval.notebook.arguments import Events, Tables, events_of, instant_of, path_of, tables_of
 from streameval.notebook.outcome_rows import Outcomes, outcomes_at
 from streameval.notebook.results import Comparison, Evaluation, Replay
@@ -191,7 +191,7 @@ def _value(one: Input, value: Any) -> Any:
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    close = nearest(name, known)
     return f"; did you mean {close[0]}?" if close else " (docs/evaluate.md has all)"
 
 

@@ -33,6 +33,10 @@ RETRY_SECONDS: Final = (0.05, 1.0)
 _PASSING: Final = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
 
 
+# What servers say to a client that names no password.
+_NO_PASSWORD: Final = ("HELLO must be called", "Authentication required", "NOAUTH")
+
+
 class RedisCalls:
     """Connections to one server at `url`, and ways to call it.
 
@@ -116,8 +120,16 @@ class RedisCalls:
     def _ours(self, error: Exception) -> RefusedError | UnreachableError:
         """Translate an error of redis-py or of the network into our own."""
         where = f"Redis at {self.address}"
+        if any(word in str(error) for word in _NO_PASSWORD):
+            return RefusedError(
+                f"{where} wants a password, and none is configured: set redis_password (or"
+                " STREAMEVAL_REDIS_PASSWORD)"
+            )
         if isinstance(error, exceptions.AuthenticationError):
-            return RefusedError(f"{where} refuses the password or user ({error}): set it in redis")
+            return RefusedError(
+                f"{where} refuses the password or user ({error}): correct `redis` and"
+                " redis_password"
+            )
         if isinstance(error, exceptions.NoPermissionError):
             return RefusedError(f"{where}: {error}: extend the rights of the user (ACL SETUSER)")
         if _passes(error):

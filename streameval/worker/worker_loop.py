@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.base.retry import answer_within
+from streameval.base.retry import Complaints, answer_within
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.scorecards import ScorecardReader
@@ -161,7 +161,7 @@ class Ingest:
         await self.outcome_writer.check()
         await self._wait_for_store()
         if not self._stopping.is_set():
-            self._reason = "waiting for Kafka"
+            self._reason = f"waiting for Kafka since {Complaints().since}"
             await self._unless_stopping(self._join())
         self._joined = not self._stopping.is_set()
         self._broker_up = self._joined
@@ -189,15 +189,13 @@ class Ingest:
         await self.event_log.start(self)
 
     async def _wait_for_store(self) -> None:
-        self._reason = "waiting for Redis"
-        said = 0.0
+        complaints = Complaints()
+        self._reason = f"waiting for Redis since {complaints.since}"
         while not self._stopping.is_set():
             try:
                 await self.store.check()
             except UnreachableError as error:
-                if time.monotonic() - said >= 3:
-                    said = time.monotonic()
-                    log.warning("%s Waiting for it.", error)
+                complaints.tell(f"{error} Waiting for it.")
             else:
                 self._store_up = True
                 return
