@@ -13,6 +13,7 @@ from prometheus import RULES, firing, promtool
 
 from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
+from streameval.web import runbook
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -237,13 +238,22 @@ def test_every_alert_has_an_entry_in_the_runbook():
     assert headings == [alert["alert"] for alert in alerts()]
 
 
+def test_a_worker_shows_the_runbook_with_an_anchor_for_each_alert():
+    anchors = set(re.findall(r'<h[1-6] id="([^"]+)">', runbook.page()))
+    assert {alert["alert"].lower() for alert in alerts()} <= anchors
+    assert set(re.findall(r'href="#([^"]+)"', runbook.page())) <= anchors
+    assert "<img" not in runbook.page()
+
+
 def test_every_alert_links_its_entry_of_the_runbook():
     for alert in alerts():
-        address = f"docs/operations.md#{alert['alert'].lower()}"
+        address = f"http://127.0.0.1:8080/runbook#{alert['alert'].lower()}"
         assert alert["annotations"]["runbook_url"] == address
     elsewhere = rules(Settings(), "https://wiki.example/streameval")
     assert "runbook_url: https://wiki.example/streameval#streamevalabsent\n" in elsewhere
-    assert "docs/operations.md#" not in elsewhere
+    assert "/runbook#" not in elsewhere
+    public = rules(Settings(public_url="https://metrics.example/streameval/"))
+    assert "runbook_url: https://metrics.example/streameval/runbook#streamevalabsent\n" in public
 
 
 def test_every_alert_says_how_urgent_it_is():

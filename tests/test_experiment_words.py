@@ -258,6 +258,32 @@ def test_arms_that_never_come_are_warned_of():
     assert document_of(card)["warnings"] == warnings(card) == [arms_missing]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_no_name_and_no_number_is_cut_on_a_narrow_terminal(width, capsys, monkeypatch):
+    """A table where it fits, else rows of two lines, else a line a figure."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    unbounded = {"low": None, "high": None, "verdict": "not yet"}
+    rows = [a_row(), open_clicks(), a_row(metric="latency_ms_mean", role="guardrail", **unbounded)]
+    card = a_card(*rows)
+    print_scorecard(card)
+    printed = capsys.readouterr().out
+    table = printed.removeprefix(sentences(card)[0])
+    assert "…" not in table
+    words = " ".join(table.split())
+    for row in rows:
+        parts = row["metric"].replace("{", " {").split()
+        wanted = [*parts, row["role"], row["verdict"], f"{row['users']:,}", f"{row['value']:.4g}"]
+        assert all(part in words for part in wanted)
+        assert row["low"] is None or f"{row['low']:.4g}" in words
+    lines = table.splitlines()
+    assert (max(map(len, lines)) <= width) == (width >= 72)
+
+
+def test_a_need_of_very_many_users_is_not_said():
+    row = open_clicks(users_needed=21_000_000, users=500)
+    assert "needed" not in sentences(a_card(row))[0]
+
+
 @pytest.mark.parametrize(
     ("card", "judged"),
     [

@@ -592,3 +592,21 @@ def test_every_figure_of_the_document_can_be_chosen(documents):
     for section in ("rates", "ranking", "values", "lists"):
         errors = [name for name in documents.found[section][0] if name.endswith("_stderr")]
         assert {(section, name.removesuffix("_stderr")) for name in errors} <= known
+
+
+def test_a_path_that_does_not_exist_names_those_that_do(run, documents):
+    """The pages of the API are what people ask for without its prefix."""
+
+    async def ask(path):
+        async with page_server.serving(documents) as address, aiohttp.ClientSession() as session:
+            async with session.get(address + path) as answer:
+                return answer.status, await answer.text()
+
+    for path in ("health", "experiments/ranker", "figures"):
+        status, said = run(ask(path))
+        assert status == 404
+        assert f"no such page, is /api/v1/{path.partition('/')[0]} meant? There are" in said
+    assert run(ask("nowhere"))[1].startswith("no such page. There are /, /metrics, /healthz")
+    status, said = run(ask("runbook"))
+    assert status == 200
+    assert '<h3 id="streamevalabsent">' in said

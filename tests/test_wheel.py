@@ -95,8 +95,9 @@ def built_wheel(folder: pathlib.Path) -> pathlib.Path:
         unwanted = shutil.ignore_patterns("__pycache__", "uplot")
         for name in ("streameval", ".ci/npm"):
             shutil.copytree(ROOT / name, copy / name, ignore=unwanted)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy)
+        (copy / "docs").mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE", "docs/operations.md"):
+            shutil.copy(ROOT / name, copy / name)
         pip(pathlib.Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", built, copy)
     [wheel] = built.glob("streameval-*.whl")
     return wheel

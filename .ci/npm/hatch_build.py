@@ -16,6 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(".ci/npm")
 TARGET = Path("streameval/web/static/uplot")
+RUNBOOK = Path("docs/operations.md")
 FILES = {
     "dist/uPlot.iife.min.js": "uPlot.iife.min.js",
     "dist/uPlot.min.css": "uPlot.min.css",
@@ -27,9 +28,11 @@ COMMAND = ["ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "-
 class BuildHook(BuildHookInterface[Any]):
     """The hook that hatchling runs before it collects the files of the wheel."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Fetch uPlot anew, so that no build carries an older one."""
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Take the runbook in, and fetch uPlot anew, so that no build carries an older one."""
         root = Path(self.root)
+        if version != "editable":
+            build_data["force_include"][str(root / RUNBOOK)] = "streameval/web/operations.md"
         shutil.rmtree(root / TARGET, ignore_errors=True)
         lacking = _fetch(root / HERE, root / TARGET)
         if lacking:

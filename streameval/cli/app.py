@@ -25,7 +25,6 @@ from streameval.cli import check
 from streameval.cli.backfill import EPILOG as BACKFILL_EPILOG
 from streameval.cli.backfill import backfill
 from streameval.cli.common import (
-    RUNBOOK,
     Config,
     Json,
     print_json,
@@ -40,6 +39,9 @@ INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The errors of a full or broken disk."""
+
+_WHOLE: Final = 10_000
+"""The steps of a bar over shares."""
 
 app = typer.Typer(
     name="streameval",
@@ -265,13 +267,22 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     """
     settings = settings_of(config)
     extras.require("streameval snapshot", "pyarrow", extras.FILES)
+    from streameval.base.terminal import share_bar
     from streameval.files.snapshots import manifest_of, take
 
-    folder = asyncio.run(take(settings))
+    with share_bar("reading partitions", _WHOLE) as advance:
+        folder = asyncio.run(take(settings, on_part=lambda share: advance(round(share * _WHOLE))))
+    manifest = manifest_of(folder)
     if as_json:
-        print_json({"snapshot": str(folder), **manifest_of(folder)})
-    else:
-        typer.echo(folder)
+        print_json({"snapshot": str(folder), **manifest})
+        return
+    typer.echo(folder)
+    parts = manifest["partitions"]
+    users, slates = (sum(part[name] for part in parts) for name in ("users", "open_slates"))
+    typer.echo(
+        f"{len(parts)} partitions: {users:,} users, {slates:,} open slates; workers went on",
+        err=True,
+    )
 
 
 app.command(epilog=BACKFILL_EPILOG)(backfill)
@@ -359,9 +370,13 @@ def rules(
         typer.Option(help="Print this dashboard for Grafana (JSON) instead."),
     ] = None,
     runbook: Annotated[
-        str,
-        typer.Option(help="URL of your copy of docs/operations.md, for the alerts' runbook_url."),
-    ] = RUNBOOK,
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A copy of docs/operations.md, for the alerts' runbook_url. Default: the page"
+            " /runbook of the workers, at `public_url`.",
+        ),
+    ] = None,
 ) -> None:
     """Print Prometheus' recording rules and alerts, for the dimensions of the configuration."""
     settings = settings_of(config)

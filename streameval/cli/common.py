@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,6 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="STREAMEVAL_CONFIG", help="The YAML file of settings."),
 ]
-RUNBOOK: Final = "docs/operations.md"
-"""The page whose headings alerts link to, in the source tree."""
 Strict = Annotated[
     bool,
     typer.Option(

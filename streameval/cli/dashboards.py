@@ -189,6 +189,7 @@ def _of_usual(name: str, matcher: str) -> _Panel:
         "title": f"{_heading(name)}, live",
         "unit": "percentunit",
         "about": "Every segment as a share of the usual. The alert also asks if it can be chance.",
+        "empty": "Shown once there is an hour of history",
         "below": 0.5,
         "lines": {
             "{{window}} @segment": f"job:streameval_{name}:of_usual{{@deployment, {matcher}}}"

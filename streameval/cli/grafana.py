@@ -51,7 +51,7 @@ class PanelText:
     ("") or for a column. `units` are units by column. `repeat` names a variable, each of whose
     values has such a panel. Bars stand by the values of the label `bar`, in their order; several
     lines are parts of one bar, in their `colors`. A heat map has a row for each series of its line,
-    from the top in the order of their labels.
+    from the top in the order of their labels. `empty` stands in place of "No data".
     """
 
     title: str
@@ -65,6 +65,7 @@ class PanelText:
     units: Mapping[str, str] = field(default_factory=dict)
     colors: Mapping[str, str] = field(default_factory=dict)
     repeat: str = ""
+    empty: str | None = None
     width: int = 0
     height: int = 0
 
@@ -239,6 +240,7 @@ def _defaults(wanted: PanelText, look: Json) -> Json:
         limits = [{"value": None, "color": "green"}]
     states = wanted.states.get("")
     found = {
+        "noValue": wanted.empty,
         "unit": "none" if wanted.kind in {"states", "table"} else wanted.unit,
         "mappings": [_words(states)] if states else None,
         "thresholds": {"mode": "absolute", "steps": limits} if limits else None,

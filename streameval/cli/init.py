@@ -62,7 +62,7 @@ def _checks() -> str:
 
     head = (
         "The checks of outcome files, snapshots and the log: each with its bounds, at their"
-        " defaults. docs/checks.md explains them."
+        " defaults. Change what you need, and delete the rest if you like."
     )
     # Written out, a default arm would be asked for, and missed where no dimension has its name.
     return commented(Specification, head, follows={"arm"})

@@ -13,7 +13,6 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
 from streameval.base.limits import ALL
-from streameval.cli.common import RUNBOOK
 from streameval.core.merged_segments import totals_of
 from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 
@@ -53,11 +52,13 @@ class _Gaps(Template):
     delimiter = "@"
 
 
-def rules(settings: Settings, runbook: str = RUNBOOK) -> str:
+def rules(settings: Settings, runbook: str | None = None) -> str:
     """Return the YAML of the recording rules and alerts.
 
-    `runbook` is the address of the page docs/operations.md, where each alert has a heading.
+    `runbook` is the address of the page docs/operations.md, where each alert has a heading; by
+    default each worker's own.
     """
+    runbook = runbook or f"{settings.pages_url}/runbook"
     text = files("streameval.cli").joinpath("rules.yml").read_text(encoding="utf-8")
     dimensions = settings.dimensions
     filled = _Gaps(text).substitute(

@@ -23,8 +23,8 @@ def starter() -> str:
     """Return the text of a `streameval.yaml`."""
     head = (
         "The settings of streameval: every key with its default. Change what you need, and delete"
-        " the rest if you like. Write secrets into the environment, or into files that it names:"
-        " docs/configuration.md says how."
+        " the rest if you like. Write secrets into the environment, as STREAMEVAL_REDIS_PASSWORD,"
+        " or into files that it names: STREAMEVAL_REDIS_PASSWORD_FILE=/run/secrets/redis."
     )
     # Written out, this default would no longer follow `topic`.
     return commented(Settings, head, SECTIONS, follows={"dead_letter_topic"})
@@ -64,7 +64,7 @@ def _keys(
 
 def _meaning(field: FieldInfo) -> str:
     assert field.description, "every key has its description"
-    said = re.sub(r"\[\w+\]\((\w+\.md)\)", r"docs/\1", field.description)
+    said = re.sub(r"\[([^\]]+)\]\((?:\w+\.md)?(?:#[^)]*)?\)", r"\1", field.description)
     choices = [part for part in get_args(field.annotation) if isinstance(part, str)]
     named = [choice for choice in choices if choice not in said]
     return f"{said} One of {', '.join(choices)}." if named else said

@@ -29,8 +29,8 @@ _HEAD = f"""# Configuration
 
 <!-- Written by `python -m streameval.config.reference`; do not edit. -->
 
-One YAML file, named by `--config` or by the variable `{PREFIX}CONFIG`, else `streameval.yaml` of the
-working folder, which a command then names on standard error. Each key is also an
+One YAML file, named by `--config` or by the variable `{PREFIX}CONFIG`, else `streameval.yaml` of
+the working folder, which a command then names on standard error. Each key is also an
 environment variable, `{PREFIX}` and the key in capitals; lists and maps are written as JSON
 (`{PREFIX}KS=[5,10]`). The environment beats the file, whole keys at a time; an empty variable
 counts as unset. Secrets ({", ".join(f"`{key}`" for key in SECRETS)}) may also stand in a file

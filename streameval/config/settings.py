@@ -97,6 +97,14 @@ def _address(value: str) -> str:
     return value
 
 
+def _web_address(value: str) -> str:
+    """Return an address of the web without a slash at its end."""
+    url = urlsplit(value)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise ValueError(f"write http://… or https://…, not {value!r}")
+    return value.rstrip("/")
+
+
 def _like(value: str) -> str:
     """Suggest the intended address, if the value contains one."""
     meant = re.fullmatch(r"\w+://([\w.-]+:\d{1,5})/?", value, re.ASCII)
@@ -279,7 +287,7 @@ class Settings(BaseSettings):
         (),
         max_length=MAX_EXPERIMENTS,
         description="Comparisons of arms, each `{name: ranker-v2, arm: variant, control: A,"
-        " primary: ndcg@10}` and more: see [experiments](experiments.md). The state goes on when"
+        " primary: ndcg@10}` and [more](experiments.md). The state goes on when"
         " one is added or removed.",
     )
 
@@ -394,6 +402,11 @@ class Settings(BaseSettings):
         "127.0.0.1:8080",
         description="The address of the pages and /metrics; port 0: any free port.",
     )
+    public_url: Annotated[str, AfterValidator(_web_address)] | None = Field(
+        None,
+        description="The address at which people reach the pages of a worker, such as"
+        " `https://metrics.example/streameval`: alerts link to its `/runbook`; null: `listen`.",
+    )
     allowed_hosts: list[Annotated[str, Field(min_length=1)]] = Field(
         [],
         description="Names by which people and scrapers ask for the pages, besides localhost,"
@@ -492,6 +505,11 @@ class Settings(BaseSettings):
         host = url.netloc.rpartition("@")[2]
         password = quote(self.redis_password.get_secret_value(), safe="")
         return urlunsplit(url._replace(netloc=f"{user}:{password}@{host}"))
+
+    @property
+    def pages_url(self) -> str:
+        """The address at which people reach the pages."""
+        return self.public_url or f"http://{self.listen}"
 
     @property
     def listen_host(self) -> str:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -113,12 +114,9 @@ def _distance(row: Comparison) -> Text:
 def _print_line(console: Console, view: View) -> None:
     if view.seconds % LINE_EVERY:
         return
-    said = " ".join((*sentences(view.card), *warnings(view.card)))
-    console.print(
-        f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}  {said}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.print(f"{view.seconds:4} s  {view.sent:,} sent  lag {view.lag:,}", highlight=False)
+    for sentence in (*sentences(view.card), *warnings(view.card)):
+        console.print(Padding(Text(sentence), (0, 0, 0, 8)))
 
 
 def print_summary(

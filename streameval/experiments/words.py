@@ -51,6 +51,8 @@ _LEAST_SAVED: Final = 0.005
 # Users, or slates, of which one surely has what none has. Of 1,000 users an arm that gets 1 % of
 # them gets none with a chance of 4 in 100,000.
 _SURELY: Final = 1_000
+# Of more users than so many times those there are, a plan says more than the sentence.
+MOST_NEEDED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +413,8 @@ def _open(row: Row) -> str:
         of = _basis(row)
         said += f" ({_bounds(row['metric'], row)}{of and ', '}{of})"
     needed = row["users_needed"]
-    return f"{said}, about {needed:,} more users needed" if needed else said
+    means_something = needed and needed <= MOST_NEEDED * max(row["users"], 1)
+    return f"{said}, about {needed:,} more users needed" if means_something else said
 
 
 def _basis(row: Row) -> str:

@@ -101,6 +101,8 @@ class PartFacts(TypedDict):
     topic_id: str | None
     users_begin: int
     users_end: int
+    users: int
+    open_slates: int
 
 
 class FileFacts(TypedDict):
@@ -134,13 +136,20 @@ class _Part(NamedTuple):
     document: dict[str, Any] | None
 
 
-async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path:
+async def take(
+    settings: Settings,
+    token: int = 0,
+    *,
+    tidy: bool = True,
+    on_part: Callable[[float], object] = lambda _: None,
+) -> Path:
     """Take a snapshot of all partitions and return its folder.
 
     Then report the differences of experiments, adjusted by their users' past. `token` is the
-    leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. Raises ConfigError without a
-    folder to put it in, `RefusedError` for state of another definition or where another leader took
-    over, `UnreachableError`.
+    leader's. `tidy`: remove the oldest ones beyond `snapshot_keep`. `on_part` hears the
+    share of the partitions that each one is, once it is read. Raises ConfigError without a folder,
+    `RefusedError` for state of another definition or where another leader took over,
+    `UnreachableError`.
     """
     if settings.snapshots is None:
         raise ConfigError("snapshots: name the folder that snapshots go to")
@@ -150,7 +159,7 @@ async def take(settings: Settings, token: int = 0, *, tidy: bool = True) -> Path
     store, count = await opened_store(settings)
     try:
         folder = await take_from(
-            store, settings, settings.snapshots, range(count), token, arms=arms
+            store, settings, settings.snapshots, range(count), token, arms=arms, on_part=on_part
         )
         try:
             await report_adjusted(store, settings, folder, token, arms)
@@ -194,12 +203,16 @@ async def take_from(
     token: int,
     *,
     arms: ArmsOfTopic | None = None,
+    on_part: Callable[[float], object] = lambda _: None,
 ) -> Path:
     """Take a snapshot of `partitions` as `store` holds them; `arms` take in its users."""
     definition = settings.definition()
     name = user_name(settings)
     moment = datetime.now(UTC)
-    parts = [await _part(store, definition, number, name, arms) for number in partitions]
+    parts = []
+    for number in partitions:
+        parts.append(await _part(store, definition, number, name, arms))
+        on_part(1 / len(partitions))
     unfinished = root / f"_{os.getpid()}-{moment:%Y%m%dT%H%M%SZ}-{token}"
     folder = root / f"{moment:%Y%m%dT%H%M%SZ}-{token}"
     try:

@@ -14,14 +14,18 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from streameval.web import exposition, overview
+from streameval.web import exposition, overview, runbook
 from streameval.web.api import Api
 from streameval.web.hosts import Hosts
+from streameval.web.openapi import PREFIX
 from streameval.web.static_files import STATIC
 from streameval.web.status import ServiceStatus
 
 # A description that is this old (seconds) means a stuck loop: it is made each second.
 STUCK_AFTER: Final = 30.0
+
+PAGES: Final = ("/", "/metrics", "/healthz", "/readyz", "/runbook")
+API_PATHS: Final = ("figures", "history", "experiments", "checks", "health", "users", "stream")
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -63,8 +67,10 @@ class Pages:
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/healthz", self.healthz)
         app.router.add_get("/readyz", self.readyz)
+        app.router.add_get("/runbook", self.runbook)
         if self._api is not None:
             self._api.add_to(app)
+        app.router.add_get("/{path:.*}", self.unknown)
         app.middlewares.append(self._hosts.refuse_others)
         app.on_response_prepare.append(_harden)
 
@@ -86,6 +92,18 @@ class Pages:
         return web.Response(
             body=found.body, content_type=found.content_type, charset="utf-8", headers=headers
         )
+
+    async def runbook(self, _request: web.Request) -> web.Response:
+        """Show what to do about an alert."""
+        text = await asyncio.to_thread(runbook.page)
+        return web.Response(text=text, content_type="text/html")
+
+    async def unknown(self, request: web.Request) -> web.Response:
+        """Refuse a path that does not exist, with the one that may be meant."""
+        name = request.match_info["path"].strip("/").partition("/")[0]
+        meant = f", is {PREFIX}/{name} meant?" if name in API_PATHS else "."
+        said = f"no such page{meant} There are {', '.join(PAGES)} and {PREFIX}/openapi.json\n"
+        return web.Response(text=said, status=404)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer a scrape in the format its Accept header asks for; written once for all."""
