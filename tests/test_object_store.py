@@ -76,6 +76,15 @@ def test_a_span_is_seen_once_it_is_published_and_leaves_nothing_behind(bucket, f
     ]
 
 
+def test_old_hours_go(bucket, folder, path):
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(1), an_outcome(2, TIME + HOUR)])
+    folder.publish("p0-0-9-aa")
+    assert folder.remove_before(TIME + HOUR) == 1
+    assert files(bucket, path) == ["dt=2023-11-14/hour=23/p0-0-9-aa.parquet"]
+    assert folder.remove_before(TIME + 9 * HOUR) == 1
+    assert files(bucket, path) == []
+
+
 def test_a_death_between_copying_and_deleting_is_made_good(bucket, folder, path):
     """Both are there; publishing again moves the same bytes onto the copy."""
     folder.write(Span(0, 0, 9, "aa"), [an_outcome(1)])

@@ -20,9 +20,11 @@ from default_events import DIMENSIONS, ImpressionEvent, SlateEvent
 from streams import cuts, hostile
 from world import World, simulate
 
+from streameval.base.durations import utc
 from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
 from streameval.base.steps import drained
+from streameval.config.settings import Settings
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateItem
@@ -33,6 +35,7 @@ from streameval.core.partition import Partition
 from streameval.files import outcome_files
 from streameval.files.outcome_files import OutcomeFolder, dataset, pseudonyms, schema_of
 from streameval.worker.outcome_writer import OutcomeWriter
+from streameval.worker.snapshot_job import needed_from
 
 SEEDS = 100
 OWNER = {"group": "g", "topic": "t"}
@@ -379,6 +382,56 @@ def clean(folder, partition, offset, since):
 
 def offsets(folder):
     return sorted(row["offset"] for row in read(folder))
+
+
+def test_hours_that_are_over_go_and_files_of_others_stay(folder):
+    """A day goes with its last hour; a row that comes late is written again, and goes again."""
+    days = [0, 24 * HOUR, 25 * HOUR, 48 * HOUR]
+    folder.write(Span(0, 0, 9, "aa"), [an_outcome(n, TIME + at) for n, at in enumerate(days)])
+    folder.publish("p0-0-9-aa")
+    first, *_, last = sorted(path.name for path in Path(folder.root).glob("dt=*"))
+    (foreign,) = Path(folder.root, last).iterdir()
+    foreign.joinpath("notes.txt").write_text("mine")
+    begin = TIME // HOUR * HOUR
+    assert folder.remove_before(begin + HOUR - 1) == 0
+    assert folder.remove_before(begin + HOUR) == 1
+    assert offsets(folder) == [1, 2, 3]
+    assert not Path(folder.root, first).exists()
+    assert folder.remove_before(begin + 25 * HOUR) == 1
+    assert offsets(folder) == [2, 3]
+    assert folder.remove_before(begin + 99 * HOUR) == 2
+    assert offsets(folder) == []
+    assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
+    folder.write(Span(0, 9, 12, "aa"), [an_outcome(10)])
+    folder.publish("p0-9-12-aa")
+    assert offsets(folder) == [10]
+
+
+DAY = 24 * HOUR
+NOW = 1_767_614_400_000
+
+
+@pytest.mark.parametrize(
+    ("given", "since", "kept"),
+    [
+        ({}, None, 90 * DAY),
+        ({"outcome_keep": "35d"}, None, 35 * DAY),
+        ({"outcome_keep": "35d", "windows": [{"size": "60d", "slide": "1d"}]}, None, 60 * DAY),
+        ({}, NOW - 40 * DAY, 90 * DAY),
+        ({}, NOW - 200 * DAY, 200 * DAY),
+        ({}, "none", NOW),
+    ],
+)
+def test_what_checks_windows_and_experiments_need_stays(tmp_path, given, since, kept):
+    names = {"outcomes": str(tmp_path), "snapshots": tmp_path, "outcome_keep": "90d"}
+    experiment = {"name": "e", "arm": "variant", "control": "A", "primary": "ndcg@10"}
+    if since is not None:
+        begins = {} if since == "none" else {"since": f"{utc(since).replace(' ', 'T')}Z"}
+        names["experiments"] = [experiment | begins]
+    settings = Settings(**names | given)
+    horizon = settings.definition().horizon
+    found = NOW - needed_from(settings, NOW)
+    assert found == (kept if found == kept else kept + horizon)
 
 
 def test_a_row_comes_back_as_it_was_written(folder):

@@ -598,9 +598,12 @@ def test_a_path_that_does_not_exist_names_those_that_do(run, documents):
     """The pages of the API are what people ask for without its prefix."""
 
     async def ask(path):
-        async with page_server.serving(documents) as address, aiohttp.ClientSession() as session:
-            async with session.get(address + path) as answer:
-                return answer.status, await answer.text()
+        async with (
+            page_server.serving(documents) as address,
+            aiohttp.ClientSession() as session,
+            session.get(address + path) as answer,
+        ):
+            return answer.status, await answer.text()
 
     for path in ("health", "experiments/ranker", "figures"):
         status, said = run(ask(path))

@@ -278,7 +278,8 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
         return
     typer.echo(folder)
     parts = manifest["partitions"]
-    users, slates = (sum(part[name] for part in parts) for name in ("users", "open_slates"))
+    users = sum(part.get("users", 0) for part in parts)
+    slates = sum(part.get("open_slates", 0) for part in parts)
     typer.echo(
         f"{len(parts)} partitions: {users:,} users, {slates:,} open slates; workers went on",
         err=True,

@@ -377,6 +377,12 @@ class Settings(BaseSettings):
         min_length=1,
         description="Folder or URI (`s3://…`, `gs://…`) of the outcome files; null: none.",
     )
+    outcome_keep: Annotated[int, Duration("35d", "3660d")] | None = Field(
+        None,
+        description="Age at which the leader removes outcome files, when it takes a snapshot; it"
+        " keeps what checks, windows and configured experiments (from their `since` on) still need;"
+        " null: they stay for ever.",
+    )
     snapshots: Annotated[Path, BeforeValidator(_on_disk), AfterValidator(_folder)] | None = Field(
         None, description="Folder of the snapshots; null: none are taken."
     )
@@ -471,6 +477,8 @@ class Settings(BaseSettings):
             )
         if self.checks and not (self.snapshots and self.outcomes):
             raise ValueError("checks: set snapshots and outcomes too, which the checks need")
+        if self.outcome_keep and not (self.snapshots and self.outcomes):
+            raise ValueError("outcome_keep: set outcomes, and snapshots, with which old files go")
         if self.experiments:
             check_experiments(self.definition())
         return self

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
 MARKER: Final = "_streameval.json"
+_HOUR_MS: Final = 3_600_000
 # An unpublished span is left alone for so long. A worker that hung meanwhile and a store that went
 # back could else make a commit count whose files are gone.
 PENDING_SECONDS: Final = 6 * 3600.0
@@ -366,6 +367,29 @@ class OutcomeFolder:
                     with contextlib.suppress(FileNotFoundError):
                         self._files.delete_file(path)
                         removed += 1
+        return removed
+
+    def remove_before(self, end: int) -> int:
+        """Remove the files of hours that were over by `end` (ms); return how many.
+
+        Files that no worker wrote stay, and their folders.
+        """
+        removed = 0
+        with self._reaching():
+            for hour in list(self._hours("")):
+                if begin_of("/".join(hour.split("/")[-2:])) + _HOUR_MS > end:
+                    break
+                below = listed(self._files, hour)
+                ours = [info.path for info in below if Span.parse(info.base_name) is not None]
+                for path in ours:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.delete_file(path)
+                        removed += 1
+                if len(ours) == len(below):
+                    self._remove_folder(hour)
+                    day = hour.rpartition("/")[0]
+                    if not listed(self._files, day):
+                        self._remove_folder(day)
         return removed
 
     def hours(self, begin: int, end: int) -> list[int]:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -101,8 +101,8 @@ class PartFacts(TypedDict):
     topic_id: str | None
     users_begin: int
     users_end: int
-    users: int
-    open_slates: int
+    users: NotRequired[int]
+    open_slates: NotRequired[int]
 
 
 class FileFacts(TypedDict):

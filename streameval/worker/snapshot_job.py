@@ -46,6 +46,8 @@ T = TypeVar("T")
 RETRY_SECONDS: Final = 60.0
 # The process runs beside a worker that is busy.
 NICENESS: Final = 10
+# How far back the checks compare: four weeks and three days, in ms.
+COMPARED_MS: Final = 31 * 86_400_000
 
 Process = subprocess.Popen[bytes]
 
@@ -221,6 +223,8 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
         log.warning("no snapshot: %s", error)
         return error.exit_code
     log.info("snapshot %s", folder)
+    if not installed("duckdb"):  # else at the end of the checks, which may need the files
+        _remove_old(settings)
     return 0
 
 
@@ -237,7 +241,34 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
         retire(folder.parent, settings.snapshot_keep, settings.definition().experiments)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
+    _remove_old(settings)
     return 0
+
+
+def _remove_old(settings: Settings) -> None:
+    """Remove the outcome files that are older than wanted; errors are only logged."""
+    if settings.outcomes is None or settings.outcome_keep is None:
+        return
+    from streameval.files.outcome_files import OutcomeFolder
+
+    end = needed_from(settings, round(time.time() * 1000))
+    try:
+        removed = OutcomeFolder(settings.outcomes, {}, {}, ()).remove_before(end)
+    except StreamevalError as error:
+        log.warning("old outcome files stay: %s", error)
+    else:
+        if removed:
+            log.info("removed %d outcome files older than outcome_keep", removed)
+
+
+def needed_from(settings: Settings, now: int) -> int:
+    """Return the time (ms) from which outcome files are kept: by age, and by who needs them."""
+    assert settings.outcome_keep is not None, "the caller has looked"
+    definition = settings.definition()
+    longest = max(window.size for window in definition.windows)
+    begun = [experiment.since or 0 for experiment in definition.experiments]
+    needed = min(now - max(COMPARED_MS, longest), *begun, now)
+    return min(now - settings.outcome_keep, needed - definition.horizon)
 
 
 def _without_crossed(settings: Settings, token: int) -> None:
