@@ -9,6 +9,7 @@ from pathlib import Path
 import conftest
 import programs
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 RUN = ROOT / ".ci" / "run"
@@ -33,6 +34,25 @@ def test_the_newcomer_runs_both_commands_of_the_readme_among_look_alikes():
     names = looked_alike.replace("\\\n", " ").split()
     every = programs.PROGRAMS | programs.BUILDING
     assert set(names) >= every.keys() | {"moto_server"}
+
+
+def test_the_workflow_runs_the_commands_of_the_readme_and_of_ci():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    commands = [
+        step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    readme = re.findall(r"^make test$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands == [*readme, "bash .ci/run"]
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert hook["entry"] == "make lint"
+    assert re.search("^lint:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())["updates"]
+    wanted = {"pip": "requirements.lock", "npm": "package.json", "docker": "Dockerfile"}
+    for update in updates:
+        folder, system = update["directory"].lstrip("/"), update["package-ecosystem"]
+        assert (ROOT / folder / wanted.get(system, ".github/workflows")).exists()
+    for path in (ROOT / ".github/ISSUE_TEMPLATE").iterdir():
+        assert {"name", "description", "body"} <= yaml.safe_load(path.read_text()).keys()
 
 
 def test_a_test_is_fast_by_what_its_file_and_helpers_import(tmp_path, monkeypatch):

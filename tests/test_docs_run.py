@@ -274,8 +274,9 @@ def repository(folder: Path) -> Path:
 
 
 @pytest.mark.servers
-def test_the_blocks_of_the_readme_run_from_top_to_bottom(scene: Scene) -> None:
-    readme = blocks(ROOT / "README.md")
+def test_the_blocks_of_the_readme_and_the_start_run_from_top_to_bottom(scene: Scene) -> None:
+    start = blocks(ROOT / "docs" / "start.md")
+    readme = [block for block in blocks(ROOT / "README.md") if block.language == "sh"] + start
     (settings,) = [block.text for block in readme if block.language == "yaml"]
     example, service = "streameval replay", "streameval worker"
     scripts = [block.text for block in readme if block.language == "sh"]
@@ -369,7 +370,7 @@ def assert_an_event(found: list) -> None:
 
 
 @pytest.mark.servers
-@of("sh", but=("README.md", "api.md"))
+@of("sh", but=("README.md", "start.md", "api.md"))
 def test_a_script_runs(scene: Scene, block: Block) -> None:
     script = block.text
     scene.run("redis-cli FLUSHALL")  # of another test's topics and definition

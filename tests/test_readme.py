@@ -10,6 +10,7 @@ import pytest
 import typer
 import yaml
 from default_events import Impression, SlateEvent, decode
+from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.base.errors import StreamevalError
 from streameval.cli.app import INTERRUPTED, app
@@ -96,6 +97,24 @@ def test_every_series_of_the_docs_exists(page):
     rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
     known = set(re.findall(r"streameval_\w+", golden + rules))
     assert set(re.findall(r"\bstreameval_[a-z]\w+", page.read_text())) <= known
+
+
+def test_the_first_screen_shows_lines_as_prometheus_reads_them():
+    """Series with labels that `/metrics` has, and the two commands, within a screen."""
+    (lines,) = blocks(README, "text")
+    golden = (ROOT / "tests" / "golden" / "metrics.prom").read_text(encoding="utf-8")
+    known = {
+        sample.name: set(sample.labels)
+        for family in text_string_to_metric_families(golden)
+        for sample in family.samples
+    }
+    shown = [s for family in text_string_to_metric_families(lines) for s in family.samples]
+    assert len(shown) == len(lines.splitlines()) == 5
+    for sample in shown:
+        assert known[sample.name] == set(sample.labels)
+    screen = "\n".join(README.read_text().splitlines()[:35])
+    assert re.findall(r"^make .*$", screen, re.MULTILINE) == ["make demo", "make test"]
+    assert len(README.read_text().splitlines()) < 75
 
 
 @pages

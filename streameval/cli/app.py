@@ -43,6 +43,10 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _WHOLE: Final = 10_000
 """The steps of a bar over shares."""
 
+FIRST: Final = "Begin with"
+SERVICE: Final = "Look after a service"
+FILES: Final = "Work with files, without a server"
+
 app = typer.Typer(
     name="streameval",
     help="Evaluate a recommender while it serves.",
@@ -122,7 +126,7 @@ def _root(
         raise typer.Exit(InputError.exit_code)
 
 
-@app.command(epilog="Example: streameval demo --seconds 60")
+@app.command(epilog="Example: streameval demo --seconds 60", rich_help_panel=FIRST)
 def demo(
     seconds: Annotated[
         int | None,
@@ -147,7 +151,10 @@ def demo(
     raise typer.Exit(run(Options(seconds, kafka, redis, seed, rate)))
 
 
-@app.command(epilog="Example: streameval init && streameval doctor --config streameval.yaml")
+@app.command(
+    epilog="Example: streameval init && streameval doctor --config streameval.yaml",
+    rich_help_panel=FIRST,
+)
 def init(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder to write into.")
@@ -174,7 +181,7 @@ def init(
     write(folder, rules=rules, force=force)
 
 
-@app.command(epilog="Example: streameval worker --config streameval.yaml")
+@app.command(epilog="Example: streameval worker --config streameval.yaml", rich_help_panel=FIRST)
 def worker(
     config: Config = None,
     reset_windows: Annotated[
@@ -197,7 +204,9 @@ def worker(
     raise typer.Exit(run_worker(settings, reset_windows=reset_windows))
 
 
-@app.command(epilog="Example: zcat events.gz | streameval replay - --json | jq .rates")
+@app.command(
+    epilog="Example: zcat events.gz | streameval replay - --json | jq .rates", rich_help_panel=FILES
+)
 def replay(  # noqa: PLR0917  # typer passes them by name
     files: Annotated[
         list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
@@ -259,7 +268,9 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     raise typer.Exit(int(found.count > 0 and (strict or none)))
 
 
-@app.command(epilog="Example: streameval snapshot --config streameval.yaml")
+@app.command(
+    epilog="Example: streameval snapshot --config streameval.yaml", rich_help_panel=SERVICE
+)
 def snapshot(config: Config = None, as_json: Json = False) -> None:
     """Take a snapshot of counters, windows and open slates into the folder `snapshots`.
 
@@ -286,16 +297,18 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     )
 
 
-app.command(epilog=BACKFILL_EPILOG)(backfill)
-app.command(cls=EvaluateCommand, epilog=EPILOG)(evaluate)
-app.command(epilog=COMPARE_EPILOG)(compare)
-app.command(epilog=PLAN_EPILOG)(plan)
+app.command(epilog=BACKFILL_EPILOG, rich_help_panel=SERVICE)(backfill)
+app.command(cls=EvaluateCommand, epilog=EPILOG, rich_help_panel=FILES)(evaluate)
+app.command(epilog=COMPARE_EPILOG, rich_help_panel=FILES)(compare)
+app.command(epilog=PLAN_EPILOG, rich_help_panel=FILES)(plan)
 app.command(
-    "check", epilog="Example: streameval check --config streameval.yaml --spec checks.yaml"
+    "check",
+    epilog="Example: streameval check --config streameval.yaml --spec checks.yaml",
+    rich_help_panel=FILES,
 )(check.command)
 
 
-@app.command(epilog="Example: streameval user u42 --json")
+@app.command(epilog="Example: streameval user u42 --json", rich_help_panel=SERVICE)
 def user(
     user_id: Annotated[str, typer.Argument(metavar="ID", help="The user_id of the events.")],
     config: Config = None,
@@ -313,7 +326,7 @@ def user(
         print_counters(counters)
 
 
-@app.command(epilog="Example: streameval experiment ranker-v2 --gate")
+@app.command(epilog="Example: streameval experiment ranker-v2 --gate", rich_help_panel=SERVICE)
 def experiment(
     name: Annotated[str, typer.Argument(help="The name of the experiment in the configuration.")],
     config: Config = None,
@@ -345,7 +358,7 @@ def experiment(
     raise typer.Exit(0 if outcome is None else command.GATE[outcome])
 
 
-@app.command(epilog="Example: streameval doctor --config streameval.yaml")
+@app.command(epilog="Example: streameval doctor --config streameval.yaml", rich_help_panel=SERVICE)
 def doctor(config: Config = None, as_json: Json = False) -> None:
     """Look for common faults, and say how to cure them.
 
@@ -363,7 +376,9 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     raise typer.Exit(exit_code(findings))
 
 
-@app.command(epilog="Example: streameval rules --config streameval.yaml > rules.yml")
+@app.command(
+    epilog="Example: streameval rules --config streameval.yaml > rules.yml", rich_help_panel=SERVICE
+)
 def rules(
     config: Config = None,
     dashboard: Annotated[
@@ -392,7 +407,7 @@ def rules(
     typer.echo(text, nl=False)
 
 
-@app.command(epilog="Example: streameval mcp --url http://127.0.0.1:8080")
+@app.command(epilog="Example: streameval mcp --url http://127.0.0.1:8080", rich_help_panel=SERVICE)
 def mcp(
     url: Annotated[
         str | None,
@@ -413,7 +428,7 @@ def mcp(
     server(address).run()
 
 
-@app.command(epilog="Example: streameval schema > event.schema.json")
+@app.command(epilog="Example: streameval schema > event.schema.json", rich_help_panel=FILES)
 def schema(config: Config = None) -> None:
     """Print the JSON Schema of the events that producers send."""
     from streameval.core.events import EventDecoder
