@@ -143,8 +143,8 @@ def test_the_dashboards_show_every_recorded_figure_with_its_error():
 
 
 def test_the_dashboards_show_every_figure_that_an_alert_compares():
-    records = {rule["record"] for rule in group("streameval-usual")}
-    assert {record for record in records if record.endswith(":of_usual")} - shown() == set()
+    names = (rule["record"] for name in ("usual", "weeks") for rule in group(f"streameval-{name}"))
+    assert {name for name in names if re.search(":of_usual$|_fall$", name)} - shown() == set()
 
 
 def test_the_panels_of_figures_say_their_formulas():

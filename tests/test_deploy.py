@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import test_traffic_alerts
+import test_weeks_alert
 import yaml
 from prometheus import RULES, firing, promtool
 
@@ -196,7 +197,7 @@ def test_rules_follow_the_configuration(tmp_path):
 
 
 def test_every_alert_has_a_timeline_on_which_it_fires():
-    timelines = [*FIRES, *test_traffic_alerts.FIRES]
+    timelines = [*FIRES, *test_traffic_alerts.FIRES, *test_weeks_alert.ALERTS]
     assert sorted(alert["alert"] for alert in alerts()) == sorted(timelines)
 
 
@@ -271,7 +272,7 @@ def known_series() -> set[str]:
     page = GOLDEN.read_text(encoding="utf-8")
     exposed = set(re.findall(r"^(streameval_\w+)", page, re.MULTILINE))
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
-    groups = ("streameval", "streameval-usual")
+    groups = ("streameval", "streameval-usual", "streameval-weeks")
     return exposed | families | {rule["record"] for name in groups for rule in group(name)}
 
 

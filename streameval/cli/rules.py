@@ -46,6 +46,10 @@ _CHECKPOINT_AGE: Final = 900
 
 
 _HOUR: Final = 3_600_000
+_HALF_AN_HOUR: Final = 1_800_000
+_DAY: Final = 86_400_000
+# Weeks that a figure is compared with.
+_WEEKS: Final = 4
 
 
 class _Gaps(Template):
@@ -68,6 +72,9 @@ def rules(settings: Settings, runbook: str | None = None) -> str:
             _collapsed(rate.name, rate.weight, "feedback") for rate in RATES
         ),
         ndcg=_collapsed("ndcg", "slates", "k"),
+        weeks="\n".join(_weeks(settings)),
+        part_fell=_fell("part", unless_alike=True),
+        whole_fell=_fell("whole"),
         empty=_risen("empty_rate"),
         fallback=_risen("fallback_rate"),
         and_dimensions="".join(f", {name}" for name in dimensions),
@@ -221,6 +228,91 @@ def _collapsed(figure: str, weight: str, label: str) -> str:
   unless {usual} - {mean} <= 4 * job:streameval_{figure}_stderr:mean
   unless max_over_time({of_usual}[1h] offset 23h30m) < 0.5"""
     return indent(condition, " " * 14)
+
+
+def _weeks(settings: Settings) -> Iterator[str]:
+    """Write matured figures by part and as a whole, and how far they fell beside past weeks."""
+    dimensions, windows = settings.dimensions, settings.definition().windows
+    apt = [window.name for window in windows if _HALF_AN_HOUR <= window.size <= _DAY]
+    names = apt or [max(windows, key=lambda window: window.size).name]
+    matured = f'basis="matured", window=~"{"|".join(names)}"'
+    for figure, weight in (*((rate.name, rate.weight) for rate in RATES), ("ndcg", "slates")):
+        label = "k" if figure == "ndcg" else "feedback"
+        chosen = matured + (f', k="{settings.ks[-1]}"' if figure == "ndcg" else "")
+        named = f"{{figure: {figure}}}"
+        for name in (figure, f"{figure}_stderr"):
+            series = f"job:streameval_figure{name.removeprefix(figure)}"
+            of_parts, of_all = _parts(dimensions, f"job:streameval_{name}:mean{{{{{chosen}{{}}}}}}")
+            if dimensions:
+                yield _record(f"{series}:part", of_parts, named)
+            if len(dimensions) == 1:
+                weights = f"job:streameval_window_{weight}:sum{{{matured}}}"
+                weighted = f"{of_all} * ignoring ({label}) group_left () {weights}"
+                total = f"sum without ({dimensions[0]}) ({weights})"
+                over = f"\n  / ignoring ({label}) group_left () {total}"
+                by = f"sum without ({dimensions[0]})"
+                of_all = (
+                    f"{by} ({weighted}){over}"
+                    if name == figure
+                    else f"sqrt({by} (({weighted}) ^ 2)){over}"
+                )
+            yield _record(f"{series}:whole", of_all, named)
+    for level in ("part", "whole") if dimensions else ("whole",):
+        yield from _beside_the_weeks(level)
+
+
+def _parts(dimensions: tuple[str, ...], series: str) -> tuple[str, str]:
+    """Return the series of each value of each dimension, and that of everything.
+
+    `series` has a gap for matchers. With one dimension there is no series of everything.
+    """
+    if len(dimensions) < 2:
+        return series.format(""), series.format("")
+    parts = [
+        series.format("".join(f', {d}{"!=" if d == own else "="}"{ALL}"' for d in dimensions))
+        for own in dimensions
+    ]
+    everything = series.format("".join(f', {name}="{ALL}"' for name in dimensions))
+    return "\n  or ".join(parts), f"sum without ({', '.join(dimensions)}) ({everything})"
+
+
+def _beside_the_weeks(level: str) -> Iterator[str]:
+    """Write the weeks before, their mean, the error of the difference, and the fall as a share."""
+    now, error = f"job:streameval_figure:{level}", f"job:streameval_figure_stderr:{level}"
+    before, errors = f"{now}_before", f"{error}_before"
+    for series, past in ((now, before), (error, errors)):
+        # In its first day a window of a day holds less, and other hours, than later.
+        weeks = (
+            f"label_replace({series} offset {week}w and {series} offset {7 * week + 1}d,"
+            f' "week", "{week}", "", "")'
+            for week in range(1, _WEEKS + 1)
+        )
+        yield _record(past, "\n  or ".join(weeks))
+    usual = f"{now}_weeks"
+    yield _record(usual, f"avg without (week) ({before})")
+    count, variance = f"{usual}_count", f"{usual}_variance"
+    yield _record(count, f"count without (week) ({before})")
+    spread = f"stdvar without (week) ({before}) * {count} / ({count} - 1)"
+    by_chance = f"avg without (week) ({errors} ^ 2)"
+    yield _record(variance, f"({spread} > 2 * {by_chance})\n  or {by_chance}")
+    yield _record(
+        f"{usual}_stderr", f"sqrt(({error} ^ 2 > {variance} or {variance}) + {variance} / {count})"
+    )
+    yield _record(f"{now}_fall", f"1 - {now} / {usual}")
+
+
+def _fell(level: str, *, unless_alike: bool = False) -> str:
+    """Write the condition that a figure fell beside the weeks before."""
+    now = f"job:streameval_figure:{level}"
+    condition = f"""\
+{now}_fall > 0.05
+  and {now}_weeks - {now} > 4 * {now}_weeks_stderr"""
+    if unless_alike:
+        condition += """
+  and job:streameval_figure:part_fall
+    > on (job, namespace, window, basis, figure, feedback, k) group_left ()
+      1.5 * job:streameval_figure:whole_fall"""
+    return indent(condition, " " * 12)
 
 
 def _risen(figure: str) -> str:
