@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import servers
+import service
 import test_traffic_alerts
 import test_weeks_alert
 import yaml
 from prometheus import RULES, firing, promtool
 
+from streameval.checks import specification
 from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
+from streameval.core.events import EventDecoder, SlateEvent
 from streameval.web import runbook
 
 ROOT = Path(__file__).parent.parent
@@ -292,15 +300,63 @@ def compose() -> dict:
 
 
 def test_compose_gives_the_worker_settings_that_exist():
+    """Its files load as a worker loads them, with the files and the topic of the other services."""
     for name in compose()["services"]["worker"]["environment"]:
-        assert name.removeprefix(PREFIX).lower() in Settings.model_fields
+        assert name.removeprefix(PREFIX).lower() in {*Settings.model_fields, "config"}
+    here = DEPLOY / "compose"
+    text = (here / "streameval.yaml").read_text().replace("/etc/streameval", str(here))
+    settings = Settings(**yaml.safe_load(text))
+    assert settings.definition().experiments
+    assert specification.load(settings.checks).sample_ratio.split == {"A": 1, "B": 1}
+    mounted = [volume.split(":")[1] for volume in compose()["services"]["worker"]["volumes"]]
+    assert mounted == ["/etc/streameval", "/data"]
+    assert {str(settings.snapshots), settings.outcomes} == {"/data/snapshots", "/data/outcomes"}
+    assert compose()["services"]["worker"]["build"]["args"] == {"EVALUATE": "1"}
+
+
+def test_every_service_of_compose_has_a_health_check_or_ends_by_itself():
+    for name, each in compose()["services"].items():
+        assert "healthcheck" in each or each["restart"] == "no", name
+
+
+def test_prometheus_finds_alertmanager_and_the_rules():
+    document = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    (target,) = document["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    name, _, port = target.partition(":")
+    assert compose()["services"][name]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    routes = yaml.safe_load((DEPLOY / "prometheus" / "alertmanager.yml").read_text())
+    assert routes["route"]["receiver"] in {one["name"] for one in routes["receivers"]}
+
+
+@pytest.mark.servers
+def test_the_sample_producer_sends_what_a_worker_counts(tmp_path):
+    """For five seconds, on a real Kafka; each variant has lists, clicks and purchases."""
+    kafka = servers.shared_kafka()
+    topic = servers.unique("sample")
+    service.create_topic(kafka.port, topic, 2)
+    given = {"KAFKA": kafka.address, "TOPIC": topic, "LISTS_PER_SECOND": "300"}
+    command = [sys.executable, str(DEPLOY / "compose" / "producer.py")]
+    alive = tmp_path / "alive"
+    with subprocess.Popen(command, env=os.environ | given | {"ALIVE": str(alive)}) as sending:
+        time.sleep(8)
+        sending.send_signal(signal.SIGTERM)
+        assert sending.wait(20) == 0
+    assert alive.exists()
+    log, _ = service.read_log(kafka.port, topic, 2)
+    records = [(key, value) for partition in log.values() for _, _, key, value in partition]
+    decoder = EventDecoder.of(Settings(positives=["click", "purchase"]).definition())
+    events, rejected = decoder.decode_batch([value for _, value in records])
+    assert not rejected
+    assert len(events) > 300
+    assert [key for key, _ in records] == [event.user_id.encode() for event in events]
+    assert {each.variant for each in events if isinstance(each, SlateEvent)} == {"A", "B"}
 
 
 def test_compose_names_only_services_volumes_and_files_that_exist():
     document = compose()
-    for name, service in document["services"].items():
-        assert set(service.get("depends_on", {})) <= set(document["services"]), name
-        for volume in service.get("volumes", ()):
+    for name, each in document["services"].items():
+        assert set(each.get("depends_on", {})) <= set(document["services"]), name
+        for volume in each.get("volumes", ()):
             source = volume.split(":")[0]
             assert (
                 (ROOT / source).exists()
