@@ -6,7 +6,7 @@ streameval reads its own format only (docs/events.md). Other input nearly always
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -63,6 +63,9 @@ FORMATS: Final = (
 )
 """The first row decides whose fields and values are all there, so rarer ones stand first."""
 
+_MARKS: Final = frozenset(min(known.fields) for known in FORMATS)
+"""One field of each format: nearly all other values have none of them, and are done with."""
+
 OURS: Final = frozenset({"impression", "slate", "feedback"})
 """A value with one of these as `type` is meant for us."""
 
@@ -93,9 +96,11 @@ BYTES: Final = (
 )
 """Patterns of values other than JSON objects, their names, the advice; the first match counts."""
 
-_PATTERNS: Final[tuple[tuple[Callable[[bytes], object], str, str], ...]] = tuple(
-    (re.compile(pattern, re.DOTALL).match, name, advice) for pattern, name, advice in BYTES
-)
+# One expression is a third of the time of many. The group that matches has the number of a row.
+_match: Final = re.compile(
+    b"|".join(b"(?P<row%d>%s)" % (row, pattern) for row, (pattern, _, _) in enumerate(BYTES)),
+    re.DOTALL,
+).match
 # The patterns look no further: a Snowplow line is longer, and its first columns tell.
 _HEAD: Final = 4_096
 
@@ -124,7 +129,8 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
             return _of_bytes(value.strip(b" \r\n"))
     if not isinstance(fields, Mapping):
         return _of_bytes(value.strip(b" \r\n"))
-    if isinstance(kind := fields.get("type"), str) and kind in OURS:
+    kind = fields.get("type")
+    if _MARKS.isdisjoint(fields) or (isinstance(kind, str) and kind in OURS):
         return None
     for known in FORMATS:
         if known.fields <= fields.keys() and all(
@@ -135,11 +141,11 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
 
 
 def _of_bytes(text: bytes) -> Foreign | None:
-    head = text if len(text) <= _HEAD else text[:_HEAD]
-    for match, name, advice in _PATTERNS:
-        if match(head):
-            return Foreign(name, advice)
-    return None
+    found = _match(text if len(text) <= _HEAD else text[:_HEAD])
+    if found is None or found.lastgroup is None:
+        return None
+    _, name, advice = BYTES[int(found.lastgroup.removeprefix("row"))]
+    return Foreign(name, advice)
 
 
 def told(counts: Mapping[Foreign | None, int]) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from streameval.base.durations import UNITS, utc
 from streameval.base.limits import (
+    MAX_DEAD_LETTER_BYTES,
     MAX_ID_LENGTH,
     MAX_ITEMS,
     MAX_LABEL_LENGTH,
@@ -75,8 +77,12 @@ _LONGEST: Final = 40
 _UNIX_UNITS: Final = (("seconds", 1_000, 1), ("microseconds", 1, 1_000), ("nanoseconds", 1, 10**6))
 
 
-def invalid(parse: Callable[[bytes], Any], value: bytes, error: str) -> str:
+def invalid(  # noqa: PLR0911  # one case a line
+    parse: Callable[[bytes], Any], value: bytes, error: str
+) -> str:
     """Say why an event breaks the rules; `parse` makes it plain data, `error` is the decoder's."""
+    if len(value) > MAX_DEAD_LETTER_BYTES:  # nobody looks at all of it, and parsing takes long
+        return error
     event = parse(value)
     if not isinstance(event, Mapping):
         foreign = format_of(value, event)
@@ -168,9 +174,14 @@ def _missing(event: Mapping[str, Any], field: str, place: str) -> str:
         return _type(event)
     where = "an object of `items`" if place else f"the {event.get('type')}"
     wanted = _WANTED.get(field, _LABEL)
-    near = nearest(field, map(str, event)) if not place else []
+    near = [] if place else _near(field, tuple(map(str, event)))
     meant = f" (is `{near[0]}` meant?)" if near else ""
     return f"`{field}` is missing in {where}{meant}: send {wanted}"
+
+
+@lru_cache(maxsize=256)
+def _near(field: str, names: tuple[str, ...]) -> list[str]:
+    return nearest(field, names)
 
 
 def _type(event: Mapping[str, Any]) -> str:
@@ -180,6 +191,12 @@ def _type(event: Mapping[str, Any]) -> str:
     kind = event["type"]
     if not isinstance(kind, str):
         return f"`type` is {_kind(kind)}: it is {listed}"
+    return _other_type(kind[:_LONGEST])
+
+
+@lru_cache(maxsize=256)  # a producer that is wrong is wrong often
+def _other_type(kind: str) -> str:
+    listed = "impression, slate or feedback"
     word = kind.strip().lower()
     near = word if word in _TYPES else next(iter(nearest(word, _TYPES)), None)
     if near or word in _SHOWN or word in _LISTS:
