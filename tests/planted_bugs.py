@@ -197,7 +197,7 @@ BUGS = (
     Bug(
         "dead letters: late events are not written",
         "streameval/worker/assigned_partition.py",
-        "[*rejected, *((index[at], LATE) for at in late)]",
+        "[*rejected, *((index[at], rejection) for at, rejection in found)]",
         "rejected",
     ),
     Bug(

@@ -7,6 +7,7 @@ import pytest
 
 from streameval.base.durations import format_duration, parse_duration
 from streameval.base.errors import ConfigError
+from streameval.cli.common import settings_of
 from streameval.config.load import OTHER_NAMES, load, reference, settings_file
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition, Positive, Window
@@ -126,17 +127,19 @@ def test_the_environment_beats_the_file_one_key_at_a_time(write, monkeypatch):
     assert (settings.topic, settings.group) == ("t", "g")
 
 
-def test_the_usual_file_of_the_folder_is_read(write, tmp_path, monkeypatch):
+def test_the_usual_file_of_the_folder_is_read(write, tmp_path, monkeypatch, capsys):
     """As `init` writes it; a file that is named comes before it."""
     monkeypatch.chdir(tmp_path)
     assert settings_file(None) is None
     (tmp_path / "streameval.yaml").write_text("ks: [7]")
-    assert load(None).ks == (7,)
-    assert settings_file(None) == "streameval.yaml"
+    assert settings_of(None).ks == (7,)
+    assert capsys.readouterr().err == "configuration: streameval.yaml of this folder\n"
+    assert load(None).ks == Settings().ks, "a notebook reads what it is told"
     named = write("ks: [8]")
-    assert load(named).ks == (8,)
+    assert settings_of(named).ks == (8,)
     monkeypatch.setenv("STREAMEVAL_CONFIG", str(named))
-    assert load(None).ks == (8,)
+    assert settings_of(None).ks == (8,)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ def settings_of(config: Path | None) -> Settings:
     """
     from streameval.config.load import USUAL, load, settings_file
 
-    if config is None and settings_file(config) == USUAL:
+    used = settings_file(config)
+    if config is None and used == USUAL:
         typer.echo(f"configuration: {USUAL} of this folder", err=True)
-    return load(config)
+    return load(None if used is None else Path(used))
 
 
 def refuse_future(settings: Settings) -> None:

@@ -51,12 +51,12 @@ async def examine(config: Path | None) -> list[Finding]:
     """Return all findings, in the order of the module's list."""
     from streameval.config.load import load, settings_file
 
+    used = settings_file(config)
     try:
-        settings = load(config)
+        settings = load(None if used is None else Path(used))
     except InputError as error:
         return [failed("config", str(error), code=InputError.exit_code)]
-    used = settings_file(config) or "environment and defaults"
-    findings = [Finding("config", "ok", f"good ({used})")]
+    findings = [Finding("config", "ok", f"good ({used or 'environment and defaults'})")]
     log = await _visit_kafka(settings, findings)
     await _visit_redis(settings, log, findings)
     return findings

@@ -294,7 +294,7 @@ def _beside_the_weeks(level: str) -> Iterator[str]:
     yield _record(count, f"count without (week) ({before})")
     spread = f"stdvar without (week) ({before}) * {count} / ({count} - 1)"
     by_chance = f"avg without (week) ({errors} ^ 2)"
-    yield _record(variance, f"({spread} > 2 * {by_chance})\n  or {by_chance}")
+    yield _record(variance, f"({spread} > 3 * {by_chance})\n  or {by_chance}")
     yield _record(
         f"{usual}_stderr", f"sqrt(({error} ^ 2 > {variance} or {variance}) + {variance} / {count})"
     )

@@ -57,11 +57,11 @@ OTHER_NAMES: Final = {
 
 
 USUAL: Final = "streameval.yaml"
-"""The file that is read where none is named, if the working folder has it."""
+"""The file that a command reads where none is named, if the working folder has it."""
 
 
 def settings_file(path: Path | None) -> str | None:
-    """Return the file that settings come from; None if only defaults and environment do.
+    """Return the file that a command takes its settings from; None: defaults and environment.
 
     It is that at `path`, else that of `STREAMEVAL_CONFIG`, else `USUAL` where it is there.
     """
@@ -70,12 +70,12 @@ def settings_file(path: Path | None) -> str | None:
 
 
 def load(path: Path | None, keys: Mapping[str, Any] | None = None) -> Settings:
-    """Load the file that `settings_file` names, and the environment. Raises ConfigError.
+    """Load the file at `path`, else at `STREAMEVAL_CONFIG`, else only defaults and environment.
 
-    `keys` come before both.
+    `keys` come before both. Raises ConfigError.
     """
     _refuse_misspelt(os.environ)
-    named = settings_file(path)
+    named = path or os.environ.get(f"{PREFIX}CONFIG")
     given = yaml_file.read(Path(named), "ks: [5, 10]") if named else {}
     from_file = {key: value for key, value in given.items() if not _in_environment(key)}
     try:
