@@ -5,10 +5,12 @@ import re
 
 import pytest
 
+from streameval.base.durations import utc
 from streameval.cli.experiment import print_scorecard
 from streameval.core.definition import Definition, Positive
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.sums import ArmSums
+from streameval.experiments import words
 from streameval.experiments.words import (
     Scorecard,
     adjusted_sentences,
@@ -150,6 +152,14 @@ def test_adjusted_figures_stand_beside_the_named_rows_only():
 
 def test_without_a_beginning_no_date_is_said():
     assert "(182,000 users)" in sentences(a_card(a_row(), since=None))[0]
+
+
+def test_an_experiment_of_today_says_the_time_of_day(monkeypatch):
+    monkeypatch.setattr(words, "now", lambda: JANUARY_31 + 3_600_000)
+    at = utc(JANUARY_31)[11:16]
+    assert f"(since {at} UTC today, 182,000 users)" in sentences(a_card(a_row()))[0]
+    monkeypatch.setattr(words, "now", lambda: JANUARY_31 + 86_400_000)
+    assert ABOUT in sentences(a_card(a_row()))[0]
 
 
 def test_users_that_cannot_be_trusted_are_warned_of():
