@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache"
-FOLDERS = os.environ.get("STREAMEVAL_TEST_PROGRAMS", "/usr/bin").split(":")
+FOLDERS = os.environ.get("STREAMEVAL_TEST_PROGRAMS", "/usr/bin:/usr/sbin").split(":")
 KAFKA_LIBS = Path(os.environ.get("STREAMEVAL_KAFKA_LIBS") or CACHE / "kafka/libs")
 AXE = CACHE / "npm/node_modules/axe-core/axe.min.js"
 MOTO = CACHE / "s3/bin/moto_server"
@@ -36,8 +36,10 @@ class Program(typing.NamedTuple):
 
 
 PROGRAMS = {
+    "buildah": Program("1.28", "buildah"),
     "chromium": Program("110", "chromium", names=("chromium", "chromium-browser", "google-chrome")),
     "curl": Program("7.88", "curl"),
+    "debootstrap": Program("1.0", "debootstrap"),
     "java": Program("17", "openjdk-17-jdk-headless"),
     "javac": Program("17", "openjdk-17-jdk-headless"),
     "kcat": Program("1.7", "kcat", asks="-V"),
