@@ -206,7 +206,7 @@ def test_the_page_of_each_worker_shows_the_figures_of_both(running):
 
     async def read(tab, worker):
         page = await tab()
-        await page.open(f"http://127.0.0.1:{worker.port}/")
+        await page.open(f"http://127.0.0.1:{worker.port}/?window=2h&basis=matured")
         await page.wait_for("document.querySelector('#freshness').innerText.includes('4 of 4')")
         await page.wait_for("document.querySelector('#key-figures .compared') !== null")
         assert page.complaints == []

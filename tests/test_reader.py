@@ -610,7 +610,7 @@ def test_a_reader_waits_for_brokers_and_topic_and_says_so(caplog):
             caplog.clear()
             proxy.refuse = False
             await asyncio.sleep(3)
-            await until_logged("does not exist: create it")
+            await until_logged("does not exist: ")
             async with administration(server) as admin:
                 await admin.create_topics([NewTopic(topic, 1, 1)])
             await starting
