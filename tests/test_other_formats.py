@@ -214,6 +214,20 @@ def test_what_is_configured_and_absent_is_told_after_a_thousand_events():
     assert told(*few, *[shown, bought] * 500, definition=definition) == []
 
 
+def test_names_of_any_type_and_length_are_looked_at_within_bounds():
+    """Other formats have names that are no texts; a name may be as long as an event."""
+    definition = Definition(dimensions=("country",))
+    odd = IMPRESSION | {7: "seven", b"raw": "x", "n" * 50_000: "long"}
+    (line,) = told(
+        *[odd] * 1_000,
+        definition=definition,
+        kind=MessagePackDecoder,
+        write=msgspec.msgpack.encode,
+    )
+    assert "'country'" in line
+    assert len(line) < 400
+
+
 def test_other_formats_and_odd_values_are_looked_at():
     fields = IMPRESSION | {"rank": 1}
     assert told(fields, kind=MessagePackDecoder, write=msgspec.msgpack.encode)

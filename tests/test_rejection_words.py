@@ -6,6 +6,7 @@ import json
 import pytest
 
 from streameval.base.limits import MAX_DETAIL_LENGTH
+from streameval.core import rejection_words
 from streameval.core.events import EventDecoder, Newest, Rejection
 
 DECODER = EventDecoder(("variant",), 60_000, ("click",))
@@ -262,6 +263,28 @@ def test_an_event_that_made_others_late_is_named():
     found = newest.rejections(events(0, 3_600_000, 5, 6), [2, 3], 600_000, "line {}".format)
     assert [index for index, _ in found] == [2, 3]
     assert found[1][1].detail.endswith("; line 1 moved the watermark 1h ahead")
+
+
+def test_a_wide_event_is_compared_by_some_of_its_names(monkeypatch):
+    """An event may have thousands of names, and comparing each with the missing one takes long."""
+    compared = []
+
+    def counting(_, names):
+        compared.append(names)
+        return []
+
+    monkeypatch.setattr(rejection_words, "_near", counting)
+    wide = {f"field{number}" * 7: 1 for number in range(800)}
+    rejection = DECODER.decode(encoded(SHOWN | wide, user_id="-"))
+    assert rejection.detail.startswith("`user_id` is missing in the impression: send")
+    ((names),) = compared
+    assert len(names) == 50
+    assert max(map(len, names)) <= 40
+
+
+def test_a_large_value_is_not_parsed_for_words():
+    large = encoded(SHOWN, position=0, more="x" * 70_000)
+    assert DECODER.decode(large) == Rejection("invalid", "Expected `int` >= 1 - at `$.position`")
 
 
 @pytest.mark.parametrize("size", [10, 5_000, 60_000])

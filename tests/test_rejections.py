@@ -75,6 +75,8 @@ def test_the_health_of_the_group_adds_the_workers_up(records, is_much):
         name: (0, json.dumps({"partitions": [], "reason": None, "remark": None, "rejected": each}))
         for name, each in {"w1": {}, "w2": first}.items()
     }
+    older = json.dumps({"partitions": [], "reason": None, "remark": None})
+    said["of a version before"] = (0, older)
     status = ServiceStatus("1", "t", "g", 0.0, DEFINITION, ProcessCounters(DEFINITION))
     assert health(status, said, 0)["rejected"] == {
         "records": records,

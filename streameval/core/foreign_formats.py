@@ -126,9 +126,9 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
         try:
             fields = _decode(value)
         except Exception:  # noqa: BLE001  # msgspec raises more than its own errors
-            return _of_bytes(value.strip(b" \r\n"))
+            return format_of_bytes(value)
     if not isinstance(fields, Mapping):
-        return _of_bytes(value.strip(b" \r\n"))
+        return format_of_bytes(value)
     kind = fields.get("type")
     if _MARKS.isdisjoint(fields) or (isinstance(kind, str) and kind in OURS):
         return None
@@ -140,7 +140,9 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
     return None
 
 
-def _of_bytes(text: bytes) -> Foreign | None:
+def format_of_bytes(value: bytes) -> Foreign | None:
+    """Return the format of a value that is no JSON object, by how it begins."""
+    text = value.strip(b" \r\n")
     found = _match(text if len(text) <= _HEAD else text[:_HEAD])
     if found is None or found.lastgroup is None:
         return None

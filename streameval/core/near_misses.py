@@ -18,6 +18,7 @@ from streameval.base.nearest import nearest
 ALL_OF_THE_FIRST: Final = 1_000
 ONE_IN: Final = 512
 MOST_NAMES: Final = 100
+LONGEST_NAME: Final = 80
 MOST_ITEMS: Final = 20
 MOST_LISTED: Final = 5
 # Among fewer feedbacks a rare kind may be missing by chance.
@@ -134,13 +135,17 @@ class NearMisses:
             self._add(self._feedback, [said])
         elif kind in ("impression", "slate"):  # it may not be hashable
             self._lists += 1
-            self._add(self._fields, [n for n, text in fields.items() if isinstance(text, str)])
+            texts = [
+                n for n, text in fields.items() if isinstance(n, str) and isinstance(text, str)
+            ]
+            self._add(self._fields, texts)
 
     @staticmethod
-    def _add(counts: Counter[str], names: Sequence[Any]) -> None:
+    def _add(counts: Counter[str], names: Sequence[str]) -> None:
         for name in names:
-            if name in counts or len(counts) < MOST_NAMES:
-                counts[name] += 1
+            short = name[:LONGEST_NAME]
+            if short in counts or len(counts) < MOST_NAMES:
+                counts[short] += 1
 
     def _found(self, fields: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
         kind = fields.get("type")
@@ -153,10 +158,10 @@ class NearMisses:
         if isinstance(kind, str) and kind not in self._types:
             meant = self._like_a_kind(kind)
             if meant:
-                yield f"type {kind[:80]!r}", f"type 'feedback' and feedback {meant!r}"
+                yield f"type {kind[:LONGEST_NAME]!r}", f"type 'feedback' and feedback {meant!r}"
         said = fields.get("feedback")
         if isinstance(said, str) and said not in self._kinds and (meant := self._like_a_kind(said)):
-            yield f"feedback {said[:80]!r}", f"feedback {meant!r}"
+            yield f"feedback {said[:LONGEST_NAME]!r}", f"feedback {meant!r}"
 
     def _names(
         self, fields: Mapping[Any, Any], wanted: frozenset[str]
@@ -165,14 +170,14 @@ class NearMisses:
             if isinstance(name, str) and name not in self._ours:
                 near = self._near(name)
                 if near is not None and near[0] in wanted and (near[1] or near[0] not in fields):
-                    yield f"the field {name[:80]!r}", repr(near[0])
+                    yield f"the field {name[:LONGEST_NAME]!r}", repr(near[0])
 
     def _near(self, name: str) -> tuple[str, bool] | None:
         """Return the field of ours that a name is like, and whether that is sure."""
         if name not in self._known:
             if len(self._known) >= 10 * MOST_NAMES:
                 return None
-            self._known[name] = self._compared(_word(name[:80]))
+            self._known[name] = self._compared(_word(name[:LONGEST_NAME]))
         return self._known[name]
 
     def _compared(self, word: str) -> tuple[str, bool] | None:
@@ -185,7 +190,7 @@ class NearMisses:
         return (self._by_word[close[0]], False) if close else None
 
     def _like_a_kind(self, text: str) -> str | None:
-        word = _word(text[:80])
+        word = _word(text[:LONGEST_NAME])
         return self._kinds_by_word.get(word) or self._kinds_by_word.get(word.removesuffix("s"))
 
 
@@ -193,7 +198,7 @@ def _listed(name: str, others: Sequence[str]) -> str:
     """List some names, those that are like `name` first."""
     first = nearest(name, others, MOST_LISTED)
     rest = [other for other in others if other not in first]
-    return ", ".join(repr(other[:80]) for other in [*first, *rest][:MOST_LISTED])
+    return ", ".join(repr(other[:LONGEST_NAME]) for other in [*first, *rest][:MOST_LISTED])
 
 
 def _word(name: str) -> str:

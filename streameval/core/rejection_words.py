@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from streameval.base.durations import UNITS, utc
@@ -25,7 +26,7 @@ from streameval.base.limits import (
     MIN_TS,
 )
 from streameval.base.nearest import nearest
-from streameval.core.foreign_formats import format_of
+from streameval.core.foreign_formats import format_of, format_of_bytes
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """The control characters, Unicode's category Cc, and halves of surrogate pairs."""
@@ -49,7 +50,6 @@ _WANTED: Final = {
     "items": f"a list of at most {MAX_ITEMS:,} ids, or of objects with an item_id",
 }
 """What each field holds. All other fields are labels."""
-_TEXTS: Final = frozenset({"user_id", "item_id", "request_id", "feedback"})
 _NUMBERS: Final = frozenset({"position", "score", "propensity", "latency_ms", "value"})
 
 # Words of other vocabularies for what people saw; any other type is taken for one of feedback.
@@ -74,6 +74,8 @@ _NO_JSON: Final = (
 )
 _NO_OFFSET: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?\Z")
 _LONGEST: Final = 40
+# Names that are compared with a missing one: an event may have thousands.
+_MOST_NAMES: Final = 50
 _UNIX_UNITS: Final = (("seconds", 1_000, 1), ("microseconds", 1, 1_000), ("nanoseconds", 1, 10**6))
 
 
@@ -126,7 +128,7 @@ def malformed(value: bytes, error: str) -> str:  # noqa: PLR0911  # one case a l
         return "the value is empty: send a JSON object"
     if "recursion" in error:
         return "nested too deep: an event is one flat JSON object"
-    foreign = format_of(value)
+    foreign = format_of_bytes(value)
     if found := _BYTE.search(error):
         said = f"no UTF-8: byte 0x{found[1]} at position {found[2]}"
         cure = "encode the JSON as UTF-8" if value.lstrip()[:1] == b"{" else "send JSON objects"
@@ -174,7 +176,8 @@ def _missing(event: Mapping[str, Any], field: str, place: str) -> str:
         return _type(event)
     where = "an object of `items`" if place else f"the {event.get('type')}"
     wanted = _WANTED.get(field, _LABEL)
-    near = [] if place else _near(field, tuple(map(str, event)))
+    names = () if place else tuple(str(name)[:_LONGEST] for name in islice(event, _MOST_NAMES))
+    near = _near(field, names)
     meant = f" (is `{near[0]}` meant?)" if near else ""
     return f"`{field}` is missing in {where}{meant}: send {wanted}"
 

@@ -376,7 +376,7 @@ class OutcomeFolder:
         """
         removed = 0
         with self._reaching():
-            for hour in list(self._hours("")):
+            for hour in self._hours(""):
                 if begin_of("/".join(hour.split("/")[-2:])) + _HOUR_MS > end:
                     break
                 below = listed(self._files, hour)

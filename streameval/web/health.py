@@ -75,7 +75,7 @@ def health(status: ServiceStatus, said: Mapping[str, tuple[int, str]], now: int)
         "lag": None if missing or None in lags else sum(lags),
         "partitions": [partitions[number] for number in sorted(partitions)],
         "missing_partitions": missing,
-        "rejected": _rejected([worker["rejected"] for worker in workers]),
+        "rejected": _rejected([worker.get("rejected", {}) for worker in workers]),
         "workers": workers,
     }
 

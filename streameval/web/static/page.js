@@ -110,6 +110,9 @@ const draw = {
       parts.matures = told;
       if (known.figures) draw.figures(known.figures);
     }
+    // Whoever asks for all windows has the workers share them all: once the choice is made, nobody does.
+    const [smallest] = settings.windows;
+    if (data.maturity.some((row) => row.window === smallest && matures(row))) EVERY.maturity = Infinity;
     // The smallest window with figures, matured ones if it has any, unless the reader wants others.
     const holds = (window, basis) =>
       data.maturity.some((row) => row.window === window && (basis !== "matured" || matures(row)));
