@@ -135,7 +135,9 @@ def test_a_worker_in_the_image_counts_a_stream_and_stops(image, tmp_path):
             service.produce(kafka.port, topic, [(b"u", json.dumps(event).encode())])
             counted = 'streameval_events_total{event="slate"} 1.0'
             service.wait_for(lambda: counted in metrics(port), 60, "it counts")
-            os.kill(worker_below(running.pid), signal.SIGTERM)
+            worker = worker_below(running.pid)
+            assert worker, "to send a signal to 0 would end whoever runs the tests"
+            os.kill(worker, signal.SIGTERM)
             assert running.wait(30) == 0, log.read_text()
         finally:
             running.kill()
@@ -147,10 +149,11 @@ def metrics(port: int) -> str:
 
 
 def worker_below(pid: int) -> int:
-    """The process of the worker: the innermost, since buildah's own have its command too."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if found := worker_below(int(child)):
-            return found
-        if b"streameval\x00worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
+    """The process of the worker, 0 if there is none: the innermost, as buildah's own name it too."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():  # any thread of Go may have started one
+        for child in (thread / "children").read_text().split():
+            if found := worker_below(int(child)):
+                return found
+            if b"streameval\x00worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
     return 0
