@@ -149,7 +149,7 @@ def metrics(port: int) -> str:
 
 
 def worker_below(pid: int) -> int:
-    """The process of the worker, 0 if there is none: the innermost, as buildah's own name it too."""
+    """The process of the worker, or 0: the innermost, as buildah's own have its command too."""
     for thread in Path(f"/proc/{pid}/task").iterdir():  # any thread of Go may have started one
         for child in (thread / "children").read_text().split():
             if found := worker_below(int(child)):
