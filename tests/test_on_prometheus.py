@@ -58,6 +58,10 @@ SETTINGS = {
 SCALED = {
     "[1d:15m] offset 30m": "[15s:1s] offset 2s",
     "[1h:15m] offset 1h": "[3s:1s] offset 3s",
+    # A week ago is some seconds ago.
+    "interval: 5m": "interval: 1s",
+    "offset 1w": "offset 5s",
+    "offset 8d": "offset 6s",
     "[10m]": "[4s]",
     "[20m]": "[4s]",
     "interval: 1m": "interval: 1s",
