@@ -31,7 +31,6 @@ from streameval.core.metrics.inputs import Number
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.evaluation import item_means, units
 from streameval.evaluation.input_kinds import INPUT_KINDS
-from streameval.evaluation.readers import ranked_tables
 from streameval.evaluation.sums import BY_NAME
 from streameval.files.outcome_files import table
 from streameval.stats.intervals import student
@@ -877,26 +876,3 @@ def test_what_a_figure_lacks_is_said_in_one_line(tmp_path: Path) -> None:
     }  # fmt: skip
     for said, arguments in cases.items():
         assert said in refused(*arguments), said
-
-
-@pytest.mark.parametrize("rows", [1, 40, 1_000_000])
-def test_portions_of_the_lists_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    """A portion holds all of a list or nothing, labels of lists that are not shown included."""
-    chance = random.Random(3)
-    shown = [
-        {"list": f"l{number}", "item": f"i{item}", "score": chance.randrange(4)}
-        for number in range(30)
-        for item in chance.sample(range(20), 6)
-    ]
-    labels = [
-        {"list": f"l{number}", "item": f"i{item}", "gain": chance.randrange(3)}
-        for number in range(35)
-        for item in chance.sample(range(20), 4)
-    ]
-    files = [written(tmp_path / "s.parquet", shown), written(tmp_path / "l.parquet", labels)]
-    arguments = (files[0], "--labels", files[1], "--metrics", "ndcg@3,auc,recall", "--per-list")
-    whole = run(*arguments)
-    monkeypatch.setattr(ranked_tables, "PORTION_ROWS", rows)
-    assert run(*arguments) == whole

@@ -12,6 +12,7 @@ from test_evaluate_tables import written
 from streameval.core.windows.cells import cluster_of
 from streameval.evaluation.readers import ranked_tables
 from streameval.evaluation.readers.ranked_tables import Tables, read_tables
+from streameval.files.tables import batches
 
 
 def random_rows(chance, ids, *, ranks, scores, by):
@@ -146,7 +147,7 @@ def test_lists_of_random_tables_are_those_of_the_rules(case, tmp_path, monkeypat
     for ties in ("input", "trec"):
         for complete in (True, False):
             wanted = expected(shown, labels, ties=ties, complete=complete)
-            monkeypatch.setattr(ranked_tables, "PORTION_ROWS", chance.choice([1_000_000, 40, 10]))
+            in_small_parts(monkeypatch, chance)
             tables = Tables(files, told, "tables", by, ties, complete)
             found, tied, scored = as_read(read_tables(tables, lambda _: None, []))
             assert repr(plain(found)) == repr(
@@ -156,16 +157,24 @@ def test_lists_of_random_tables_are_those_of_the_rules(case, tmp_path, monkeypat
             assert tied == sum(row[5] for row in wanted.values())
 
 
-@pytest.mark.parametrize("portion", [1_000_000, 2])
-def test_labels_of_lists_that_nobody_was_shown_are_lists_without_items(
-    tmp_path, monkeypatch, portion
-):
+def in_small_parts(monkeypatch, chance):
+    """Let rows come from DuckDB some at a time, and cut batches of a few lists."""
+    parts = chance.choice([1, 3, 1_000_000])
+
+    def few(rows):
+        for part in batches(rows):
+            yield from (part.slice(first, parts) for first in range(0, len(part), parts))
+
+    monkeypatch.setattr(ranked_tables, "batches", few)
+    monkeypatch.setattr(ranked_tables, "ROWS", chance.choice([1, 4, 1_000_000]))
+
+
+def test_labels_of_lists_that_nobody_was_shown_are_lists_without_items(tmp_path):
     shown = tmp_path / "s.parquet"
     columns = {"list": pa.string(), "item": pa.string(), "rank": pa.int64()}
     pq.write_table(pa.table({name: pa.array([], sort) for name, sort in columns.items()}), shown)
     labels = [{"list": name, "item": "i", "gain": 1.0} for name in "abcde"]
     told = written(tmp_path / "l.parquet", labels)
-    monkeypatch.setattr(ranked_tables, "PORTION_ROWS", portion)
     for complete, ids in ((True, set("abcde")), (False, set())):
         tables = Tables([str(shown)], [told], "tables", complete=complete)
         found, _, _ = as_read(read_tables(tables, lambda _: None, []))

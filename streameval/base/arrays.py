@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 _Number = TypeVar("_Number", bound=np.generic)
 
 

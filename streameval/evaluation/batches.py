@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streameval.base.arrays import Floats, Ints, distinct
+from streameval.base.arrays import Flags, Floats, Ints, distinct
 from streameval.core.metrics import Lists, Metric, Scores
 
 Advance: TypeAlias = Callable[[int], None]
@@ -35,9 +35,6 @@ class Judged:
     irrelevant: Ints
     irrelevant_above: Ints
     unjudged_above: Ints
-
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 def judged_of(gains: Floats, starts: Ints, where: Ints, level: float | None) -> Judged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -85,10 +85,14 @@ def connected(*files: str) -> Iterator[Any]:
     try:
         with (
             reading(", ".join(map(locations.redacted, files))),
+            # A table in memory that outgrows it ends a query; one in a file is read again.
             duckdb.connect(
-                config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2}
+                f"{folder}/tables.duckdb",
+                config={"memory_limit": MEMORY, "temp_directory": folder, "threads": 2},
             ) as connection,
         ):
+            # Each table is read a few times: to compress it costs more than it saves.
+            connection.execute("PRAGMA force_compression = 'uncompressed'")
             yield connection
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -96,15 +100,10 @@ def connected(*files: str) -> Iterator[Any]:
 
 def batches(rows: Any) -> Iterator[Any]:
     """The rows of a query as batches of Arrow, while they are found; its errors are DuckDB's."""
-    return iterated(rows.to_arrow_reader(BATCH_ROWS))
-
-
-def iterated(reader: Iterable[Any]) -> Iterator[Any]:
-    """What a reader of Arrow yields; its errors are DuckDB's."""
     import duckdb
 
     try:
-        yield from reader
+        yield from rows.to_arrow_reader(BATCH_ROWS)
     except (pa.ArrowException, OSError) as error:
         # After the first batch Arrow asks for the next one, and wraps what DuckDB says.
         raise duckdb.Error(str(error)) from error
@@ -124,43 +123,19 @@ def load(
     """
     types = ", ".join(f"{quoted(name)} {_TYPES[column.type]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
-    for table in tables:
-        rows = _rows(table, columns, f"(SELECT count(*) FROM {name})")  # noqa: S608  # our own words
-        with reading(table.file):
-            connection.execute(f"INSERT INTO {name} {rows}")
-
-
-def view(
-    connection: Any, name: str, tables: Sequence[TableFile], columns: Mapping[str, Column]
-) -> None:
-    """Let `name` stand for what `load` would read, which is then read whenever it is asked for.
-
-    A wrong cell is an error of DuckDB at that time: see `table_scans.reading`.
-    """
-    parts, before = [], 0
-    for table in tables:
-        parts.append(_rows(table, columns, str(before)))
-        with reading(table.file):
-            ((count,),) = connection.execute(f"SELECT count(*) FROM {table.scan}").fetchall()  # noqa: S608  # quoted
-        before += count
-    # A view of a table in memory can only be a temporary one.
-    connection.execute(f"CREATE TEMP VIEW {name} AS {' UNION ALL '.join(parts)}")
-
-
-def _rows(table: TableFile, columns: Mapping[str, Column], before: str) -> str:
-    """Return the SQL of the rows of one file, of which `before` precede it in other files."""
-    for column in columns.values():
-        if column.source is not None:
-            table.require(column.source, is_id=column.type == "id")
     lists = columns["list"].source if "list" in columns else None
-    chosen = ", ".join(
-        f"({_sql(table, column, lists)})::{_TYPES[column.type]} AS {quoted(name)}"
-        for name, column in columns.items()
-    )
-    return (
-        f"SELECT {chosen}, {table.line} + {before} AS line"  # noqa: S608  # names are quoted
-        f" FROM (SELECT *, row_number() OVER () AS {table.line} FROM {table.scan})"
-    )
+    for table in tables:
+        for column in columns.values():
+            if column.source is not None:
+                table.require(column.source, is_id=column.type == "id")
+        chosen = ", ".join(
+            f"({_sql(table, column, lists)})::{_TYPES[column.type]}" for column in columns.values()
+        )
+        with reading(table.file):
+            connection.execute(
+                f"INSERT INTO {name} SELECT {chosen}, {table.line} + (SELECT count(*) FROM {name})"  # noqa: S608  # names are quoted
+                f" FROM (SELECT *, row_number() OVER () AS {table.line} FROM {table.scan})"
+            )
 
 
 def opened(connection: Any, files: Sequence[str]) -> tuple[list[TableFile], list[str]]:

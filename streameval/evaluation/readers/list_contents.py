@@ -44,8 +44,9 @@ from streameval.evaluation.readers.outcomes import (
     is_outcome_file,
     record_batches,
 )
-from streameval.evaluation.readers.ranked_lists import several_gains
 from streameval.evaluation.readers.ranked_tables import (
+    Ties,
+    drop_repeats,
     exclude_seen,
     load_labels,
     load_slates,
@@ -53,6 +54,7 @@ from streameval.evaluation.readers.ranked_tables import (
     refuse_seen,
     repeat_notes,
     require_labels_met,
+    several_gains,
     tie_notes,
 )
 from streameval.evaluation.request import EXCLUDE_SEEN, FILES, LABELS, RELEVANT, TIES, Given
@@ -347,7 +349,8 @@ def _of_tables(
     with connected(*files) as connection:
         load_slates(connection, files, given.by, advance)
         exclude_seen(connection, files, given[EXCLUDE_SEEN])
-        ((unread,),) = connection.execute("SELECT count(*) FROM slates").fetchall()
+        ties: Ties = given.value(TIES) or "input"
+        repeats = drop_repeats(connection, ties)
         relevant = "false"
         if JUDGED in kinds:
             if not given[LABELS]:
@@ -361,14 +364,13 @@ def _of_tables(
             from_level = "gain > 0" if level is None else f"gain >= {level!r}"
             relevant = f"(list, item) IN (SELECT (list, item) FROM labels WHERE {from_level})"  # noqa: S608
         query = f"""
-            WITH {ordered(given.value(TIES) or "input")}
+            WITH {ordered(ties)}
             SELECT list, item, rank, user, by_score, equal, {relevant}, score{dimensions(given.by)}
             FROM ranked ORDER BY list, rank
         """  # noqa: S608  # names are quoted
         for rows, starts in grouped(connection, query, 1):
             firsts = [rows[start] for start in starts]
             spans = list(zip(starts, [*starts[1:], len(rows)], strict=True))
-            unread -= len(rows)
             yield NamedLists(
                 ids=[row[0] for row in firsts],
                 users=[row[3] for row in firsts],
@@ -386,4 +388,4 @@ def _of_tables(
                     sum(any(row[4] for row in rows[start:end]) for start, end in spans),
                 ),
             )
-    given.notes.extend(repeat_notes(unread))
+    given.notes.extend(repeat_notes(repeats))

@@ -209,7 +209,7 @@ def batch_of(
     positive = gains > 0
     relevant = counts_of(positive, starts)
     where = np.flatnonzero(positive)
-    segments, names = _segments(record, by)
+    segments, names = segments_by(record, by)
     score_ranks = np.full(len(gains), np.nan)
     if "scores" in record.schema.names:
         score_ranks = ranks_by_score(_scores(record, len(gains)), starts)
@@ -239,7 +239,7 @@ def labelled_scores(
     starts, gains = _flat(record.column("gains"), np.float64)
     positive = gains > 0 if level is None else gains >= level
     items = LabelledScores(starts, _scores(record, len(gains)), positive)
-    return items, checksums_of(record.column("user")), *_segments(record, by)
+    return items, checksums_of(record.column("user")), *segments_by(record, by)
 
 
 def ranked_gains(
@@ -255,7 +255,7 @@ def ranked_gains(
     _, ranks = _flat(record.column("ranks"), np.int16)
     owners = np.repeat(np.arange(len(record)), np.diff(starts))
     checksums = checksums_of(record.column("user"))
-    return owners, ranks.astype(np.int64), gains, checksums, *_segments(record, by)
+    return owners, ranks.astype(np.int64), gains, checksums, *segments_by(record, by)
 
 
 def _with_request(record: Any) -> Any:
@@ -295,7 +295,7 @@ def checksums_of(users: Any) -> Ints:
     return np.array([crc32(raw[start:end]) for start, end in pairwise(starts)], np.int64)
 
 
-def _segments(record: Any, by: Sequence[str]) -> tuple[Ints, list[tuple[str, ...]]]:
+def segments_by(record: Any, by: Sequence[str]) -> tuple[Ints, list[tuple[str, ...]]]:
     """Return each row's segment as an index, and the segments; null is ""."""
     codes = np.zeros(len(record), np.int64)
     names: list[tuple[str, ...]] = [()]

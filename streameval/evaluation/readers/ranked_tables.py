@@ -1,8 +1,8 @@
 """Ranked lists from two tables: slates, and labels of relevant items.
 
 Slates (list, item, and rank or score) and labels (list, item, gain) as Parquet, CSV or JSON Lines,
-or a TREC run and qrels. DuckDB reads and checks them. It uses the disk beyond its memory, and hands
-over a portion of the lists at a time, which `ranked_lists` joins.
+or a TREC run and qrels. DuckDB reads, checks, orders and joins them, and uses the disk beyond its
+memory.
 
 A list is ordered by `rank`, or by `score` from the highest. With ties `trec`, scores are equal
 in single precision, and among them the item that sorts last comes first, as in trec_eval. With ties
@@ -16,21 +16,30 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streameval.base.arrays import Ints
+from streameval.base.arrays import Flags, Floats, Ints
 from streameval.base.errors import InputError
+from streameval.base.limits import MAX_EVALUATED_RANK
+from streameval.core.metrics.auc import ranks_by_score
 from streameval.evaluation.answer import Note, counted
-from streameval.evaluation.batches import Advance, Batch
+from streameval.evaluation.batches import ROWS, Advance, Batch, Judged, counts_of, judged_of
 from streameval.evaluation.readers.item_tables import load_interactions
-from streameval.evaluation.readers.matching import Side, part_note, require_common
-from streameval.evaluation.readers.ranked_lists import LARGEST_SINGLE, ranked_lists
+from streameval.evaluation.readers.matching import (
+    Side,
+    part_note,
+    refuse_several,
+    require_common,
+)
+from streameval.evaluation.readers.outcomes import checksums_of, segments_by
+from streameval.evaluation.units import BY, dimensions
 from streameval.files.arrow_arrays import column, numbers
-from streameval.files.parquet_rows import ParquetRows
 from streameval.files.table_scans import quoted
 from streameval.files.tables import (
     GAIN_NAMES,
@@ -50,17 +59,15 @@ from streameval.files.tables import (
     rank,
     size,
     text,
-    view,
 )
 
 Ties: TypeAlias = Literal["trec", "input"]
 # Lines of a TREC file in one go.
 LINES: Final = 100_000
-# Rows of slates and labels that are joined in one go: about 200 bytes of memory each.
-PORTION_ROWS: Final = 250_000
 
 # Beyond single precision all scores are equal.
-_SINGLE: Final = f"CAST(least(greatest(score, -{LARGEST_SINGLE}), {LARGEST_SINGLE}) AS FLOAT)"
+_LARGEST_SINGLE: Final = 3.4e38
+_SINGLE: Final = f"CAST(least(greatest(score, -{_LARGEST_SINGLE}), {_LARGEST_SINGLE}) AS FLOAT)"
 _ORDER: Final[dict[Ties, str]] = {
     "trec": f"{_SINGLE} DESC, item DESC, line",
     "input": "score DESC, line",
@@ -113,30 +120,21 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
 
     At the end `notes` says what only one of the two tables has.
     """
-    unlabelled = unlisted = repeats = 0
+    unlabelled = 0
     met = False
     with connected(*tables.slates, *tables.labels) as connection:
-        view = load_ranked(connection, tables, advance, notes, stored=False)
-        unread = size(tables.slates) if view else 0
-        for share, slates, labels in _portions(connection, tables, view):
-            advance(int(unread * share))
-            lists = ranked_lists(
-                slates,
-                labels,
-                tables.by,
-                last_first=tables.ties == "trec",
-                complete=tables.complete,
-                level=tables.level,
-                with_judged=tables.with_judged,
-                source=", ".join(tables.labels),
-            )
-            # Frees the rows before the next portion comes.
-            del slates, labels
-            met = met or lists.met
-            unlabelled += lists.unlabelled
-            unlisted += lists.unlisted
-            repeats += lists.repeats
-            yield from lists.batches(with_ids=tables.with_ids)
+        load_ranked(connection, tables, advance, notes)
+        repeats = drop_repeats(connection, tables.ties)
+        message = partial(several_gains, ", ".join(tables.labels))
+        refuse_several(connection, "labels", ("list", "item"), "gain", message)
+        ((unlisted,),) = connection.execute(
+            "SELECT count(DISTINCT list) FROM labels ANTI JOIN slates USING (list)"
+        ).fetchall()
+        for rows in whole_lists(connection.sql(_joined(tables))):
+            for lists in _lists_of(rows, tables):
+                met = met or lists.met
+                unlabelled += lists.unlabelled
+                yield lists.batch
         if not met:
             require_labels_met(connection, tables.slates, tables.labels)
     notes += repeat_notes(repeats)
@@ -145,6 +143,150 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     )
     zero = "of 0 each" if tables.complete else "left out"
     notes += part_note("labels_without_list", unlisted, "list", f"Only in labels: {{}}, {zero}.")
+
+
+def _joined(tables: Tables) -> str:
+    """The SQL of each list's items in order, and below them its labels of other items, best first.
+
+    A row has the list, its user and values of `--by`, the item's score and gain, the rank that it
+    is `given` (0 for none), and whether the list has it (`shown`).
+    """
+    whose = "" if tables.complete else "SEMI JOIN slates USING (list)"
+    order = _order(tables.ties)
+    return f"""
+        SELECT list, user, CAST(slates.line NOTNULL AS TINYINT) AS shown,
+            coalesce(rank, 0) AS given, coalesce(score, 'nan') AS score_or_nan,
+            coalesce(gain, 'nan') AS gain_or_nan{dimensions(tables.by)}
+        FROM slates
+        FULL JOIN (SELECT DISTINCT list, item, gain FROM labels {whose}) USING (list, item)
+        ORDER BY list, shown DESC, CASE WHEN slates.line IS NULL THEN gain END DESC, {order}
+    """  # noqa: S608  # names are quoted
+
+
+def whole_lists(rows: Any) -> Iterator[Any]:
+    """Yield the rows of a query as batches of Arrow that divide no list; they are in its order."""
+    held: list[Any] = []
+    name = None
+    for part in batches(rows):
+        starts = _starts(part)
+        first, last = (part.column("list")[row].as_py() for row in (0, -1))
+        if first != name and held:
+            yield _one_batch(held)
+            held = []
+        if len(starts) > 2:
+            yield _one_batch([*held, part.slice(0, starts[-2])])
+            held = []
+        held.append(part.slice(starts[-2]))
+        name = last
+    if held:
+        yield _one_batch(held)
+
+
+def _starts(rows: Any) -> Ints:
+    """Return where each list starts, and where the last one ends."""
+    ends = numbers(pc.run_end_encode(rows.column("list")).run_ends)
+    return np.append(0, ends).astype(np.int64)
+
+
+def _one_batch(parts: Sequence[Any]) -> Any:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+
+class _Lists(NamedTuple):
+    """Lists, how many of them have no label, and whether an item of any has one."""
+
+    batch: Batch
+    unlabelled: int
+    met: bool
+
+
+def _lists_of(rows: Any, tables: Tables) -> Iterator[_Lists]:
+    """Cut rows of `_joined` into lists, `ROWS` in a batch."""
+    starts = _starts(rows)
+    for first in range(0, len(starts) - 1, ROWS):
+        cut = starts[first : first + ROWS + 1]
+        yield _lists(rows.slice(cut[0], cut[-1] - cut[0]), cut - cut[0], tables)
+
+
+def _lists(rows: Any, starts: Ints, tables: Tables) -> _Lists:
+    given, shown = numbers(rows.column("given")), numbers(rows.column("shown")) > 0
+    scores, gains = numbers(rows.column("score_or_nan")), numbers(rows.column("gain_or_nan"))
+    labelled, relevant = ~np.isnan(gains), gains > 0
+    where = np.flatnonzero(relevant)
+    length = counts_of(shown, starts)
+    by_score = shown & (given == 0) & ~np.isnan(scores)
+    tied = _equal_to_the_one_above(scores, starts, single=tables.ties == "trec") & by_score
+    ranks, score_ranks = np.zeros(len(rows), np.int64), np.zeros(len(rows))
+    ends = np.append(0, np.cumsum(length))
+    ranks[shown] = _ranks(given[shown], ends)
+    score_ranks[shown] = _score_ranks(scores[shown], ends)
+    judged = None
+    if tables.with_judged:
+        judged = judged_of(gains, starts, where, tables.level)
+        # Nothing stands above an item that the list does not have.
+        there = shown[where]
+        judged = Judged(
+            judged.irrelevant, judged.irrelevant_above * there, judged.unjudged_above * there
+        )
+    firsts = rows.take(column(starts[:-1]))
+    users = pc.coalesce(firsts.column("user"), firsts.column("list"))
+    segments, names = segments_by(firsts, [BY + name for name in tables.by])
+    batch = Batch(
+        relevant=counts_of(relevant, starts),
+        ranks=ranks[where],
+        gains=gains[where],
+        score_ranks=score_ranks[where],
+        length=length,
+        checksums=checksums_of(users),
+        segments=segments,
+        names=names,
+        ids=firsts.column("list").to_pylist() if tables.with_ids else None,
+        users=users.to_pylist() if tables.with_ids else None,
+        tied=(_lists_with(tied, starts), _lists_with(by_score, starts)),
+        level=tables.level,
+        judged=judged,
+    )
+    unlabelled = len(length) - _lists_with(labelled, starts)
+    return _Lists(batch, unlabelled, bool((shown & labelled).any()))
+
+
+def _lists_with(flags: Flags, starts: Ints) -> int:
+    """Count the lists that have an item with a flag."""
+    return int(np.count_nonzero(counts_of(flags, starts)))
+
+
+def _equal_to_the_one_above(scores: Floats, starts: Ints, *, single: bool) -> Flags:
+    """Tell which items of lists in order of score have the score of the item above."""
+    if single:
+        scores = np.clip(scores, -_LARGEST_SINGLE, _LARGEST_SINGLE).astype(np.float32)
+    equal = np.append(False, scores[1:] == scores[:-1])
+    equal[starts[:-1]] = False
+    return equal
+
+
+def _ranks(given: Ints, starts: Ints) -> Ints:
+    """Rank items in order as `core.metrics.order_ranks` does: gaps stay, equal ranks move down."""
+    number = np.arange(1, len(given) + 1) - np.repeat(starts[:-1], np.diff(starts))
+    gaps = np.maximum(given - number, 0)
+    # A gap holds for the rest of its list, and each list begins above all gaps of those before.
+    step = np.repeat(np.arange(len(starts) - 1), np.diff(starts)) * (MAX_EVALUATED_RANK + 1)
+    return number + np.maximum.accumulate(gaps + step) - step
+
+
+def _score_ranks(scores: Floats, starts: Ints) -> Floats:
+    """Rank items by score, as `core.metrics.Lists` has it.
+
+    NaN in a list where only some have a score; a list in which none has is taken by its order.
+    """
+    length = np.diff(starts)
+    by_order = np.arange(1, len(scores) + 1) - np.repeat(starts[:-1], length)
+    unscored = np.repeat(counts_of(~np.isnan(scores), starts) == 0, length)
+    return np.where(unscored, by_order, ranks_by_score(scores, starts))
+
+
+def several_gains(source: str, name: str, item: str) -> str:
+    """Return the message about an item with two gains in a list."""
+    return f"{source}: list {name}, item {item}: two labels with different gains; keep one of them"
 
 
 def require_labels_met(connection: Any, slates: Sequence[str], labels: Sequence[str]) -> None:
@@ -162,27 +304,18 @@ def repeat_notes(count: int) -> list[Note]:
     return part_note("repeated_items", count, "row", "Left out, as twice in a list: {}.")
 
 
-def load_ranked(
-    connection: Any, tables: Tables, advance: Advance, notes: list[Note], *, stored: bool = True
-) -> ParquetRows | None:
-    """Make the tables `slates`, without seen items, and `labels` if there are any.
-
-    Not `stored`: `slates` may be a view of rows, for a reader that goes through them once or twice.
-    Then return these rows.
-    """
-    view = None
+def load_ranked(connection: Any, tables: Tables, advance: Advance, notes: list[Note]) -> None:
+    """Make the tables `slates`, without seen items, and `labels` if there are any."""
     if tables.kind == "trec":
         _load_trec(connection, tables, advance)
         notes += _left_unjudged(connection, tables)
     else:
-        stored = stored or bool(tables.seen)
-        view = load_slates(connection, tables.slates, tables.by, advance, stored=stored)
+        load_slates(connection, tables.slates, tables.by, advance)
         if tables.labels:
             notes += load_labels(connection, tables.labels, advance)
     dropped = _drop_labels(connection, tables.seen) if tables.drop_labels else 0
     notes += _seen_notes(exclude_seen(connection, tables.slates, tables.seen))
     notes += _seen_notes(dropped, "label")
-    return view
 
 
 def _left_unjudged(connection: Any, tables: Tables) -> list[Note]:
@@ -198,147 +331,10 @@ def _left_unjudged(connection: Any, tables: Tables) -> list[Note]:
     return part_note("lists_without_labels", count, "topic", "Left out, without qrels: {}.")
 
 
-def _portions(
-    connection: Any, tables: Tables, view: ParquetRows | None
-) -> Iterator[tuple[float, Any, Any]]:
-    """Slates and labels a portion of the lists at a time, each all of a list or nothing.
-
-    Before them stands the portion's share of the slates. Where the rows of each list lie together,
-    slates are read in the order of the files. Else DuckDB sorts them, on disk if need be.
-    """
-    division = _divided(connection)
-    slates = _slates(connection, tables.by, view, together=division.together)
-    # A connection has one open result at a time.
-    labels = _found(connection.cursor().sql(division.labels_in_order))
-    rows = max(sum(division.slates), 1)
-    shares = (count / rows for count in division.slates)
-    yield from zip(
-        shares, _parts(*slates, division.slates), _parts(*labels, division.labels), strict=True
-    )
-
-
-def _slates(
-    connection: Any, by: Sequence[str], view: ParquetRows | None, *, together: bool
-) -> tuple[Any, Iterator[Any]]:
-    """Return the schema of the slates, and their rows, all of a list together."""
-    if together and view is not None and view.readable():
-        return view.schema, _checked(connection, view)
-    columns = ", ".join(["list, item, user, rank, score", *(quoted(f"by {name}") for name in by)])
-    order = "" if together else "ORDER BY hash(list), list, line"
-    return _found(connection.sql(f"SELECT {columns} FROM slates {order}"))  # noqa: S608  # names are quoted
-
-
-def _found(rows: Any) -> tuple[Any, Iterator[Any]]:
-    """Return the schema of a query's rows, and these in batches."""
-    return rows.limit(0).to_arrow_table().schema, batches(rows)
-
-
-def _checked(connection: Any, view: ParquetRows) -> Iterator[Any]:
-    known_as_sound = False
-    for batch, sound in view.batches():
-        if not (sound or known_as_sound):  # DuckDB goes through all, and says which cell is wrong
-            connection.execute("SELECT max(hash(COLUMNS(*))) FROM slates")
-            known_as_sound = True
-        yield batch
-
-
-def _parts(schema: Any, found: Iterator[Any], sizes: Sequence[int]) -> Iterator[Any]:
-    """Cut rows into tables of these sizes."""
-    table = pa.Table.from_batches([], schema)
-    for wanted in sizes:
-        held, count = table.to_batches(), len(table)
-        while count < wanted:
-            held.append(next(found))
-            count += len(held[-1])
-        table = pa.Table.from_batches(held, schema)
-        yield table.slice(0, wanted)
-        table = table.slice(wanted)
-
-
-class _Division(NamedTuple):
-    """How many rows of slates and of labels each portion has, and the SQL of labels by portion.
-
-    `together`: the rows of each list of slates lie together; else portions go by the list's hash.
-    """
-
-    slates: list[int]
-    labels: list[int]
-    labels_in_order: str
-    together: bool
-
-
-def _divided(connection: Any) -> _Division:
-    """Divide slates and labels into portions.
-
-    Where labels do not lie in the order of the portions, make a table `portions`: that of each row.
-    """
-    hashes, lengths = _runs(connection, "slates")
-    order = np.argsort(hashes)
-    by_hash = hashes[order]
-    del hashes  # each array is 8 bytes a list
-    first = np.append(True, by_hash[1:] != by_hash[:-1])
-    together = bool(first.all())
-    if not together:
-        lengths = np.add.reduceat(lengths[order], np.flatnonzero(first))
-        by_hash = by_hash[first]
-        order = np.arange(len(by_hash))
-    labelled, label_lengths = _runs(connection, "labels")
-    rows = int(lengths.sum())
-    count = (rows + int(label_lengths.sum())) // PORTION_ROWS + 1
-    starts = np.cumsum(lengths) - lengths
-    ends = np.arange(1, count) * rows // count
-    bounds = starts[np.searchsorted(starts, ends, "right") - 1]
-    portion_of = np.searchsorted(bounds, starts, "right").astype(np.int32)
-    by_hash_portion = portion_of[order]
-    slates = np.bincount(portion_of, lengths, count).astype(np.int64).tolist()
-    del starts, order, lengths, portion_of
-    sought = np.argsort(labelled)  # a search in order finds what it needs in the caches
-    wanted = labelled[sought]
-    position = np.minimum(np.searchsorted(by_hash, wanted), len(by_hash) - 1)
-    # The hash spreads lists that have no slate.
-    spread = (wanted % np.uint64(count)).astype(np.int32)
-    chosen = np.empty(len(labelled), np.int32)
-    chosen[sought] = np.where(by_hash[position] == wanted, by_hash_portion[position], spread)
-    in_order = "SELECT list, item, gain FROM labels"
-    if (chosen[1:] < chosen[:-1]).any():
-        portions = pa.table({"portion": column(np.repeat(chosen, label_lengths))})
-        connection.register("chosen", portions)
-        connection.execute("CREATE TABLE portions AS SELECT portion FROM chosen")
-        in_order += " POSITIONAL JOIN portions ORDER BY portion, line"
-    return _Division(
-        slates,
-        np.bincount(chosen, label_lengths, count).astype(np.int64).tolist(),
-        in_order,
-        together,
-    )
-
-
-def _runs(connection: Any, table: str) -> tuple[Any, Ints]:
-    """Return the hash of the list and the length of each run of rows of one list of a table."""
-    # One list without rows, so that there is one.
-    hashes, starts = [np.zeros(1, np.uint64)], [np.zeros(1, np.int64)]
-    rows, last = 0, None
-    for batch in batches(connection.sql(f"SELECT hash(list) FROM {table}")):  # noqa: S608  # ours
-        values = numbers(batch.column(0))
-        new = np.flatnonzero(np.append(values[0] != last, values[1:] != values[:-1]))
-        hashes.append(values[new])
-        starts.append(new + rows)
-        rows, last = rows + len(values), values[-1]
-    return np.concatenate(hashes), np.diff(np.concatenate([*starts, [rows]]))
-
-
-def load_slates(
-    connection: Any,
-    files: Sequence[str],
-    by: Sequence[str],
-    advance: Advance,
-    *,
-    stored: bool = True,
-) -> ParquetRows | None:
+def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advance: Advance) -> None:
     """Read slates into the table `slates`: list, item, rank, score, user, `by …`, line.
 
-    `user` is null where the files name none: each list is a user of its own. Not `stored`: of files
-    that need no parsing make a view, and return its rows.
+    `user` is null where the files name none: each list is a user of its own.
     """
     tables, known = opened(connection, files)
     lists = named(files, known, LIST_NAMES)
@@ -356,13 +352,9 @@ def load_slates(
         "rank": rank(rank_column),
         "score": number(score, "NULL", needed=rank_column is None),
     }
-    is_view = not (stored or any(table.parsed for table in tables))
-    (view if is_view else load)(connection, "slates", tables, columns)
+    load(connection, "slates", tables, columns)
     check_one_segment(connection, "slates", files, by)
-    if is_view:
-        return ParquetRows(tables, columns)
     advance(size(files))
-    return None
 
 
 def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Sequence[str]) -> None:
@@ -531,21 +523,39 @@ def _arrow(rows: Sequence[tuple[str, str, float, int]]) -> Any:
     return pa.table({"list": lists, "item": items, "value": values, "line": lines})
 
 
-def ordered(ties: Ties) -> str:
-    """The SQL of the table `ranked`, made of `slates`: its items with `rank` and `number`.
+def drop_repeats(connection: Any, ties: Ties) -> int:
+    """Leave each item's first row in a list of `slates`; return how many rows that takes away."""
+    repeated = "SELECT EXISTS (SELECT 1 FROM slates GROUP BY hash(list, item) HAVING count(*) > 1)"
+    ((found,),) = connection.execute(repeated).fetchall()
+    if not found:
+        return 0
+    ((before,),) = connection.execute("SELECT count(*) FROM slates").fetchall()
+    connection.execute(f"""
+        CREATE OR REPLACE TABLE slates AS SELECT * FROM slates
+        QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {_order(ties)}) = 1
+        ORDER BY line
+    """)  # noqa: S608  # our own words
+    ((after,),) = connection.execute("SELECT count(*) FROM slates").fetchall()
+    return int(before - after)
 
-    A duplicate keeps its best rank. `number` counts from 1; with ranks, gaps stay and equal ranks
-    move down (`core.metrics.order_ranks`). `by_score`: the score decided the order; `equal`: and
-    another item has the same.
+
+def _order(ties: Ties) -> str:
+    """The SQL by which rows of a list are in order."""
+    return f"rank NULLS LAST, {_ORDER[ties]}"
+
+
+def ordered(ties: Ties) -> str:
+    """The SQL of the table `ranked`, made of `slates` without repeats: `rank` and `number` of each.
+
+    `number` counts from 1; with ranks, gaps stay and equal ranks move down
+    (`core.metrics.order_ranks`). `by_score`: the score decided the order; `equal`: and another item
+    has the same.
     """
-    order = f"rank NULLS LAST, {_ORDER[ties]}"
     return f"""
-        first_rows AS (
-            SELECT * REPLACE (coalesce(user, list) AS user) FROM slates
-            QUALIFY row_number() OVER (PARTITION BY list, item ORDER BY {order}) = 1
-        ), numbered AS (
-            SELECT *, row_number() OVER (PARTITION BY list ORDER BY {order}) AS number
-            FROM first_rows
+        numbered AS (
+            SELECT * REPLACE (coalesce(user, list) AS user),
+                row_number() OVER (PARTITION BY list ORDER BY {_order(ties)}) AS number
+            FROM slates
         ), ranked AS (
             SELECT * EXCLUDE (rank),
                 number + max(greatest(coalesce(rank, 0) - number, 0))

@@ -14,7 +14,9 @@ from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.readers.ranked_tables import (
+    Ties,
     check_one_segment,
+    drop_repeats,
     load_slates,
     ordered,
     tie_notes,
@@ -43,12 +45,14 @@ POSITIVE_NAMES: Final = ("positive", "label", "gain", "relevance")
 def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute the recall of an index over the queries of the exact result. Raises `InputError`."""
     longest = max(figure.k for figure in asked)
+    ties: Ties = given.value(TIES) or "input"
     with connected(*given[FILES], *given[EXACT]) as connection:
         for table, paths, by in (("found", given[FILES], given.by), ("best", given[EXACT], ())):
             load_slates(connection, files_of(paths), by, advance)
+            drop_repeats(connection, ties)
             chosen = dimensions(by)
             connection.execute(f"""
-                CREATE TABLE {table} AS WITH {ordered(given.value(TIES) or "input")}
+                CREATE TABLE {table} AS WITH {ordered(ties)}
                 SELECT list, user{chosen}, item, number, by_score, equal
                 FROM ranked WHERE number <= {longest}
             """)  # noqa: S608  # names are quoted
@@ -58,7 +62,7 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             require_common(connection, *sides)
         batches = _queries(connection, given.by)
         found = evaluated(batches, asked, given)
-    return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
+    return found.answer(*tie_notes(found.tied, found.scored, ties))
 
 
 def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]:

@@ -15,7 +15,13 @@ from streameval.core.metrics.inputs import ITEMS
 from streameval.core.metrics.rating_thresholds import THRESHOLD
 from streameval.evaluation.readers.item_tables import items_of
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file
-from streameval.evaluation.readers.ranked_tables import Tables, Ties, load_ranked, ordered
+from streameval.evaluation.readers.ranked_tables import (
+    Tables,
+    Ties,
+    drop_repeats,
+    load_ranked,
+    ordered,
+)
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.report.curves import CUTOFFS, Curve, open_outcomes, tails
 from streameval.evaluation.request import (
@@ -145,6 +151,7 @@ def _read_slates(connection: Any, given: Given) -> None:
         seen=given[EXCLUDE_SEEN],
     )
     load_ranked(connection, tables, _no_progress, [])
+    drop_repeats(connection, ties)
     labelled = f"SELECT (list, item) FROM labels WHERE {_relevant(given)}"  # noqa: S608  # ours
     relevant = f"(list, item) IN ({labelled})" if tables.labels else "NULL"
     connection.execute(f"""
