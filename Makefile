@@ -28,7 +28,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or later with venv is needed (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The demo alone takes 220 MB, all extras 570 MB.
+# The demo alone takes 470 MB, all extras 570 MB.
 $(BIN)/.demo: requirements-demo.lock
 $(BIN)/.run: requirements.lock
 $(BIN)/.demo $(BIN)/.run: pyproject.toml $(if $(WHEEL),$(SOURCES)) | $(BIN)/python

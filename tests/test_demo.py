@@ -299,6 +299,9 @@ def test_the_demo_ends_by_itself_with_figures_that_agree_with_the_truth():
     assert "every event accounted for: yes" in output
     assert "within 4 standard errors: yes" in output
     assert "bounds hold the truth: yes" in output
+    for check in ("counters_match_log", "windows_match_outcomes", "slates_once", "traffic_sane"):
+        assert f"ok   {check}: " in output
+    assert "warn " not in output
     said = " ".join(output.split())
     assert "mean latency (ms): no difference shown" in said or "more users needed" in said
     assert "mean latency (ms) equal; empty rate equal." in said

@@ -3,7 +3,8 @@
 1. Start broker and store (unless given), create a topic of the run's own, start a worker.
 2. Send the simulated stream as time goes by; each second read the worker's page and show it.
 3. Stop sending, wait until every event is counted, compare figures and counters, print the result.
-4. End the processes, worker first; remove files and topics.
+4. Take a snapshot, run the offline checks on it and on the worker's outcome files, show the result.
+5. End the processes, worker first; remove files and topics.
 
 The compared figures are the last ones read while the stream was still flowing. Afterwards an idle
 worker's time moves on, and feedback that was never sent would seem due and missing.
@@ -15,6 +16,8 @@ import asyncio
 import os
 import secrets
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,8 +28,10 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from streameval.base.errors import StreamevalError
+from streameval.base.extras import installed, needed
 from streameval.base.instants import now
 from streameval.config.load import Settings, load
 from streameval.config.settings import PREFIX
@@ -86,10 +91,17 @@ def run(options: Options) -> int:
         port = free_port()
         config = folder / "demo.yaml"
         where = {"kafka": kafka, "redis": redis, "topic": topic, "group": topic}
+        missing = next((name for name in ("pyarrow", "duckdb") if not installed(name)), None)
+        if not missing:
+            where |= {name: str(folder / name) for name in ("outcomes", "snapshots")}
         where["listen"] = f"127.0.0.1:{port}"
         config.write_bytes(msgspec.json.encode(where | _figures(World(), options.rate)))
         running = stack.enter_context(worker(folder, config, port))
-        return asyncio.run(_Demo(options, load(config), running, console).play())
+        good = asyncio.run(_Demo(options, load(config), running, console).play())
+        if missing:
+            console.print(Text(needed("no offline checks: a snapshot", missing, "demo")))
+            return 0 if good else 1
+        return 0 if _checked(console, config) and good else 1
 
 
 def _figures(world: World, rate: int) -> dict[str, object]:
@@ -118,6 +130,19 @@ def _figures(world: World, rate: int) -> dict[str, object]:
         # On real servers the users of a demo do not stay.
         "user_ttl": "1h",
     }
+
+
+def _checked(console: Console, config: Path) -> bool:
+    """Take a snapshot, show what the offline checks find, and tell whether all is well."""
+    console.print("offline checks of a snapshot, the outcome files and the log:", highlight=False)
+    for command in ("snapshot", "check"):
+        called = [sys.executable, "-m", "streameval", command, "--config", str(config)]
+        done = subprocess.run(called, check=False, capture_output=True, text=True)  # noqa: S603  # our own
+        if command == "check" or done.returncode:
+            console.print(Text(done.stdout + done.stderr))
+        if done.returncode:
+            return False
+    return True
 
 
 @contextmanager
@@ -153,7 +178,7 @@ class _Demo:
         self._recommender = Recommender(self._world, users, self._start, options.seed)
         self._stop = asyncio.Event()
 
-    async def play(self) -> int:
+    async def play(self) -> bool:
         """Send and watch until it is time to stop, then judge."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -169,7 +194,7 @@ class _Demo:
         counted = await self._settled()
         sent = self._recommender.sent
         print_summary(self._console, self._titles, view, sent, counted)
-        return 0 if self._good(view) and sent == counted else 1
+        return self._good(view) and sent == counted
 
     async def _feed(self) -> None:
         """Send due events until it is time to stop; at the end Kafka has acknowledged all."""
