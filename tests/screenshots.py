@@ -92,16 +92,19 @@ async def demo():
 
 async def told(lines):
     """The address of a demo's page, once a figure is decided and another is open."""
-    address = ""
+    address, seconds, text = "", 0, ""
     async with asyncio.timeout(MOST_SECONDS):
         async for line in lines:
             said = line.decode()
             print(said, end="", flush=True)
             address = address or "".join(re.findall(r"^status page +(\S+)", said))
-            ran = re.match(r" *(\d+) s ", said)
-            decided = " is ahead of " in said and "no difference shown" in said
-            if ran and int(ran[1]) >= SECONDS and decided:
-                return address
+            if ran := re.match(r" *(\d+) s ", said):
+                # The sentences of the look before stand below its line, wrapped.
+                decided = " is ahead of " in text and "no difference shown" in text
+                if seconds >= SECONDS and decided:
+                    return address
+                seconds, text = int(ran[1]), ""
+            text += f"{' '.join(said.split())} "
     raise RuntimeError("the demo has ended")
 
 

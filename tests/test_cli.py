@@ -375,7 +375,7 @@ def test_events_of_another_tracker_are_called_by_its_name(tmp_path):
     segment = {"type": "track", "messageId": "m", "userId": "u", "event": "Product Clicked"}
     done = streameval("replay", written(tmp_path / "events", segment))
     assert done.stderr.decode().splitlines()[-1] == (
-        "this looks like Segment or RudderStack: convert it to the format of docs/events.md"
+        "this looks like Segment or RudderStack: map it by the profile segment (docs/profiles.md)"
     )
 
 

@@ -118,7 +118,9 @@ class World:
             "topic": "t",
             "group": "g",
         }
-        defined = SimpleNamespace(definition=Definition, **usual | settings)
+        defined = SimpleNamespace(
+            definition=Definition, decoder=lambda: EventDecoder.of(Definition()), **usual | settings
+        )
         self.ingest = Ingest(defined, self.member, store, outcomes=outcomes)
         if hold is not None:
             store.commit = self.held(store.commit, hold)

@@ -175,7 +175,7 @@ INVALID = [
     (b"3", "the value is 3, and an event is one JSON object"),
     (
         b'{"messageId": "m", "anonymousId": "a", "type": "track"}',
-        "this looks like Segment or RudderStack: convert it to the format of docs/events.md",
+        "this looks like Segment or RudderStack: map it by the profile segment (docs/profiles.md)",
     ),
 ]
 MALFORMED = [

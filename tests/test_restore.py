@@ -14,6 +14,7 @@ from default_events import ImpressionEvent
 from streameval.base.errors import RefusedError, UnreachableError, UnusableStateError
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition
+from streameval.core.events import EventDecoder
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
@@ -71,6 +72,7 @@ async def stored(topic, definition, log=Log):
 def restorer(store, log, definition, *, reset=False):
     settings = SimpleNamespace(
         definition=lambda: definition,
+        decoder=lambda: EventDecoder.of(definition),
         start_from="earliest",
         batch_events=1,
         batch_users=1,

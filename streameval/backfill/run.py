@@ -68,9 +68,9 @@ class Follower:
     killed run goes on.
     """
 
-    def __init__(self, log: Log, partition: Partition, begin: int) -> None:
+    def __init__(self, log: Log, partition: Partition, begin: int, decoder: EventDecoder) -> None:
         self.partition, self.next = partition, begin
-        self._decoder = EventDecoder.of(partition.definition)
+        self._decoder = decoder
         self._records = log.read(begin)
         self._events: list[Event] = []
         self._numbers: list[int] = []
@@ -102,11 +102,9 @@ class Follower:
     def _read(self) -> bool:
         """Decode the next records; False at the end of the log."""
         for records in self._records:
-            events, rejected = self._decoder.decode_batch(records.values, records.timestamps)
-            wrong = {index for index, _ in rejected}
-            good = (index for index in range(len(records.values)) if index not in wrong)
+            events, found, *_ = self._decoder.decode_records(records.values, records.timestamps)
             self._events, self._at = events, 0
-            self._numbers = [*(records.numbers[index] for index in good), records.numbers[-1] + 1]
+            self._numbers = [*(records.numbers[index] for index in found), records.numbers[-1] + 1]
             self.next = self._numbers[0]
             if events:
                 return True
@@ -121,6 +119,7 @@ def backfill(
     *,
     labels: Mapping[str, str],
     advance: Advance,
+    decoder: EventDecoder,
 ) -> None:
     """Put the figures of every step into the work folder, from where a killed run was.
 
@@ -131,7 +130,7 @@ def backfill(
     fresh = 0, [(Partition(definition), log.begin) for log in logs], segments
     done, partitions, segments = work.load() or fresh
     followers = [
-        Follower(log, partition, begin)
+        Follower(log, partition, begin, decoder)
         for log, (partition, begin) in zip(logs, partitions, strict=True)
     ]
     times = span.times()

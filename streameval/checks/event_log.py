@@ -41,13 +41,20 @@ _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
 
 def decoded(
-    values: Sequence[bytes | None], timestamps: Sequence[int] | None, decoder: EventDecoder
-) -> Iterator[Event | None]:
-    """Decode the event of each record, None for a rejected one."""
-    events, rejected = decoder.decode_batch(values, timestamps)
-    wrong = {index for index, _ in rejected}
-    good = iter(events)
-    return (None if index in wrong else next(good) for index in range(len(values)))
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int] | None,
+    decoder: EventDecoder,
+    offsets: Sequence[int],
+) -> Iterator[tuple[int, Event | None]]:
+    """Decode the events of records, each with its record's offset; None for a record without."""
+    events, records, *_ = decoder.decode_records(values, timestamps)
+    at = 0
+    for index, offset in enumerate(offsets):
+        if at == len(records) or records[at] != index:
+            yield offset, None
+        while at < len(records) and records[at] == index:
+            yield offset, events[at]
+            at += 1
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -102,7 +109,7 @@ def _named(text: str) -> tuple[int, int, str]:
 
 def _lines(name: str, begin: int, decoder: EventDecoder) -> Iterator[Records]:
     for values in lines_of(name):
-        yield list(enumerate(decoded(values, None, decoder), begin))
+        yield list(decoded(values, None, decoder, range(begin, begin + len(values))))
         begin += len(values)
 
 
@@ -277,7 +284,6 @@ def _log(
 
 
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
-    decoder = EventDecoder.of(settings.definition())
+    decoder = settings.decoder()
     for lists in records_of(client_arguments(settings), settings.topic, number, begin, end):
-        events = decoded(lists.values, lists.timestamps, decoder)
-        yield list(zip(lists.offsets, events, strict=True))
+        yield list(decoded(lists.values, lists.timestamps, decoder, lists.offsets))

@@ -121,7 +121,7 @@ class Snapshot:
 
 
 Records = Sequence[tuple[int, Event | None]]
-"""Consecutive records: the offset, and the event or None where it is rejected."""
+"""Events of consecutive records: the offset, and the event, or None where a record has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from streameval.cli.common import (
 from streameval.cli.compare import EPILOG as COMPARE_EPILOG
 from streameval.cli.compare import PLAN_EPILOG, compare, plan
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
+from streameval.cli.map import Profile, map_, profiles
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -229,6 +230,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 if a line is rejected.")
     ] = False,
+    profile: Profile = None,
     as_json: Json = False,
 ) -> None:
     """Compute all figures of event files, with no server.
@@ -237,7 +239,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     Standard error names the first rejected lines, with the reason.
     """
     reading_time = instant(at) if at is not None else None
-    settings = settings_of(config)
+    settings = settings_of(config, profile=profile)
     refuse_future(settings)
     definition = settings.definition()
     from streameval.base.terminal import progress_bar
@@ -246,7 +248,8 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     from streameval.experiments.scorecard import sections
     from streameval.files.rejected_lines import rejected_lines
 
-    with rejected_lines(rejected) as found, progress_bar(files) as advance:
+    native = settings.profile is None
+    with rejected_lines(rejected, foreign=native) as found, progress_bar(files) as advance:
         document = replaying.replay(
             definition,
             files,
@@ -254,6 +257,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             at=reading_time,
             with_users=users,
             judged=sections,
+            decoder=settings.decoder(),
             on_rejected=found.add,
             warn=partial(typer.echo, err=True),
         )
@@ -297,6 +301,14 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     )
 
 
+app.command(
+    "map",
+    epilog="Example: streameval map events.jsonl --profile segment > events.native.jsonl",
+    rich_help_panel=FILES,
+)(map_)
+app.command(epilog="Example: streameval profiles segment > mine.yaml", rich_help_panel=FILES)(
+    profiles
+)
 app.command(epilog=BACKFILL_EPILOG, rich_help_panel=SERVICE)(backfill)
 app.command(cls=EvaluateCommand, epilog=EPILOG, rich_help_panel=FILES)(evaluate)
 app.command(epilog=COMPARE_EPILOG, rich_help_panel=FILES)(compare)
@@ -359,7 +371,7 @@ def experiment(
 
 
 @app.command(epilog="Example: streameval doctor --config streameval.yaml", rich_help_panel=SERVICE)
-def doctor(config: Config = None, as_json: Json = False) -> None:
+def doctor(config: Config = None, profile: Profile = None, as_json: Json = False) -> None:
     """Look for common faults, and say how to cure them.
 
     Exit code 3: a server cannot be reached; 2: bad configuration or servers that the worker
@@ -368,7 +380,7 @@ def doctor(config: Config = None, as_json: Json = False) -> None:
     from streameval.cli.doctor import examine, exit_code
     from streameval.cli.tables import print_findings
 
-    findings = asyncio.run(examine(config))
+    findings = asyncio.run(examine(config, profile))
     if as_json:
         print_json({"findings": [finding._asdict() for finding in findings]})
     else:

@@ -80,7 +80,15 @@ def backfill(  # noqa: PLR0917  # typer passes them by name
         for note in notes:
             typer.echo(f"note: {note}", err=True)
         with share_bar("backfill", span.end - span.first_read) as advance:
-            fill(definition, span, logs, work, labels=labels, advance=advance)
+            fill(
+                definition,
+                span,
+                logs,
+                work,
+                labels=labels,
+                advance=advance,
+                decoder=settings.decoder(),
+            )
         series, samples = work.finish()
     steps = (span.end - span.begin) // span.step + 1
     typer.echo(f"wrote {output}: {steps:,} steps, {series:,} series, {samples:,} samples")

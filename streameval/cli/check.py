@@ -102,7 +102,6 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
     from streameval.checks.evidence import gather
     from streameval.checks.run import run
     from streameval.checks.specification import arm_of, load
-    from streameval.core.events import EventDecoder
     from streameval.files.locations import on_disk
     from streameval.files.outcome_files import user_name
     from streameval.files.snapshot_folder import earlier_than, snapshots
@@ -117,7 +116,6 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
     if snapshot is None and logs:
         raise InputError("--log: a log is compared with a snapshot: give --snapshot too")
     before = [] if snapshot is None else earlier_than(snapshot)
-    decoder = EventDecoder.of(definition)
     with gather(
         root,
         definition,
@@ -126,7 +124,7 @@ def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:
         reference=None if reference is None else on_disk(reference),
         period=specification.period,
         arm=arm_of(specification, definition),
-        recorded=of_files(logs, decoder) if logs else of_kafka(settings, before),
+        recorded=of_files(logs, settings.decoder()) if logs else of_kafka(settings, before),
         user=user_name(settings),
         users_expire=settings.user_ttl is not None,
     ) as evidence:

@@ -31,17 +31,17 @@ Strict = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def settings_of(config: Path | None) -> Settings:
+def settings_of(config: Path | None, *, profile: str | None = None) -> Settings:
     """Load the settings of a configuration file, the environment and the defaults.
 
-    A file that nobody named is named on standard error.
+    A file that nobody named is named on standard error. A `profile` beats theirs.
     """
     from streameval.config.load import USUAL, load, settings_file
 
     used = settings_file(config)
     if config is None and used == USUAL:
         typer.echo(f"configuration: {USUAL} of this folder", err=True)
-    return load(None if used is None else Path(used))
+    return load(None if used is None else Path(used), {"profile": profile} if profile else None)
 
 
 def refuse_future(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.base.nearest import nearest
-from streameval.core.events import Event, EventDecoder, FeedbackEvent, Rejection
+from streameval.core.events import Event, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.foreign_formats import format_of, told
 from streameval.kafka.admin import CLEANUP_POLICY, compacts, creation
@@ -136,10 +136,9 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
     # Decode without the records' timestamps: a wrong clock is a finding of its own.
     values = [record.value for record in records]
-    decoder = EventDecoder.of(settings.definition())
-    events, rejected = decoder.decode_batch(values)
-    refused = {index for index, _ in rejected}
-    kept = [record for index, record in enumerate(records) if index not in refused]
+    decoder = settings.decoder()
+    events, numbers, rejected, _ = decoder.decode_records(values)
+    kept = [records[index] for index in numbers]
     newest = max(record.timestamp for record in records)
     return [
         _judge_decoding(
@@ -147,7 +146,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         *(
             Finding("fields", "warn", line, "correct the producer, or ignore this line")
-            for line in (*decoder.near_misses.fresh(), *decoder.near_misses.absent())
+            for line in (*decoder.fresh(), *decoder.near_misses.absent())
         ),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),

@@ -47,13 +47,15 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return max((finding.code for finding in findings), default=0)
 
 
-async def examine(config: Path | None) -> list[Finding]:
+async def examine(config: Path | None, profile: str | None = None) -> list[Finding]:
     """Return all findings, in the order of the module's list."""
     from streameval.config.load import load, settings_file
 
     used = settings_file(config)
     try:
-        settings = load(None if used is None else Path(used))
+        settings = load(
+            None if used is None else Path(used), {"profile": profile} if profile else None
+        )
     except InputError as error:
         return [failed("config", str(error), code=InputError.exit_code)]
     findings = [Finding("config", "ok", f"good ({used or 'environment and defaults'})")]

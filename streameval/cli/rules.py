@@ -50,6 +50,8 @@ _HALF_AN_HOUR: Final = 1_800_000
 _DAY: Final = 86_400_000
 # Weeks that a figure is compared with.
 _WEEKS: Final = 4
+# Standard errors of a fall: at 4 a month without any told of one in 60 sites.
+_FAR: Final = 4.25
 
 
 class _Gaps(Template):
@@ -306,7 +308,7 @@ def _fell(level: str, *, unless_alike: bool = False) -> str:
     now = f"job:streameval_figure:{level}"
     condition = f"""\
 {now}_fall > 0.05
-  and {now}_weeks - {now} > 4 * {now}_weeks_stderr"""
+  and {now}_weeks - {now} > {_FAR} * {now}_weeks_stderr"""
     if unless_alike:
         condition += """
   and job:streameval_figure:part_fall

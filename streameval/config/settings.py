@@ -57,6 +57,7 @@ from streameval.core.definition import (
     Definition,
     Window,
 )
+from streameval.core.events import EventDecoder
 
 PREFIX: Final = "STREAMEVAL_"
 """The beginning of an environment variable's name."""
@@ -299,6 +300,12 @@ class Settings(BaseSettings):
     group: Name = Field(
         "streameval", description="The consumer group: workers that share it share the work."
     )
+    profile: str | None = Field(
+        None,
+        min_length=1,
+        description="What the messages of the topic are: a built-in profile (`streameval profiles`)"
+        " or the path of one's own; null: events of streameval.",
+    )
     dead_letter_topic: Name = Field(
         f"{DEFAULT_TOPIC}.dead-letter",
         description="The topic of rejected events; by default `topic` with `.dead-letter`.",
@@ -482,6 +489,25 @@ class Settings(BaseSettings):
         if self.experiments:
             check_experiments(self.definition())
         return self
+
+    @model_validator(mode="after")
+    def _has_profile(self) -> Self:
+        if self.profile is not None:
+            try:
+                self.decoder()
+            except ConfigError as error:
+                raise ValueError(f"profile: {error}") from None
+        return self
+
+    def decoder(self) -> EventDecoder:
+        """Return the decoder of the topic's messages. Raises ConfigError for a wrong profile."""
+        definition = self.definition()
+        if self.profile is None:
+            return EventDecoder.of(definition)
+        # Only who has other messages pays for the language.
+        from streameval.profiles.library import decoder_of
+
+        return decoder_of(definition, self.profile)
 
     def definition(self) -> Definition:
         """Return the definition of the figures: the part that the state depends on."""

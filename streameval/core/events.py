@@ -292,6 +292,19 @@ class TooLarge(bytes):
         return made
 
 
+class Decoded(NamedTuple):
+    """What a batch of values has become.
+
+    `records` has for each event the index of its value. `rejected` are indices of values, in order,
+    each with the reason. `ignored` counts messages that no rule of a profile takes.
+    """
+
+    events: list[Event]
+    records: Sequence[int]
+    rejected: list[tuple[int, Rejection]]
+    ignored: int = 0
+
+
 class EventDecoder:
     """Turns the values of records into events.
 
@@ -299,7 +312,8 @@ class EventDecoder:
     event that is later than its record by more than `max_clock_skew` (ms) is `future`. `kinds` of
     positives are configured; `near_misses` counts names that are like theirs, and like fields.
 
-    The decoder of another format overrides `parse` and nothing else.
+    The decoder of another format overrides `parse` and nothing else; one whose values hold several
+    events, or none, overrides `decode_records`.
     """
 
     def __init__(
@@ -341,7 +355,7 @@ class EventDecoder:
         events, rejected = self.decode_batch((value,), timestamps)
         return events[0] if events else rejected[0][1]
 
-    def decode_batch(  # noqa: C901, PLR0912  # the hot loop: a call for each event would cost more
+    def decode_batch(
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[list[Event], list[tuple[int, Rejection]]]:
         """Decode the values of a batch into events, in order, and the rejected with their index.
@@ -358,8 +372,35 @@ class EventDecoder:
                 None if value and len(value) > MAX_EVENT_BYTES else value for value in values
             ]
         decoded, rejected = self._parse(values, readable)
-        suspicious = not (self._is_json and _is_plain(joined) and _ALL not in joined)
         self.near_misses.look(readable)
+        suspicious = not (self._is_json and is_plain(joined) and _ALL not in joined)
+        rejected += self._check(values, decoded, timestamps, suspicious=suspicious)
+        if rejected:
+            rejected.sort()
+            decoded = [event for event in decoded if event is not None]
+        return decoded, rejected
+
+    def decode_records(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+    ) -> Decoded:
+        """Decode as `decode_batch` does, and tell of which value each event is."""
+        events, rejected = self.decode_batch(values, timestamps)
+        records: Sequence[int] = range(len(values))
+        if rejected:
+            wrong = {index for index, _ in rejected}
+            records = [index for index in records if index not in wrong]
+        return Decoded(events, records, rejected)
+
+    def _check(  # noqa: C901  # the hot loop: a call for each event would cost more
+        self,
+        values: Sequence[Any],
+        decoded: list[Any],
+        timestamps: Sequence[int] | None,
+        *,
+        suspicious: bool,
+    ) -> list[tuple[int, Rejection]]:
+        """Check what types cannot; put None for events that fail, and return their rejections."""
+        rejected: list[tuple[int, Rejection]] = []
         slate_type = self.types.slate
         newest = MIN_TS
         for index, event in enumerate(decoded):
@@ -386,10 +427,15 @@ class EventDecoder:
         # Nearly always one look at all of them is enough.
         if timestamps and newest > min(timestamps) + self.max_clock_skew:
             rejected += _refuse_future(decoded, timestamps, self.max_clock_skew)
-        if rejected:
-            rejected.sort()
-            decoded = [event for event in decoded if event is not None]
-        return decoded, rejected
+        return rejected
+
+    def fresh(self) -> list[str]:
+        """Return what a person should be told of the values so far, each line once."""
+        return list(self.near_misses.fresh())
+
+    def said_ignored(self) -> str:
+        """Return a sentence on values that are no events and not wrong; "" without any."""
+        return ""
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema (2020-12) of an event; readers ignore all other fields."""
@@ -435,7 +481,7 @@ class EventDecoder:
         if value is None:
             return
         if self._is_json:
-            if _is_plain(value) and _ALL not in value:
+            if is_plain(value) and _ALL not in value:
                 return
             value.decode()  # msgspec does not look into fields that it ignores
         texts = [event.user_id, event.request_id]
@@ -465,9 +511,9 @@ class EventDecoder:
                 self.parse(value)
         except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
             said = words.malformed if self._is_json else _as_it_is
-            return Rejection("malformed", _worded(said, value, str(syntax)))
+            return Rejection("malformed", worded(said, value, str(syntax)))
         said = partial(words.invalid, self.parse)
-        return Rejection("invalid", _worded(said, value, str(error)))
+        return Rejection("invalid", worded(said, value, str(error)))
 
 
 def _refuse_future(
@@ -554,7 +600,7 @@ def _refuse_not_finite(event: Any) -> None:
                 _refuse_not_finite(item)
 
 
-def _is_plain(raw: bytes) -> bool:
+def is_plain(raw: bytes) -> bool:
     """Return whether every text in `raw`, if it is JSON, is free of control characters."""
     return raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
 
@@ -563,7 +609,7 @@ def _as_it_is(_: bytes, error: str) -> str:
     return error
 
 
-def _worded(said: Callable[[bytes, str], str], value: bytes, error: str) -> str:
+def worded(said: Callable[[bytes, str], str], value: bytes, error: str) -> str:
     """Return the error in a person's words, as one bounded line of printable characters."""
     try:
         text = said(value, error)

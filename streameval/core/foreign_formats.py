@@ -1,6 +1,7 @@
 """Values in the formats of other trackers and encodings, recognised, so that a person can convert.
 
-streameval reads its own format only (docs/events.md). Other input nearly always has one of these.
+Without a profile streameval reads its own format only (docs/events.md). Other input nearly always
+has one of these.
 """
 
 from __future__ import annotations
@@ -22,6 +23,24 @@ class Format(NamedTuple):
 
 def _format(name: str, *fields: str, **values: str) -> Format:
     return Format(name, frozenset((*fields, *values)), values)
+
+
+PROFILES: Final = {
+    "Segment": "segment",
+    "Snowplow": "snowplow",
+    "Google Analytics 4 (Measurement Protocol)": "ga4_measurement",
+    "Google Analytics 4": "ga4_export",
+    "CloudEvents": "native",
+    "Algolia Insights": "algolia",
+    "an Algolia search response": "algolia",
+    "OpenSearch UBI": "ubi",
+    "Metarank": "metarank",
+    "Recombee": "recombee",
+    "Amazon Personalize (PutEvents)": "personalize",
+    "recsys.app": "recsys_app",
+    "Gorse feedback": "gorse",
+}
+"""The profile that maps a format, by how its name begins; the first counts."""
 
 
 FORMATS: Final = (
@@ -108,10 +127,11 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 class Foreign(NamedTuple):
-    """The name of a format, and what to do."""
+    """The name of a format, what to do, and the profile that maps it, if there is one."""
 
     name: str
     advice: str
+    profile: str | None = None
 
     def __str__(self) -> str:
         """Return a sentence on one value."""
@@ -136,8 +156,15 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
         if known.fields <= fields.keys() and all(
             fields[name] == wanted for name, wanted in known.values.items()
         ):
-            return Foreign(known.name, _DOCS)
+            return _foreign(known.name, _DOCS)
     return None
+
+
+def _foreign(name: str, advice: str) -> Foreign:
+    for begin, profile in PROFILES.items():
+        if name.startswith(begin):
+            return Foreign(name, f"map it by the profile {profile} (docs/profiles.md)", profile)
+    return Foreign(name, advice)
 
 
 def format_of_bytes(value: bytes) -> Foreign | None:
@@ -147,7 +174,7 @@ def format_of_bytes(value: bytes) -> Foreign | None:
     if found is None or found.lastgroup is None:
         return None
     _, name, advice = BYTES[int(found.lastgroup.removeprefix("row"))]
-    return Foreign(name, advice)
+    return _foreign(name, advice)
 
 
 def told(counts: Mapping[Foreign | None, int]) -> str:

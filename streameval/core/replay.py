@@ -30,7 +30,6 @@ from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
-from streameval.core.near_misses import NearMisses
 from streameval.core.partition import Partition
 
 STDIN: Final = "-"
@@ -77,6 +76,7 @@ def replay(
     at: int | None = None,
     with_users: bool = False,
     judged: Judge | None = None,
+    decoder: EventDecoder | None = None,
     on_rejected: Callable[[RejectedLine], None] = _ignore,
     warn: Callable[[str], Any] = _ignore,
 ) -> dict[str, Any]:
@@ -84,9 +84,10 @@ def replay(
 
     `-` is standard input. `at` (ms) moves T on, and with it the windows; experiments end at the
     watermark. `with_users` adds the users to the document, and each costs memory. `judged` returns
-    the document's sections of the experiments. Blank lines are skipped. `on_rejected` is called for
-    each line that cannot be decoded or comes too late, and `warn` for each kind of feedback that
-    counts though its value is not above 0. Raises `InputError` for a file that cannot be read.
+    the document's sections of the experiments. Blank lines are skipped; `decoder` reads the others
+    (as JSON events by default). `on_rejected` is called for each line that cannot be decoded or
+    comes too late, and `warn` for each kind of feedback that counts though its value is not above
+    0, and for what the decoder tells. Raises `InputError` for a file that cannot be read.
     """
     names = _readable_twice(names, definition.experiments)
     partition = Partition(definition)
@@ -99,28 +100,29 @@ def replay(
             users.add(deltas)
         arms.add(partition.experiments.take_visits())
 
-    near_misses = _read(partition, names, flush, progress, on_rejected)
-    for line in near_misses.fresh():
+    decoder = decoder or EventDecoder.of(definition)
+    _read(partition, decoder, names, flush, progress, on_rejected)
+    for line in filter(None, (*decoder.fresh(), decoder.said_ignored())):
         warn(line)
     arms.add(partition.experiments.take_visits())
     for positive in partition.attribution.counted_anyway:
         warn(positive.counts_anyway())
     document = partition.document(at, users.rows() if users else None)
     if judged is not None:
-        found = partition.experiments.arm_sums
-        document |= judged(definition, *_without_crossed(definition, names, found, arms))
+        document |= judged(definition, *_without_crossed(partition, decoder, names, arms))
     return document
 
 
-def _read(
+def _read(  # noqa: PLR0917  # called twice, below
     partition: Partition,
+    decoder: EventDecoder,
     names: Sequence[str],
     flush: Callable[[], object],
     progress: Progress,
     on_rejected: Callable[[RejectedLine], None],
-) -> NearMisses:
+) -> None:
     """Take all lines of the files into a partition, and finalize its slates."""
-    decoder, newest = EventDecoder.of(partition.definition), Newest()
+    newest = Newest()
     for name in names:
         with _opened(name) as (found, position, size):
             done = 0
@@ -134,24 +136,24 @@ def _read(
             progress(size - done)
     flush()
     drained(partition.finalizing())
-    return decoder.near_misses
 
 
 def _without_crossed(
-    definition: Definition, names: Sequence[str], found: list[ArmSums], arms: UserArms
+    partition: Partition, decoder: EventDecoder, names: Sequence[str], arms: UserArms
 ) -> tuple[list[ArmSums], dict[str, ArmUsers]]:
     """Leave crossed users out of the experiments that want it: return their sums and users.
 
     Who crossed is known at the end. So the files are read again for the sums of these users, which
     are subtracted.
     """
+    definition, found = partition.definition, partition.experiments.arm_sums
     leaving = [one.key for one in definition.experiments if one.crossed_users == "leave_out"]
     crossed = {key: users for key in leaving if (users := arms.crossed(key))}
     if not crossed:
         return found, arms.counts
     again = Partition(definition)
     again.experiments.restrict(crossed, found)
-    _read(again, names, again.flush, lambda _: None, _ignore)
+    _read(again, decoder, names, again.flush, lambda _: None, _ignore)
     parts = again.experiments.arm_sums
     sums = [one.without(part) for one, part in zip(found, parts, strict=True)]
     counts = {
@@ -197,21 +199,17 @@ def _apply(
 ) -> Iterator[RejectedLine]:
     """Apply the lines of a file; return the rejected lines, in order."""
     values, numbers = lines
-    events, rejected = decoder.decode_batch(values)
+    events, records, rejected, _ = decoder.decode_records(values)
     for _, rejection in rejected:
         partition.reject(rejection.reason)
     late = partition.apply(events)
-    bad = {index for index, _ in rejected}
-    good = (
-        [index for index in range(len(values)) if index not in bad] if bad else range(len(values))
-    )
     found = newest.rejections(
         events,
         late,
         partition.definition.allowed_lateness,
-        lambda at: f"line {numbers[good[at]]:,} of {file}",
+        lambda at: f"line {numbers[records[at]]:,} of {file}",
     )
-    rejected = sorted([*rejected, *((good[index], rejection) for index, rejection in found)])
+    rejected = sorted([*rejected, *((records[at], rejection) for at, rejection in found)])
     return (
         RejectedLine(file, numbers[index], values[index], rejection)
         for index, rejection in rejected

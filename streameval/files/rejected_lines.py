@@ -23,10 +23,10 @@ NAMED: Final = 5
 class RejectedLines:
     """The rejected lines of a replay: a count, the first few, and all of them in `file`."""
 
-    def __init__(self, file: IO[str] | None) -> None:
+    def __init__(self, file: IO[str] | None, *, foreign: bool = True) -> None:
         self.count = 0
         self.reasons: Counter[str] = Counter()
-        self._file = file
+        self._file, self._foreign = file, foreign
         self._first: list[RejectedLine] = []
         self._formats: Counter[Foreign | None] = Counter()
 
@@ -34,7 +34,8 @@ class RejectedLines:
         """Count a line, and write it to the file if there is one."""
         self.count += 1
         self.reasons[line.rejection.reason] += 1
-        self._formats[format_of(line.value)] += 1
+        if self._foreign:
+            self._formats[format_of(line.value)] += 1
         if len(self._first) < NAMED:
             self._first.append(line)
         if self._file is not None:
@@ -66,13 +67,16 @@ class RejectedLines:
 
 
 @contextmanager
-def rejected_lines(path: Path | None) -> Iterator[RejectedLines]:
-    """Collect rejected lines, into a file at `path` if given. Raises `InputError`."""
+def rejected_lines(path: Path | None, *, foreign: bool = True) -> Iterator[RejectedLines]:
+    """Collect rejected lines, into a file at `path` if given. Raises `InputError`.
+
+    Without a profile they may be of a `foreign` format, which the report names.
+    """
     if path is None:
-        yield RejectedLines(None)
+        yield RejectedLines(None, foreign=foreign)
         return
     try:
         with path.open("w", encoding="utf-8", errors="surrogateescape") as file:
-            yield RejectedLines(file)
+            yield RejectedLines(file, foreign=foreign)
     except OSError as error:
         raise InputError(f"--rejected {path}: cannot be written: {error.strerror}") from error

@@ -215,6 +215,7 @@ _WORK: Final = {
     "duplicates": "Impressions already in their slate, and repeated or retracted feedback",
     "ignored": "Feedback of a kind that is not configured as a positive",
     "key_mismatches": "Records whose key is not their user_id: the user may live in two partitions",
+    "messages_ignored": "Messages that no rule of the profile takes; neither accepted nor rejected",
     "dead_letters": "Records written to the dead-letter topic",
     "dead_letters_refused": "Rejected records that the dead-letter topic does not take in any form",
     "events_lost": "Records that the log had dropped before they were read",

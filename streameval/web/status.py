@@ -111,6 +111,7 @@ class ProcessCounters:
     duplicates: int = 0
     ignored: int = 0
     key_mismatches: int = 0
+    messages_ignored: int = 0
     dead_letters: int = 0
     dead_letters_refused: int = 0
     events_lost: int = 0

@@ -53,6 +53,7 @@ class Tally:
     feedback: dict[str, int]
     overflow: dict[str, int]
     key_mismatches: int
+    messages_ignored: int
     dead_letters: int
     lost: int
     gaps: int
@@ -152,6 +153,7 @@ class AssignedPartition:
     _dead_letters: list[DeadLetter] = field(default_factory=list)
     _dead_letter_bytes: int = 0
     _key_mismatches: int = 0
+    _ignored: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
     _unsaved_fill: bool = False
 
@@ -263,12 +265,11 @@ class AssignedPartition:
         return records
 
     def _apply(self, records: Records) -> None:
-        events, rejected = self.decoder.decode_batch(records.values, records.timestamps)
+        events, index, rejected, ignored = self.decoder.decode_records(
+            records.values, records.timestamps
+        )
         keys, offsets = records.keys, records.offsets
-        index: Sequence[int] = range(len(offsets))
-        if rejected:
-            bad = {at for at, _ in rejected}
-            index = [at for at in index if at not in bad]
+        if len(index) != len(offsets) or rejected:
             keys = [keys[at] for at in index]
             offsets = [offsets[at] for at in index]
         newest = Newest(self.state.watermark)
@@ -280,6 +281,7 @@ class AssignedPartition:
         stamps = [stamp for stamp in records.timestamps if stamp >= 0]
         if stamps:  # a producer may leave them out
             self._appended.append((min(stamps), len(stamps)))
+        self._ignored += ignored
         self._key_mismatches += _mismatches(keys, events)
         if late:
             allowed = self.state.definition.allowed_lateness
@@ -378,7 +380,7 @@ class AssignedPartition:
         self.committed = self.next_offset
         self._dead_letters = []
         self.committing_bytes, self._dead_letter_bytes = self._dead_letter_bytes, 0
-        self._key_mismatches = 0
+        self._key_mismatches = self._ignored = 0
         self.lost = self.gaps = 0
         self._events = 0
         self._began = None
@@ -449,6 +451,7 @@ class AssignedPartition:
             feedback=risen["feedback"],
             overflow=risen["overflow"],
             key_mismatches=self._key_mismatches,
+            messages_ignored=self._ignored,
             dead_letters=len(self._dead_letters),
             lost=self.lost + self.gaps,
             gaps=self.gaps,
@@ -509,6 +512,7 @@ def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[st
     counters.duplicates += tally.counters["duplicates"]
     counters.ignored += tally.counters["ignored"]
     counters.key_mismatches += tally.key_mismatches
+    counters.messages_ignored += tally.messages_ignored
     counters.dead_letters += tally.dead_letters
     counters.dead_letters_refused += tally.dead_letters_refused
     counters.events_lost += tally.lost

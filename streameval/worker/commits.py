@@ -132,7 +132,7 @@ class Commits:
         counted = pending.tally.counters
         accepted = sum(counted["accepted"].values())
         self.rejections.note(accepted, counted["rejected"], pending.dead_letters, time.monotonic())
-        for line in partition.decoder.near_misses.fresh():
+        for line in partition.decoder.fresh():
             log.warning("%s", line)
         if pending.tally.gaps and pending.partition not in self._warned_of_gaps:
             self._warned_of_gaps.add(pending.partition)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from streameval.base.errors import RefusedError, UnusableStateError
 from streameval.base.retry import persist
 from streameval.core.checkpoint import refuse_header, restore
-from streameval.core.events import EventDecoder
 from streameval.core.fingerprint import described, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
@@ -60,7 +59,7 @@ class PartitionRestorer:
         self.fingerprint = fingerprint(self.definition)
         self.described = json.dumps(described(self.definition), sort_keys=True)
         self.cluster_id = self.topic_id = ""
-        self._decoder = EventDecoder.of(self.definition)
+        self._decoder = settings.decoder()
         self._start_from = settings.start_from
         self._limits = Limits.of(settings)
         self._event_log, self._store, self._outcome_writer = event_log, store, outcome_writer

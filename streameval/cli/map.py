@@ -1,0 +1,179 @@
+"""`streameval map` and `streameval profiles`: messages of other trackers as events, and why."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from streameval.base.errors import InputError
+from streameval.base.instants import now
+from streameval.cli.common import Config, print_json, settings_of
+
+if TYPE_CHECKING:
+    from streameval.profiles.decoder import ProfileDecoder
+    from streameval.profiles.mapping import Mapped
+
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="What the messages are: a profile of `streameval profiles`, or one's own file.",
+    ),
+]
+
+_NAMED: Final = 5
+"""Rejected lines to name."""
+_SAMPLE: Final = 1_000
+"""Lines by which a format is recognised."""
+
+
+def map_(
+    files: Annotated[
+        list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
+    ],
+    profile: Profile = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Print what became of each line and why, and the profile's health."
+        ),
+    ] = False,
+    init: Annotated[
+        bool,
+        typer.Option("--init", help="Recognise the format, and print a profile to begin with."),
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Print what messages of another tracker become: events of streameval, as JSON lines.
+
+    Nothing else goes to standard output; standard error says what was rejected or ignored. Exit
+    code 1 if no line becomes an event.
+    """
+    if init:
+        typer.echo(drafted(files), nl=False)
+        return
+    settings = settings_of(config, profile=profile)
+    from streameval.profiles.decoder import ProfileDecoder
+
+    decoder = settings.decoder()
+    if not isinstance(decoder, ProfileDecoder):
+        raise InputError(
+            "--profile: name one of `streameval profiles`, or your own file;"
+            " `streameval map FILE --init` recognises a format"
+        )
+    raise typer.Exit(int(not _map(decoder, files, explain=explain)))
+
+
+def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int:
+    """Print what each line becomes; return how many events there are."""
+    from streameval.profiles.health import Health
+
+    count, rejected, health = 0, _Rejected(), Health()
+    for place, value in _lines(files):
+        decoded, mapped = decoder.take([value])
+        for _, rejection in decoded.rejected:
+            rejected.add(place, rejection.reason, rejection.detail)
+        count += len(mapped)
+        if explain:
+            health.look(decoded.events)
+            typer.echo(f"{place}: {_became(decoder, value, mapped, decoded.rejected)}")
+            continue
+        for one in mapped:
+            sys.stdout.buffer.write(msgspec.json.encode(one.fields) + b"\n")
+    sys.stdout.buffer.flush()
+    for line in health.lines(now()):
+        typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
+    for said in (*rejected.lines(), decoder.said_ignored()):
+        if said:
+            typer.echo(said, err=True)
+    return count
+
+
+def profiles(
+    name: Annotated[str | None, typer.Argument(help="Print this profile, to copy.")] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a profile.")
+    ] = False,
+) -> None:
+    """List the profiles that are built in, or print one."""
+    from streameval.profiles import library
+    from streameval.profiles.language import Profile as Model
+
+    if schema:
+        print_json(Model.model_json_schema(by_alias=True), indent=2)
+    elif name is not None:
+        typer.echo(library.text_of(name), nl=False)
+    else:
+        for each in library.names():
+            typer.echo(f"{each:16} {library.mapping_of(each).profile.description}")
+
+
+class _Rejected:
+    """Rejected lines: their reasons, and the first of them."""
+
+    def __init__(self) -> None:
+        self._reasons: Counter[str] = Counter()
+        self._first: list[str] = []
+
+    def add(self, place: str, reason: str, detail: str) -> None:
+        self._reasons[reason] += 1
+        if len(self._first) < _NAMED:
+            self._first.append(f"{place}: {reason}: {detail}")
+
+    def lines(self) -> Iterator[str]:
+        yield from self._first
+        if self._reasons.total() > _NAMED:
+            listed = ", ".join(f"{n:,} {reason}" for reason, n in self._reasons.most_common())
+            yield f"{self._reasons.total():,} lines rejected in all: {listed}"
+
+
+def _lines(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    from streameval.core.replay import lines_of
+
+    for file in files:
+        number = 0
+        for values in lines_of(file):
+            for value in values:
+                number += 1
+                yield f"{file}:{number}", value
+
+
+def _became(
+    decoder: ProfileDecoder, value: bytes, mapped: Sequence[Mapped], rejected: Sequence[Any]
+) -> str:
+    """Say in one line what became of a line."""
+    if rejected:
+        ((_, rejection),) = rejected
+        return f"rejected, {rejection.reason}: {rejection.detail}"
+    if not mapped:
+        return "ignored: no rule takes it"
+    counts = Counter((one.fields["type"], one.rule) for one in mapped)
+    said = ", ".join(f"{n:,} {kind} ({rule})" for (kind, rule), n in counts.items())
+    several = decoder.also(value)
+    return said + (f"; rules {', '.join(several)} hold too: the first counts" if several else "")
+
+
+def drafted(files: Sequence[str]) -> str:
+    """Return the profile for the format of most lines, or a draft from their fields."""
+    from streameval.core.foreign_formats import format_of
+    from streameval.profiles import library
+
+    values = [value for _, value in zip(range(_SAMPLE), _lines(files), strict=False)]
+    if not values:
+        raise InputError(f"{', '.join(files)}: no line to look at")
+    formats = Counter(
+        found for _, value in values if (found := format_of(value)) is not None and found.profile
+    )
+    if formats:
+        ((found, count),) = formats.most_common(1)
+        head = f"# {count:,} of {len(values):,} lines look like {found.name}.\n"
+        return head + library.text_of(str(found.profile))
+    from streameval.profiles.draft import draft
+
+    return draft([value for _, value in values])

@@ -1,0 +1,1 @@
+"""Profiles: what the messages of other trackers become, as events of streameval."""

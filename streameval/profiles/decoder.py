@@ -1,0 +1,163 @@
+"""The decoder of a profile: records of other trackers to events, with the checks of native ones.
+
+A message is taken whole or not at all: where one of its events is refused, the record is rejected
+with all of them, and so a resend counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, Union
+
+import msgspec
+
+from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
+from streameval.core import rejection_words as words
+from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
+from streameval.profiles.envelopes import parsed
+from streameval.profiles.mapping import Mapped, Mapping, MappingError
+
+if TYPE_CHECKING:
+    from streameval.core.definition import Definition
+
+ENOUGH: Final = 1_000
+"""Messages after which a profile that has mapped none is told."""
+_MOST_NAMES: Final = 200
+_MOST_LISTED: Final = 5
+_ALL: Final = ALL.encode()
+
+
+class ProfileDecoder(EventDecoder):
+    """Decodes records by a profile. `ignored` counts messages that no rule takes, by their name."""
+
+    def __init__(self, name: str, mapping: Mapping, *args: Any) -> None:
+        super().__init__(*args)
+        self._name, self._mapping = name, mapping
+        self._type: Any = Union[self.types]  # noqa: UP007
+        self.ignored: Counter[str] = Counter()
+        self._ignored = self.mapped = 0
+        self._told = False
+
+    @classmethod
+    def by(cls, definition: Definition, name: str, mapping: Mapping) -> Self:
+        """Return the decoder of a profile under `definition`."""
+        args = (definition.labels, definition.max_clock_skew, definition.kinds)
+        return cls(name, mapping, *args)
+
+    def parse(self, value: Any) -> Any:
+        """Return the fields of an event, which stand for its value here."""
+        return value.fields
+
+    def decode_batch(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+    ) -> tuple[list[Any], list[tuple[int, Rejection]]]:
+        """Decode as `decode_records` does."""
+        decoded = self.decode_records(values, timestamps)
+        return decoded.events, decoded.rejected
+
+    def decode_records(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+    ) -> Decoded:
+        """Map the values, and check what they become."""
+        return self.take(values, timestamps)[0]
+
+    def take(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+    ) -> tuple[Decoded, list[Mapped]]:
+        """Decode as `decode_records` does; also return what each event was made of."""
+        before = self._ignored
+        mapped: list[Mapped] = []
+        records: list[int] = []
+        rejected: dict[int, Rejection] = {}
+        for index, value in enumerate(values):
+            found = self._mapped(value)
+            if isinstance(found, Rejection):
+                rejected[index] = found
+            elif found:
+                mapped += found
+                records += [index] * len(found)
+        self.near_misses.look(mapped)
+        decoded = [
+            self._decoded(one, index, rejected) for one, index in zip(mapped, records, strict=True)
+        ]
+        stamps = timestamps and [timestamps[index] for index in records]
+        for at, rejection in self._check(mapped, decoded, stamps, suspicious=True):
+            rejected.setdefault(records[at], rejection)
+        if rejected:
+            kept = [at for at, index in enumerate(records) if index not in rejected]
+            decoded, records = [decoded[at] for at in kept], [records[at] for at in kept]
+            mapped = [mapped[at] for at in kept]
+        self.mapped += len(decoded)
+        ignored = self._ignored - before
+        return Decoded(decoded, records, sorted(rejected.items()), ignored), mapped
+
+    def _mapped(self, value: bytes | None) -> list[Mapped] | Rejection:
+        """Return what a value becomes, and count its messages that no rule takes."""
+        if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
+            return super()._rejection(value, ValueError())
+        try:
+            found, ignored = self._mapping.events(parsed(value, self._mapping.profile.format))
+        except MappingError as error:
+            return self._invalid(str(error))
+        except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
+            return Rejection("malformed", worded(words.malformed, value, str(error)))
+        self._ignored += len(ignored)
+        for name in ignored:
+            if name in self.ignored or len(self.ignored) < _MOST_NAMES:
+                self.ignored[name] += 1
+        if not is_plain(value) or _ALL in value:
+            return [one._replace(plain=False) for one in found]
+        return found
+
+    def _check_text(self, value: Any, event: Any) -> None:
+        if not value.plain:
+            super()._check_text(value, event)
+
+    def _decoded(self, one: Mapped, index: int, rejected: dict[int, Rejection]) -> Any:
+        try:
+            return msgspec.convert(one.fields, self._type)
+        except Exception as error:  # noqa: BLE001  # as above
+            rejected.setdefault(index, self._rejection(one, error))
+            return None
+
+    def _rejection(self, value: Any, error: Exception) -> Rejection:
+        if not isinstance(value, Mapped):
+            return super()._rejection(value, error)
+        said = worded(partial(words.invalid, lambda _: value.fields), b"", str(error))
+        return self._invalid(f"rule {value.rule}: {said}")
+
+    def _invalid(self, said: str) -> Rejection:
+        detail = f"profile {self._name}, {said}"[:MAX_DETAIL_LENGTH]
+        return Rejection("invalid", detail if detail.isprintable() else ascii(detail)[1:-1])
+
+    def fresh(self) -> list[str]:
+        """Tell also that none of many messages has become an event."""
+        lines = super().fresh()
+        if not (self._told or self.mapped) and self._ignored >= ENOUGH:
+            self._told = True
+            lines.append(
+                f"profile {self._name} has mapped none of {ENOUGH:,} messages:"
+                f" {self.said_ignored()}"
+            )
+        return lines
+
+    def also(self, value: bytes) -> list[str]:
+        """Name the rules that hold for messages of a value beside the first one."""
+        mapping = self._mapping
+        if mapping.profile.native:
+            return []
+        messages = mapping.messages(parsed(value, mapping.profile.format))
+        return list(dict.fromkeys(name for one in messages for name in mapping.rules_of(one)[1:]))
+
+    def said_ignored(self) -> str:
+        """Return a sentence on the messages that no rule takes; "" without any."""
+        if not self.ignored:
+            return ""
+        listed = ", ".join(
+            f"{count:,} {name}" for name, count in self.ignored.most_common(_MOST_LISTED)
+        )
+        more = len(self.ignored) - _MOST_LISTED
+        rest = f" and {more} other names" if more > 0 else ""
+        return f"no rule takes {listed}{rest}"

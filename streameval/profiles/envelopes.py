@@ -1,0 +1,138 @@
+"""What stands around messages: CloudEvents of any shape, and Snowplow's own forms.
+
+CloudEvents 1.0 comes structured (`data`, or base64 in `data_base64`) and in batches (an array). In
+its binary form the value is the message itself, and the envelope is in headers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from streameval.profiles.snowplow_columns import COLUMNS
+
+_DEEPEST: Final = 5
+_decode = msgspec.json.Decoder(Any).decode
+
+
+def parsed(value: bytes, form: str) -> Any:
+    """Parse the bytes of a record. Raises anything for what is malformed."""
+    if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
+        return _of_tsv(value.decode())
+    return _decode(value)
+
+
+def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
+    """Yield the messages of a value without their envelopes."""
+    if isinstance(value, list):
+        for part in value:
+            yield from opened(part, form, depth)
+        return
+    if (
+        depth < _DEEPEST
+        and isinstance(value, dict)
+        and "specversion" in value
+        and ("data" in value or "data_base64" in value)
+    ):
+        data = value.get("data")
+        if data is None:
+            data = _unpacked(value["data_base64"])
+        elif isinstance(data, str):
+            data = _of_text(data)
+        yield from opened(data, form, depth + 1)
+        return
+    if form == "snowplow" and isinstance(value, dict):
+        if isinstance(value.get("data"), list) and "payload_data" in str(value.get("schema")):
+            yield from (_of_tracker(part) for part in value["data"] if isinstance(part, dict))
+            return
+        value = _by_name(value)
+    yield value
+
+
+def _of_text(text: str) -> Any:
+    try:
+        return _decode(text.encode())
+    except msgspec.DecodeError:
+        return text
+
+
+def _unpacked(text: Any) -> Any:
+    """Decode JSON in base64, with or without padding, in either alphabet; None where it is none."""
+    try:
+        packed = str(text).translate({ord("-"): "+", ord("_"): "/"})
+        return _decode(base64.b64decode(packed + "=" * (-len(packed) % 4)))
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        return None
+
+
+# -------------------------------------------------------------------------------------- Snowplow
+
+_FEWEST_TABS: Final = 100
+_JSON_COLUMNS: Final = frozenset({"contexts", "derived_contexts", "unstruct_event"})
+# Names of the tracker protocol, and the columns of the enriched event that they become.
+_PROTOCOL: Final = {
+    "e": "event",
+    "eid": "event_id",
+    "uid": "user_id",
+    "duid": "domain_userid",
+    "nuid": "network_userid",
+    "aid": "app_id",
+    "p": "platform",
+    "dtm": "dvce_created_tstamp",
+}
+_EVENTS: Final = {"ue": "unstruct", "pv": "page_view", "se": "struct", "pp": "page_ping"}
+
+
+def _of_tsv(line: str) -> dict[str, Any]:
+    """Return an enriched event of the TSV by the names of its columns."""
+    cells = line.rstrip("\r\n").split("\t")
+    named = zip(COLUMNS, cells, strict=False)
+    return {
+        name: _decode(cell.encode()) if name in _JSON_COLUMNS else cell
+        for name, cell in named
+        if cell
+    }
+
+
+def _of_tracker(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one event of a tracker's payload by the names of the enriched event."""
+    event = {_PROTOCOL[key]: value for key, value in part.items() if key in _PROTOCOL}
+    event["event"] = _EVENTS.get(str(event.get("event")), event.get("event"))
+    for plain, packed, name in (("ue_pr", "ue_px", "unstruct_event"), ("co", "cx", "contexts")):
+        if plain in part:
+            event[name] = _of_text(str(part[plain]))
+        elif packed in part:
+            event[name] = _unpacked(part[packed])
+    if "dvce_created_tstamp" in event:  # ms, as text
+        event["derived_tstamp"] = event["dvce_created_tstamp"]
+    return _by_name(event)
+
+
+def _by_name(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event with its self-describing parts by the names of Snowplow's analytics SDKs.
+
+    `contexts_com_snowplowanalytics_snowplow_ecommerce_product_1` is a list of such entities.
+    """
+    named = {key: value for key, value in event.items() if key not in _JSON_COLUMNS}
+    for column in ("contexts", "derived_contexts"):
+        held = event.get(column)
+        for part in held.get("data") or () if isinstance(held, Mapping) else ():
+            if isinstance(part, Mapping) and (name := _schema_name(part)):
+                named.setdefault(f"contexts_{name}", []).append(part.get("data"))
+    held = event.get("unstruct_event")
+    inner = held.get("data") if isinstance(held, Mapping) else None
+    if isinstance(inner, Mapping) and (name := _schema_name(inner)):
+        named[f"unstruct_event_{name}"] = inner.get("data")
+    return named
+
+
+def _schema_name(part: Mapping[str, Any]) -> str:
+    """Return `iglu:com.acme/a_b/jsonschema/1-0-0` as `com_acme_a_b_1`."""
+    vendor, _, rest = str(part.get("schema", "")).removeprefix("iglu:").partition("/")
+    name, _, version = rest.partition("/")
+    model = version.rpartition("/")[2].partition("-")[0]
+    return f"{vendor}_{name}_{model}".replace(".", "_").lower() if name and model else ""

@@ -1,0 +1,114 @@
+"""The health of a profile: what a person would overlook in events that all look right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from streameval.base.durations import utc
+from streameval.core.events import Event, FeedbackEvent, ImpressionEvent
+
+MANY: Final = 0.01
+"""The share from which a fault is told as one of the profile."""
+_AHEAD: Final = 3_600_000
+_MOST: Final = 0.5
+
+
+class Line(NamedTuple):
+    """A finding: whether all is well, and a sentence."""
+
+    good: bool
+    text: str
+
+
+class Health:
+    """Looks at mapped events; memory grows with the lists and the items that users were shown."""
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[str, str], frozenset[str]] = {}
+        self._shown: set[tuple[str, str]] = set()
+        self._positions: Counter[int] = Counter()
+        self._feedback: list[FeedbackEvent] = []
+        self._slates = self._impressions = self._without_request = 0
+        self._repeated = self._late_start = self._placed = 0
+        self._times: list[int] = []
+
+    def look(self, events: Sequence[Event]) -> None:
+        """Look at the next events."""
+        for event in events:
+            self._times.append(event.ts)
+            if isinstance(event, FeedbackEvent):
+                self._feedback.append(event)
+            elif isinstance(event, ImpressionEvent):
+                self._impressions += 1
+                self._without_request += event.request_id is None
+                if event.position is not None:
+                    self._positions[event.position] += 1
+                key = event.user_id, event.request_id or ""
+                self._lists[key] = self._lists.get(key, frozenset()) | {event.item_id}
+                self._shown.add((event.user_id, event.item_id))
+            else:
+                self._look_at_list(event)
+
+    def _look_at_list(self, event: Event) -> None:
+        self._slates += 1
+        places = event.positions  # type: ignore[union-attr]  # a slate
+        items = frozenset(places)
+        self._placed += bool(places)
+        self._late_start += bool(places) and min(places.values()) > 1
+        key = event.user_id, event.request_id or ""
+        self._repeated += self._lists.get(key, items) != items
+        self._lists[key] = self._lists.get(key, frozenset()) | items
+        self._shown.update((event.user_id, item) for item in items)
+
+    def lines(self, now: int) -> Iterator[Line]:
+        """Yield the findings at the time `now` (ms)."""
+        if not self._times:
+            return
+        if not (self._slates or self._impressions):
+            yield Line(good=False, text="there is feedback, and no list and no impression")
+        if self._impressions:
+            share = self._without_request / self._impressions
+            text = f"{share:.3g} of {self._impressions:,} impressions have no request: rates alone"
+            yield Line(share <= MANY, text)
+        yield from self._of_lists()
+        yield from self._of_feedback()
+        first, last = min(self._times), max(self._times)
+        ahead = " in the future: is the unit right?" if last > now + _AHEAD else ""
+        yield Line(not ahead, f"times from {utc(first)} to {utc(last)} UTC{ahead}")
+
+    def _of_lists(self) -> Iterator[Line]:
+        if self._slates:
+            share = self._repeated / self._slates
+            text = (
+                f"{share:.3g} of {self._slates:,} lists repeat the request of another list of the"
+                " same user, with other items: their items are counted as one list"
+            )
+            yield Line(share <= MANY, text)
+        if self._placed:
+            share = self._late_start / self._placed
+            text = f"{share:.3g} of {self._placed:,} lists begin below position 1"
+            cure = ": do they count from 1? then write base: 1" if share > MANY else ""
+            yield Line(share <= MANY, text + cure)
+        if self._impressions and len(self._positions) == 1 < self._impressions:
+            (only,) = self._positions
+            yield Line(good=False, text=f"all positions are {only}: is it that in the list?")
+
+    def _of_feedback(self) -> Iterator[Line]:
+        named, others = [], []
+        nothing: frozenset[str] = frozenset()
+        for one in self._feedback:
+            if one.request_id is None:
+                others.append((one.user_id, one.item_id) in self._shown)
+            else:
+                listed = self._lists.get((one.user_id, one.request_id), nothing)
+                named.append(one.item_id in listed)
+        for found, text in (
+            (named, "name a list that shows the user the item"),
+            (others, "name no list, but an item that the user was shown"),
+        ):
+            if found:
+                share = sum(found) / len(found)
+                # Lists from before a file begins are not in it.
+                yield Line(share >= _MOST, f"{share:.3g} of {len(found):,} feedbacks {text}")

@@ -1,0 +1,174 @@
+"""The language of profiles: a YAML file that says what a message becomes (docs/profiles.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from streameval.base.nearest import nearest
+
+UNITS: Final = ("rfc3339", "s", "ms", "us", "ns", "auto")
+"""Units of a time; any other text is a pattern of Python's `strptime`.
+
+`auto` takes RFC 3339, or a number whose unit is the one in which it lies between 2000 and 2099.
+"""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Take(_Model):
+    """Where the value of a field comes from, where a path alone does not say it.
+
+    One of `from`, `const` and `product` (numbers that are multiplied). `values` renames texts; one
+    that it lacks stays. `unit` and `zone` read a time, `base` a position.
+    """
+
+    path: str | None = Field(None, alias="from")
+    const: str | float | bool | None = None
+    product: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    values: dict[str, str] | None = None
+    unit: str = "rfc3339"
+    zone: str | None = None
+    base: Literal[0, 1] = 1
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(one is not None for one in (self.path, self.const, self.product)) != 1:
+            raise ValueError("give one of `from`, `const` and `product`")
+        if self.unit not in UNITS:
+            if "%" not in self.unit:
+                raise ValueError(
+                    f"unit {self.unit!r}: write one of {', '.join(UNITS)}, or a pattern such as"
+                    " %Y-%m-%d %H:%M:%S"
+                )
+            if "%z" not in self.unit and self.zone is None:
+                raise ValueError("a pattern without %z needs a zone: UTC, or one like +02:00")
+        return self
+
+
+Source: TypeAlias = str | Take
+"""A path, or a `Take`."""
+
+
+class Items(_Model):
+    """The items of a list: those that `each` finds, and the fields of one of them.
+
+    `after` is how many items stand before the first one, on the pages before.
+    """
+
+    each: str
+    after: Source | None = None
+    item_id: Source
+    position: Source | None = None
+    score: Source | None = None
+    propensity: Source | None = None
+
+
+class _Fields(BaseModel):
+    """Fields of an event. Other names are labels, such as dimensions."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Source]
+
+    ts: Source
+    user_id: Source
+
+    @model_validator(mode="after")
+    def _refuse_misspelt(self) -> Self:
+        known = list(type(self).model_fields)
+        for name in self.model_extra or {}:
+            if not name.isidentifier():
+                raise ValueError(f"{name!r}: a label is a name of letters, digits and _")
+            if close := nearest(name, known, cutoff=0.8):
+                raise ValueError(f"no such field {name}; did you mean {close[0]}?")
+        return self
+
+
+class Slate(_Fields):
+    """A whole list; `items` is a path to ids, or says how to read each item."""
+
+    request_id: Source
+    items: str | Items
+    fallback: Source | None = None
+    latency_ms: Source | None = None
+
+
+class Impression(_Fields):
+    """One item that was shown."""
+
+    item_id: Source
+    request_id: Source | None = None
+    position: Source | None = None
+    score: Source | None = None
+    propensity: Source | None = None
+    fallback: Source | None = None
+    latency_ms: Source | None = None
+
+
+class Feedback(_Fields):
+    """What a user did with an item."""
+
+    item_id: Source
+    kind: Source
+    request_id: Source | None = None
+    value: Source | None = None
+    retract: Source | None = None
+
+    @model_validator(mode="after")
+    def _refuse_labels(self) -> Self:
+        for name in self.model_extra or {}:
+            known = ", ".join(type(self).model_fields)
+            raise ValueError(f"no such field {name}: feedback has {known}; labels stand with lists")
+        return self
+
+
+class Rule(_Model):
+    """What messages become for which `when` holds: an event, or one for each value of `each`.
+
+    A message that says both has a list and a feedback, in this order. `when` is an expression that
+    is true, or paths with the value, or values, that each must have.
+    """
+
+    name: str | None = None
+    when: str | dict[str, Any] | None = None
+    each: str | None = None
+    slate: Slate | None = None
+    impression: Impression | None = None
+    feedback: Feedback | None = None
+
+    @model_validator(mode="after")
+    def _has_event(self) -> Self:
+        if not self.shapes:
+            raise ValueError("a rule has a `slate`, an `impression` or a `feedback`")
+        return self
+
+    @property
+    def shapes(self) -> dict[str, Slate | Impression | Feedback]:
+        """The events that a message becomes, by type."""
+        every = {"slate": self.slate, "impression": self.impression, "feedback": self.feedback}
+        return {kind: shape for kind, shape in every.items() if shape is not None}
+
+
+class Profile(_Model):
+    """What messages become. The first rule that holds decides; without one, they are ignored.
+
+    `unwrap` are paths of which the first that finds something is the message, `split` is the path
+    of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
+    are events of streameval.
+    """
+
+    description: str = ""
+    format: Literal["json", "snowplow"] = "json"
+    unwrap: str | tuple[str, ...] = ()
+    split: str | None = None
+    rules: tuple[Rule, ...] = ()
+    native: bool = False
+
+    @model_validator(mode="after")
+    def _has_rules(self) -> Self:
+        if not self.rules and not self.native:
+            raise ValueError("rules: write at least one")
+        return self

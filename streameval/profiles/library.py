@@ -1,0 +1,98 @@
+"""Where profiles come from: built in by name, a file by path, a class of another package by name.
+
+An entry point of the group `streameval.decoders` names a class, a subclass of `EventDecoder`, which
+decodes what no profile can say.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from streameval.base import yaml_file
+from streameval.base.errors import ConfigError
+from streameval.base.nearest import nearest
+from streameval.profiles.decoder import ProfileDecoder
+from streameval.profiles.language import Profile
+from streameval.profiles.mapping import Mapping
+
+if TYPE_CHECKING:
+    from streameval.core.definition import Definition
+    from streameval.core.events import EventDecoder
+
+GROUP: Final = "streameval.decoders"
+_FOLDER: Final = "builtin"
+
+
+def names() -> list[str]:
+    """List the built-in profiles."""
+    folder = files("streameval.profiles") / _FOLDER
+    return sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if _is_yaml(each))
+
+
+def _is_yaml(each: Any) -> bool:
+    return bool(each.name.endswith(".yaml"))
+
+
+def text_of(name: str) -> str:
+    """Return a built-in profile as it is written. Raises ConfigError."""
+    if name not in names():
+        close = nearest(name, names())
+        meant = f"; did you mean {close[0]}?" if close else f": {', '.join(names())}"
+        raise ConfigError(f"no profile {name}{meant}")
+    return (files("streameval.profiles") / _FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def decoder_of(definition: Definition, profile: str) -> EventDecoder:
+    """Return the decoder that a profile names, under `definition`. Raises ConfigError."""
+    for point in entry_points(group=GROUP, name=profile):
+        found: EventDecoder = point.load().of(definition)
+        return found
+    return ProfileDecoder.by(definition, profile_name(profile), mapping_of(profile))
+
+
+def profile_name(profile: str) -> str:
+    """Return how messages call a profile: a file without its folder."""
+    return Path(profile).stem
+
+
+@cache
+def mapping_of(profile: str) -> Mapping:
+    """Compile a profile: built in, or a file by its path. Raises ConfigError."""
+    if _is_path(profile):
+        given = yaml_file.read(Path(profile), "rules: [...]")
+    else:
+        given = yaml.safe_load(text_of(profile))
+    try:
+        return Mapping(Profile.model_validate(given))
+    except ValidationError as error:
+        raise ConfigError(f"{profile}: {_problem(error)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{profile}: {error}") from None
+
+
+def _is_path(profile: str) -> bool:
+    return "/" in profile or profile.endswith((".yaml", ".yml"))
+
+
+def _problem(error: ValidationError) -> str:
+    """Return the first problem as one line: the place, and what is wrong there."""
+    problems = error.errors(include_url=False)
+    # Of the ways in which a source can be written, the deepest place says most.
+    problem = max(problems, key=lambda one: (one["type"] != "string_type", len(one["loc"])))
+    skipped = {"Take", "Items", "str", "function-after[_one_source(), Take]"}
+    place = ".".join(
+        str(part)
+        for part in problem["loc"]
+        if part not in skipped and not str(part).startswith(("tuple[", "function-"))
+    )
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        message = "no such key; docs/profiles.md lists them"
+    return f"{place}: {message}" if place else message

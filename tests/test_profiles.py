@@ -1,0 +1,655 @@
+"""Messages of other trackers, in the form that their documentation gives, as events of streameval.
+
+Beside each format stands the page of its documentation. What the events must be is written out by
+hand.
+"""
+
+import base64
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from streameval.base.errors import ConfigError
+from streameval.core.definition import Definition
+from streameval.core.events import EventDecoder, FeedbackEvent, Rejection
+from streameval.profiles import library
+from streameval.profiles.decoder import ProfileDecoder
+from streameval.profiles.language import Profile
+from streameval.profiles.mapping import Mapping
+from streameval.profiles.snowplow_columns import COLUMNS
+
+DEFINITION = Definition(dimensions=("variant",))
+NOON = "2026-01-05T12:00:00.123Z"
+MS = 1767614400123
+SECONDS = MS // 1000
+
+
+def decoder(profile):
+    if isinstance(profile, str):
+        return library.decoder_of(DEFINITION, profile)
+    return ProfileDecoder.by(DEFINITION, "mine", Mapping(Profile.model_validate(profile)))
+
+
+def mapped(profile, *messages):
+    """The events of messages, as plain data; fails for a rejected one."""
+    values = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
+    decoded, fields = decoder(profile).take(values)
+    assert decoded.rejected == []
+    for event, one in zip(decoded.events, fields, strict=True):
+        assert event.ts in {MS, SECONDS * 1000}
+        assert event.user_id == one.fields["user_id"]
+    return [{key: value for key, value in one.fields.items() if key != "ts"} for one in fields]
+
+
+def refused(profile, message):
+    """Why a message is rejected."""
+    value = message if isinstance(message, bytes) else json.dumps(message).encode()
+    found = decoder(profile).decode(value)
+    assert isinstance(found, Rejection), found
+    return found.detail
+
+
+def shown(request, *items, user="u", **more):
+    return {"type": "slate", "user_id": user, "request_id": request, "items": list(items), **more}
+
+
+def at(item, position):
+    return {"item_id": item, "position": position}
+
+
+def did(kind, item, request=None, user="u", **more):
+    named = {} if request is None else {"request_id": request}
+    return {"type": "feedback", "user_id": user, "item_id": item, "feedback": kind, **named, **more}
+
+
+# ------------------------------------------------------------------------------------- Segment
+
+# https://segment.com/docs/connections/spec/ecommerce/v2/
+VIEWED = {
+    "type": "track",
+    "event": "Product List Viewed",
+    "messageId": "m1",
+    "userId": "u",
+    "anonymousId": "a",
+    "timestamp": NOON,
+    "originalTimestamp": "2025-01-01T00:00:00Z",
+    "properties": {
+        "list_id": "hot_deals_1",
+        "category": "Deals",
+        "products": [
+            {"product_id": "p1", "sku": "s1", "price": 19, "position": 1},
+            {"product_id": 507, "sku": "s2", "price": 17, "position": 2},
+        ],
+    },
+}
+CLICKED = {
+    "type": "track",
+    "event": "Product Clicked",
+    "messageId": "m2",
+    "anonymousId": "a",
+    "userId": None,
+    "timestamp": NOON,
+    "properties": {"product_id": "p1", "position": 1},
+}
+
+
+def test_segment():
+    ordered = CLICKED | {
+        "event": "Order Completed",
+        "userId": "u",
+        "properties": {
+            "order_id": "o",
+            "request_id": "r",
+            "products": [
+                {"product_id": "p1", "price": "19.5", "quantity": 2},
+                {"product_id": "p2", "price": 3},
+                {"product_id": "p3"},
+            ],
+        },
+    }
+    own = {**VIEWED, "properties": VIEWED["properties"] | {"request_id": "r", "variant": "B"}}
+    added = CLICKED | {"event": "Product Added"}
+    assert mapped("segment", VIEWED, own, CLICKED, added, ordered) == [
+        shown("m1", at("p1", 1), at("507", 2)),
+        shown("r", at("p1", 1), at("507", 2), variant="B"),
+        did("click", "p1", user="a"),
+        did("cart", "p1", user="a"),
+        did("purchase", "p1", "r", value=39.0),
+        did("purchase", "p2", "r", value=3),
+        did("purchase", "p3", "r"),
+    ]
+    batch = {"batch": [VIEWED, CLICKED], "sentAt": NOON}
+    assert len(mapped("segment", batch)) == 2
+
+
+# ------------------------------------------------------------------------------------- Snowplow
+
+# https://docs.snowplow.io/docs/events/ootb-data/ecommerce-events/
+ACTION = "iglu:com.snowplowanalytics.snowplow.ecommerce/snowplow_ecommerce_action/jsonschema/1-0-2"
+PRODUCT = "iglu:com.snowplowanalytics.snowplow.ecommerce/product/jsonschema/1-0-0"
+PAGE = "iglu:com.snowplowanalytics.snowplow/web_page/jsonschema/1-0-0"
+
+
+def self_describing(schema, data):
+    return {"schema": schema, "data": data}
+
+
+def snowplow_parts(kind, *products):
+    event = self_describing(
+        "iglu:com.snowplowanalytics.snowplow/unstruct_event/jsonschema/1-0-0",
+        self_describing(ACTION, {"type": kind}),
+    )
+    entities = [self_describing(PRODUCT, one) for one in products]
+    contexts = self_describing(
+        "iglu:com.snowplowanalytics.snowplow/contexts/jsonschema/1-0-1",
+        [*entities, self_describing(PAGE, {"id": "page"})],
+    )
+    return event, contexts
+
+
+PRODUCTS = ({"id": "p1", "price": 10, "position": 0}, {"id": "p2", "price": 4, "position": 1})
+LISTED = shown("page", at("p1", 1), at("p2", 2), user="d")
+
+
+def test_snowplow_as_tsv_of_131_columns():
+    event, contexts = snowplow_parts("list_view", *PRODUCTS)
+    cells = dict.fromkeys(COLUMNS, "") | {
+        "app_id": "shop",
+        "event_id": "e1",
+        "domain_userid": "d",
+        "derived_tstamp": "2026-01-05 12:00:00.123",
+        "unstruct_event": json.dumps(event),
+        "contexts": json.dumps(contexts),
+    }
+    assert len(COLUMNS) == 131
+    assert mapped("snowplow", "\t".join(cells.values()).encode()) == [LISTED]
+
+
+def test_snowplow_as_json_of_an_analytics_sdk():
+    name = "com_snowplowanalytics_snowplow_ecommerce"
+    event = {
+        "event_id": "e1",
+        "user_id": None,
+        "domain_userid": "d",
+        "derived_tstamp": NOON,
+        f"unstruct_event_{name}_snowplow_ecommerce_action_1": {"type": "list_view"},
+        f"contexts_{name}_product_1": list(PRODUCTS),
+        "contexts_com_snowplowanalytics_snowplow_web_page_1": [{"id": "page"}],
+    }
+    assert mapped("snowplow", event) == [LISTED]
+    bought = event | {
+        f"unstruct_event_{name}_snowplow_ecommerce_action_1": {"type": "transaction"},
+        "user_id": "u",
+    }
+    assert mapped("snowplow", bought) == [
+        did("purchase", "p1", value=10),
+        did("purchase", "p2", value=4),
+    ]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_snowplow_as_a_payload_of_a_tracker(packed):
+    event, contexts = snowplow_parts("list_click", PRODUCTS[1])
+    part = {"e": "ue", "eid": "e2", "duid": "d", "dtm": str(MS)}
+    if packed:
+        for key, data in (("ue_px", event), ("cx", contexts)):
+            text = base64.urlsafe_b64encode(json.dumps(data).encode()).decode()
+            part[key] = text.rstrip("=")
+    else:
+        part |= {"ue_pr": json.dumps(event), "co": json.dumps(contexts)}
+    schema = "iglu:com.snowplowanalytics.snowplow/payload_data/jsonschema/1-0-4"
+    assert mapped("snowplow", self_describing(schema, [part])) == [
+        did("click", "p2", "page", user="d")
+    ]
+
+
+# ------------------------------------------------------------------------------------- GA4
+
+
+def test_ga4_export():
+    """https://support.google.com/analytics/answer/7029846"""
+    row = {
+        "event_name": "view_item_list",
+        "event_timestamp": f"{MS}000",
+        "user_id": None,
+        "user_pseudo_id": "7.9",
+        "event_params": [
+            {"key": "ga_session_id", "value": {"int_value": "5"}},
+            {"key": "request_id", "value": {"string_value": "r", "int_value": None}},
+        ],
+        "items": [
+            {"item_id": "SKU_1", "item_list_index": "0", "item_list_id": "related_products"},
+            {"item_id": "SKU_2", "item_list_index": "1", "item_list_id": "related_products"},
+        ],
+    }
+    alone = row | {"event_params": row["event_params"][:1]}
+    chosen = row | {"event_name": "select_item", "items": row["items"][:1]}
+    bought = alone | {
+        "event_name": "purchase",
+        "items": [{"item_id": "SKU_2", "price": 10.01, "quantity": "3"}],
+    }
+    impression = {"type": "impression", "user_id": "7.9"}
+    assert mapped("ga4_export", row, alone, chosen, bought) == [
+        shown("r", at("SKU_1", 1), at("SKU_2", 2), user="7.9"),
+        impression | at("SKU_1", 1),
+        impression | at("SKU_2", 2),
+        did("click", "SKU_1", "r", user="7.9"),
+        did("purchase", "SKU_2", user="7.9", value=10.01 * 3),
+    ]
+
+
+def test_ga4_measurement_protocol():
+    """https://developers.google.com/analytics/devguides/collection/protocol/ga4/reference/events"""
+    items = [{"item_id": "SKU_1", "index": 0, "price": "10.5", "quantity": "2"}]
+    request = {
+        "client_id": "c.1",
+        "timestamp_micros": f"{MS}000",
+        "events": [
+            {"name": "view_item_list", "params": {"items": items, "request_id": "r"}},
+            {"name": "select_item", "params": {"items": items, "request_id": "r"}},
+            {"name": "purchase", "params": {"items": items}},
+            {"name": "page_view", "params": {}},
+        ],
+    }
+    assert mapped("ga4_measurement", request) == [
+        shown("r", at("SKU_1", 1), user="c.1"),
+        did("click", "SKU_1", "r", user="c.1"),
+        did("purchase", "SKU_1", user="c.1", value=21.0),
+    ]
+
+
+# ------------------------------------------------------------------------------------- search
+
+
+def test_algolia():
+    """https://www.algolia.com/doc/rest-api/insights/ and the response of a search"""
+    response = {
+        "hits": [{"objectID": "i20"}, {"objectID": "i21"}],
+        "page": 2,
+        "hitsPerPage": 10,
+        "queryID": "q",
+        "userToken": "u",
+        "timestamp": MS,
+    }
+    event = {
+        "eventType": "click",
+        "eventName": "Product Clicked",
+        "index": "products",
+        "userToken": "u",
+        "queryID": "q",
+        "objectIDs": ["i20", "i21"],
+        "positions": [21, 22],
+        "timestamp": MS,
+    }
+    cart = event | {"eventType": "conversion", "eventSubtype": "addToCart", "objectIDs": ["i20"]}
+    assert mapped("algolia", response, {"events": [event, cart]}) == [
+        shown("q", at("i20", 21), at("i21", 22)),
+        did("click", "i20", "q"),
+        did("click", "i21", "q"),
+        did("cart", "i20", "q"),
+    ]
+    assert mapped("algolia", response | {"page": 0})[0]["items"] == ["i20", "i21"]
+
+
+def test_opensearch_ubi():
+    """https://github.com/o19s/ubi/blob/main/docs: query.request and event, version 1.3"""
+    query = {
+        "application": "shop",
+        "query_id": "q",
+        "client_id": "u",
+        "user_query": "shoes",
+        "query_response_hit_ids": ["7", "8"],
+        "timestamp": NOON,
+    }
+    event = {
+        "application": "shop",
+        "action_name": "item_click",
+        "query_id": "q",
+        "client_id": "u",
+        "timestamp": NOON.removesuffix("Z"),
+        "event_attributes": {"object": {"object_id": 7}, "position": {"ordinal": 1}},
+    }
+    nothing = query | {"query_id": "q2", "query_response_hit_ids": []}
+    assert mapped("ubi", query, nothing, event) == [
+        shown("q", "7", "8"),
+        shown("q2"),
+        did("item_click", "7", "q"),
+    ]
+
+
+# ------------------------------------------------------------------------------------- others
+
+
+@pytest.mark.parametrize("ts", [str(MS), SECONDS, NOON])
+def test_metarank(ts):
+    """https://docs.metarank.ai/reference/event-schema"""
+    ranking = {
+        "event": "ranking",
+        "id": "r",
+        "timestamp": ts,
+        "user": "u",
+        "session": "s",
+        "fields": [{"name": "query", "value": "cat"}],
+        "items": [{"id": "i1"}, {"id": "i2"}],
+    }
+    interaction = {
+        "event": "interaction",
+        "id": "x",
+        "ranking": "r",
+        "timestamp": ts,
+        "session": "s",
+        "type": "click",
+        "item": "i1",
+    }
+    metadata = {"event": "item", "id": "y", "item": "i1", "timestamp": ts, "fields": []}
+    assert mapped("metarank", ranking, interaction, metadata) == [
+        shown("r", "i1", "i2"),
+        did("click", "i1", "r", user="s"),
+    ]
+
+
+def test_personalize():
+    """https://docs.aws.amazon.com/personalize/latest/dg/API_UBS_PutEvents.html"""
+    put = {
+        "trackingId": "t",
+        "sessionId": "s",
+        "userId": "u",
+        "eventList": [
+            {
+                "eventType": "click",
+                "itemId": "i1",
+                "sentAt": SECONDS,
+                "recommendationId": "RID-1",
+                "impression": ["i0", "i1"],
+            },
+            {"eventType": "watch", "itemId": "i1", "eventValue": 0.5, "sentAt": SECONDS},
+        ],
+    }
+    before_login = {key: value for key, value in put.items() if key != "userId"}
+    assert mapped("personalize", put) == [
+        shown("RID-1", "i0", "i1"),
+        did("click", "i1", "RID-1"),
+        did("watch", "i1", value=0.5),
+    ]
+    assert {one["user_id"] for one in mapped("personalize", before_login)} == {"s"}
+
+
+def test_recombee():
+    """https://docs.recombee.com/api: the response of RecommendItemsToUser, interactions, Batch"""
+    shown_list = {
+        "userId": "u",
+        "timestamp": SECONDS,
+        "recommId": "r",
+        "recomms": [{"id": "i1"}, {"id": "i2"}],
+    }
+    body = {"userId": "u", "itemId": "i1", "timestamp": NOON, "recommId": "r"}
+    batch = {
+        "requests": [
+            {"method": "POST", "path": "/detailviews/", "params": body},
+            {"method": "POST", "path": "/cartadditions/", "params": body},
+        ]
+    }
+    assert mapped(
+        "recombee",
+        shown_list,
+        body,
+        body | {"rating": -0.5},
+        body | {"portion": 0.0},
+        body | {"price": 4, "amount": 3},
+        batch,
+    ) == [
+        shown("r", "i1", "i2"),
+        did("detail_view", "i1", "r"),
+        did("rating", "i1", "r", value=-0.5),
+        did("view_portion", "i1", "r", value=0.0),
+        did("purchase", "i1", "r", value=12),
+        did("detail_view", "i1", "r"),
+        did("cart", "i1", "r"),
+    ]
+    no_time = {key: value for key, value in body.items() if key != "timestamp"}
+    assert "`ts`: params.timestamp || timestamp finds nothing" in refused("recombee", no_time)
+
+
+def test_gorse_and_recsys_app():
+    """https://gorse.io/docs/api/restful-api.html; exposure.v1 and outcome.v1 of recsys.app"""
+    read = {"FeedbackType": "read", "UserId": "u", "ItemId": "i", "Timestamp": NOON}
+    assert mapped("gorse", read, read | {"FeedbackType": "star", "Value": 2}) == [
+        {"type": "impression", "user_id": "u", "item_id": "i"},
+        did("star", "i", value=2),
+    ]
+    exposure = {
+        "request_id": "r",
+        "user_id": "u",
+        "ts": NOON,
+        "items": [{"item_id": "i", "rank": 1}],
+        "context": {"variant": "B"},
+    }
+    outcome = {"request_id": "r", "user_id": "u", "item_id": "i", "event_type": "click", "ts": NOON}
+    assert mapped("recsys_app", exposure, outcome) == [
+        shown("r", at("i", 1), variant="B"),
+        did("click", "i", "r"),
+    ]
+
+
+NATIVE = {"type": "impression", "ts": MS, "user_id": "u", "item_id": "i"}
+
+
+def enveloped(data, **more):
+    return {"specversion": "1.0", "id": "1", "source": "/shop", "type": "t", "data": data} | more
+
+
+def test_cloudevents_around_native_events_and_any_format():
+    packed = base64.b64encode(json.dumps(NATIVE).encode()).decode()
+    in_base64 = enveloped(None, data_base64=packed)
+    del in_base64["data"]
+    wanted = {key: value for key, value in NATIVE.items() if key != "ts"}
+    assert mapped("native", NATIVE, enveloped(NATIVE), in_base64) == [wanted] * 3
+    assert mapped("native", [enveloped(NATIVE), enveloped(enveloped(NATIVE))]) == [wanted] * 2
+    assert mapped("segment", enveloped(CLICKED)) == mapped("segment", CLICKED)
+    assert mapped("segment", enveloped(json.dumps(CLICKED))) == mapped("segment", CLICKED)
+
+
+# ------------------------------------------------------------------------------------- words
+
+
+def with_fields(**fields):
+    usual = {"ts": "ts", "user_id": "u", "item_id": "i", "kind": {"const": "click"}}
+    return {"rules": [{"when": {"e": "c"}, "feedback": usual | fields}]}
+
+
+CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "message", "said"),
+    [
+        (with_fields(), CLICK | {"i": None}, "`item_id`: i finds nothing"),
+        (with_fields(), CLICK | {"i": ""}, "`item_id`: i is empty"),
+        (with_fields(), CLICK | {"i": ["a"]}, "`item_id`: i is a list, and a text is wanted"),
+        (with_fields(), CLICK | {"i": 1.5}, "`item_id`: i is 1.5, a number with a fraction"),
+        (with_fields(), CLICK | {"ts": SECONDS}, "RFC 3339 is wanted: write unit: s"),
+        (with_fields(), CLICK | {"ts": "2026-01-05 12:00"}, "`ts`"),
+        (
+            with_fields(ts={"from": "ts", "unit": "s"}),
+            CLICK | {"ts": MS},
+            "not between 2000 and 2099 in s: write unit: ms",
+        ),
+        (
+            with_fields(ts={"from": "ts", "unit": "us"}),
+            CLICK | {"ts": MS},
+            "not between 2000 and 2099 in us: write unit: ms",
+        ),
+        (
+            with_fields(ts={"from": "ts", "unit": "%d.%m.%Y %H:%M", "zone": "+02:00"}),
+            CLICK,
+            "which is no time of that form",
+        ),
+        (with_fields(value="v"), CLICK | {"v": "much"}, '"much", and a number is wanted'),
+        (with_fields(value="v"), CLICK | {"v": 1e30}, "`value`"),
+        (with_fields(), CLICK | {"i": "x" * 300}, "`item_id`"),
+        (with_fields(), CLICK | {"i": "a\u0007b"}, "Control character"),
+        ({"rules": [{"each": "many", "feedback": {**with_fields()["rules"][0]["feedback"]}}]},
+         CLICK | {"many": {}}, "each: many finds no list"),
+        (with_fields(), [1], "a message is int, not an object"),
+        (with_fields(), b"{", "several lines"),
+        (with_fields(), b"[" * 100_000, "nested too deep"),
+    ],
+)  # fmt: skip
+def test_a_message_that_does_not_fit_is_told_why(profile, message, said):
+    found = refused(profile, message)
+    assert said in found
+    assert found.isprintable()
+
+
+def test_positions_that_count_from_zero_are_told_and_taken_by_base_0():
+    rule = {
+        "slate": {
+            "ts": "ts",
+            "user_id": "u",
+            "request_id": "r",
+            "items": {"each": "items", "item_id": "id", "position": "p"},
+        }
+    }
+    message = {"ts": NOON, "u": "u", "r": "r", "items": [{"id": "a", "p": 0}]}
+    said = refused({"rules": [rule]}, message)
+    assert "item 0: `position`: p is 0, and positions count from 1" in said
+    assert "write base: 0" in said
+    rule["slate"]["items"]["position"] = {"from": "p", "base": 0}
+    assert mapped({"rules": [rule]}, message) == [shown("r", at("a", 1))]
+    many = message | {"items": [{"id": str(number), "p": number} for number in range(10_000)]}
+    assert "`items`: 10,000 items, at most" in refused({"rules": [rule]}, many)
+
+
+def test_a_message_is_taken_whole_or_not_at_all():
+    good, bad = VIEWED, CLICKED | {"properties": {}}
+    lines = [json.dumps(one).encode() for one in ({"batch": [good, bad]}, good, bad)]
+    found = decoder("segment").decode_records(lines)
+    assert list(found.records) == [1]
+    assert [index for index, _ in found.rejected] == [0, 2]
+    late = json.dumps({"batch": [good, CLICKED | {"timestamp": "2026-01-06T12:00:00Z"}]}).encode()
+    found = decoder("segment").decode_records([late, lines[1]], [MS, MS])
+    assert list(found.records) == [1]
+    assert found.rejected[0][1].reason == "future"
+
+
+def test_events_of_a_record_have_its_index_and_order():
+    batch = json.dumps({"batch": [VIEWED, CLICKED, CLICKED]}).encode()
+    found = decoder("segment").decode_records([b"{}", batch, b"nope", batch])
+    assert list(found.records) == [1, 1, 1, 3, 3, 3]
+    assert [isinstance(event, FeedbackEvent) for event in found.events] == [False, True, True] * 2
+    assert [index for index, _ in found.rejected] == [2]
+    assert found.ignored == 1
+
+
+def test_what_no_rule_takes_is_ignored_and_counted_by_name():
+    one = decoder("segment")
+    page = json.dumps({"type": "page", "event": "Page Viewed"}).encode()
+    one.decode_batch([page] * 999)
+    assert one.fresh() == []
+    one.decode_batch([b"{}"])
+    (said,) = one.fresh()
+    assert said == (
+        "profile segment has mapped none of 1,000 messages: no rule takes 999 Page Viewed,"
+        " 1 messages without a name"
+    )
+    assert one.fresh() == []
+
+
+def test_a_native_profile_is_the_native_decoder():
+    """Also where a text is suspicious, a field is wrong, or a list repeats an item."""
+    lists = {"type": "slate", "ts": MS, "user_id": "u", "request_id": "r", "items": ["a", "a"]}
+    values = [
+        json.dumps(one).encode()
+        for one in (NATIVE, NATIVE | {"ts": SECONDS}, NATIVE | {"item_id": "\u0001"}, lists)
+    ]
+    plain = EventDecoder.of(DEFINITION).decode_records(values)
+    found = decoder("native").decode_records(values)
+    assert found.events == plain.events
+    assert list(found.records) == list(plain.records) == [0]
+    assert [index for index, _ in found.rejected] == [index for index, _ in plain.rejected]
+    for (_, ours), (_, theirs) in zip(found.rejected, plain.rejected, strict=True):
+        assert ours.reason == theirs.reason
+        assert ours.detail.endswith(theirs.detail.partition("(")[0].split(":")[-1][:20]) or (
+            theirs.detail[:20] in ours.detail
+        )
+
+
+# ------------------------------------------------------------------------------------- language
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rules: []", "rules: write at least one"),
+        ("rules: [{when: {a: 1}}]", "a rule has a `slate`, an `impression` or a `feedback`"),
+        (
+            "rules: [{feedback: {ts: t, user_id: u, item_id: i}}]",
+            "rules.0.feedback.kind: Field required",
+        ),
+        (
+            "rules: [{feedback: {ts: t, user_id: u, item_id: i, kind: k, usr_id: x}}]",
+            "no such field usr_id",
+        ),
+        (
+            "rules: [{slate: {ts: t, user_id: u, request_id: r, items: i, requst_id: r}}]",
+            "no such field requst_id; did you mean request_id?",
+        ),
+        ("rules: [{feedback: {ts: 't[', user_id: u, item_id: i, kind: k}}]", "is no path"),
+        (
+            "rules: [{feedback: {ts: {from: t, unit: sec}, user_id: u, item_id: i, kind: k}}]",
+            "unit 'sec': write one of rfc3339, s, ms, us, ns, auto, or a pattern",
+        ),
+        (
+            "rules: [{feedback: {ts: {from: t, unit: '%Y'}, user_id: u, item_id: i, kind: k}}]",
+            "a pattern without %z needs a zone",
+        ),
+        (
+            "rules: [{feedback: {ts: {from: t, zone: CET}, user_id: u, item_id: i, kind: k}}]",
+            "zone 'CET': write UTC, or an offset such as +02:00",
+        ),
+        ("rules: [{whn: {a: 1}}]", "rules.0.whn: no such key"),
+        ("rule: 3", "rule: no such key"),
+        ("rules: [\n  {", "line 2"),
+    ],
+)
+def test_a_wrong_profile_is_told_where_and_what(text, said, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        library.decoder_of(DEFINITION, str(file))
+    assert said in str(told.value)
+    assert str(told.value).startswith(f"{file}: ")
+
+
+def test_a_name_that_is_near_a_profile_is_told():
+    with pytest.raises(ConfigError, match="no profile segmnt; did you mean segment"):
+        library.decoder_of(DEFINITION, "segmnt")
+
+
+def test_every_built_in_profile_is_described_and_has_no_key_unused():
+    for name in library.names():
+        assert library.mapping_of(name).profile.description
+
+
+def test_paths_are_those_of_jmespath():
+    """The plain ones, which are compiled, against the library, on the same data."""
+    import jmespath
+
+    from streameval.profiles.paths import compiled
+
+    message = {"a": {"b": [1, {"c": "x"}], "d e": 5, "f": ""}, "g": 0, "h": None, "i": False}
+    for text in (
+        *("a", "a.b", "a.b[1].c", 'a."d e"', "a.f || g", "h || a.f || i", "h || i", "i || h"),
+        *("x.y.z", "a.b.c", "g", "g || a", "@", "a.f || `1`", "length(a.b)"),
+    ):
+        assert compiled(text)(message, message) == jmespath.search(text, message), text
+    assert compiled("$.a.f || $.g")({"g": 7}, message) == 0
+
+
+def test_patterns_of_times_have_a_zone():
+    profile = with_fields(ts={"from": "ts", "unit": "%d.%m.%Y %H:%M:%S.%f", "zone": "+02:00"})
+    (event,) = decoder(profile).decode_batch(
+        [json.dumps(CLICK | {"ts": "05.01.2026 14:00:00.123"}).encode()]
+    )[0]
+    assert event.ts == MS == datetime(2026, 1, 5, 12, 0, 0, 123_000, UTC).timestamp() * 1000
