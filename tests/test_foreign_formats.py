@@ -153,7 +153,9 @@ def test_several_formats_are_each_named_and_counted():
         json.dumps(EXAMPLES[name]).encode() for name in ("Segment", "Algolia Insights")
     )
     one = told(Counter(map(format_of, [segment] * 3 + [b"nope"])))
-    assert one.startswith("3 of them look like Segment or RudderStack: map it by the profile segment")
+    assert one.startswith(
+        "3 of them look like Segment or RudderStack: map it by the profile segment"
+    )
     both = told(Counter(map(format_of, [segment] * 3 + [algolia, b"nope"])))
     assert both.startswith(
         "they look like several formats: 3 Segment or RudderStack, 1 Algolia Insights: map it"

@@ -9,10 +9,13 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+import trackers
 
 from streameval.base.errors import ConfigError
-from streameval.core.definition import Definition
+from streameval.base.in_memory import InMemory
+from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, Rejection
+from streameval.core.replay import replay
 from streameval.profiles import library
 from streameval.profiles.decoder import ProfileDecoder
 from streameval.profiles.language import Profile
@@ -653,3 +656,33 @@ def test_patterns_of_times_have_a_zone():
         [json.dumps(CLICK | {"ts": "05.01.2026 14:00:00.123"}).encode()]
     )[0]
     assert event.ts == MS == datetime(2026, 1, 5, 12, 0, 0, 123_000, UTC).timestamp() * 1000
+
+
+# ------------------------------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize("profile", trackers.WRITERS)
+def test_figures_through_a_profile_are_those_of_native_events(profile):
+    """Equal to the bit; `trackers.LACKS` names what a format cannot say."""
+    definition = Definition(
+        positives=tuple(map(Positive, ("click", "detail_view", "purchase"))), dimensions=()
+    )
+    events = trackers.stream(3)
+    said = [trackers.as_said(event, profile) for event in events]
+    messages = [trackers.WRITERS[profile](event) for event in events]
+    found, wanted = (
+        replay(
+            definition,
+            [InMemory.of("events", trackers.lines(lines))],
+            lambda _: None,
+            decoder=read,
+            with_users=True,
+        )
+        for lines, read in (
+            (messages, library.decoder_of(definition, profile)),
+            (said, EventDecoder.of(definition)),
+        )
+    )
+    assert sum(found["events"]["rejected"].values()) == 0
+    assert found == wanted
+    assert max(row["positives"] for row in found["rates"]) > 50
