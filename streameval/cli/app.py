@@ -33,6 +33,8 @@ from streameval.cli.common import (
 )
 from streameval.cli.compare import EPILOG as COMPARE_EPILOG
 from streameval.cli.compare import PLAN_EPILOG, compare, plan
+from streameval.cli.dead_letters import EPILOG as DEAD_LETTERS_EPILOG
+from streameval.cli.dead_letters import dead_letters
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 from streameval.cli.map import Profile, map_, profiles
 
@@ -301,6 +303,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     )
 
 
+app.command("dead-letters", epilog=DEAD_LETTERS_EPILOG, rich_help_panel=SERVICE)(dead_letters)
 app.command(
     "map",
     epilog="Example: streameval map events.jsonl --profile segment > events.native.jsonl",

@@ -1,0 +1,154 @@
+"""`streameval dead-letters`: what was rejected and why, and the same records sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+import typer
+
+from streameval.base.errors import InputError
+from streameval.base.instants import instant
+from streameval.base.limits import MAX_DEAD_LETTER_BYTES
+from streameval.base.terminal import moment
+from streameval.cli.common import Config, Json, print_json, settings_of
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
+    from streameval.kafka.resend import Found, Letter
+
+EPILOG: Final = "Example: streameval dead-letters --reason invalid --resend"
+_RULE: Final = re.compile(r"profile (?P<profile>\S+), rule (?P<rule>.+?): ")
+_VALUE: Final = 200
+"""Bytes of an example's key and value."""
+
+
+class _Group(NamedTuple):
+    """A reason, and the profile and rule that gave it, if any did."""
+
+    reason: str
+    profile: str
+    rule: str
+
+    @classmethod
+    def of(cls, letter: Letter) -> _Group:
+        found = _RULE.match(letter.detail)
+        return cls(letter.reason, *(found.groups() if found else ("", "")))
+
+
+def dead_letters(
+    reason: Annotated[
+        Literal["malformed", "invalid", "too_large", "future", "late"] | None,
+        typer.Option(help="Only those that were rejected for this reason."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only those written since (ms since the epoch, or RFC 3339)."),
+    ] = None,
+    resend: Annotated[
+        bool,
+        typer.Option(
+            "--resend", help="Send these records to `topic` again, each once for all times."
+        ),
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Show the dead letters: how many, by reason, profile and rule, each with an example.
+
+    After the cure, --resend sends exactly those that are chosen, to the topic that they came from,
+    into the same partition. A second run sends none of them.
+    """
+    settings = settings_of(config)
+    begin = None if since is None else instant(since, "--since")
+    document = asyncio.run(_visit(settings, reason, begin, resend=resend))
+    if as_json:
+        print_json(document)
+        return
+    if not document["letters"]:
+        typer.echo("no dead letter")
+    for group in document["groups"]:
+        _print(group)
+    for line in _told(document, resend=resend):
+        typer.echo(line, err=True)
+
+
+async def _visit(
+    settings: Settings, reason: str | None, since: int | None, *, resend: bool
+) -> dict[str, Any]:
+    from streameval.kafka import resend as resending
+    from streameval.kafka.consumer import client_arguments
+
+    client, topic = client_arguments(settings), settings.dead_letter_topic
+
+    def wanted(letter: Letter) -> bool:
+        return reason in {None, letter.reason} and (since is None or letter.written >= since)
+
+    if not resend:
+        return _document(await resending.read(client, topic, wanted, most=_VALUE))
+    async with resending.resender(client, settings.group) as producer:
+        found = await resending.read(client, topic, wanted, most=MAX_DEAD_LETTER_BYTES)
+        others = {letter.place.topic for letter in found.letters} - {settings.topic}
+        if others:
+            raise InputError(
+                f"--resend: these letters come from {', '.join(sorted(others))}, and `topic` is"
+                f" {settings.topic}: name that topic's configuration"
+            )
+        document = _document(found)
+        sendable = [one for one in found.letters if one.whole and one.place not in found.resent]
+        document["sent"] = await resending.resend(producer, sendable, settings.topic, topic)
+        return document
+
+
+def _document(found: Found) -> dict[str, Any]:
+    letters = found.letters
+    counts = Counter(map(_Group.of, letters))
+    newest = {_Group.of(letter): letter for letter in sorted(letters, key=lambda one: one.written)}
+    return {
+        "letters": len(letters),
+        "resent": sum(letter.place in found.resent for letter in letters),
+        "cut": sum(not letter.whole for letter in letters),
+        "late": sum(letter.reason in {"late", "future"} for letter in letters),
+        "groups": [
+            {**group._asdict(), "letters": count, "example": _example(newest[group])}
+            for group, count in counts.most_common()
+        ],
+    }
+
+
+def _example(letter: Letter) -> dict[str, Any]:
+    return {
+        **letter.place._asdict(),
+        "written": letter.written,
+        "detail": letter.detail,
+        "key": None if letter.key is None else letter.key[:_VALUE].decode(errors="replace"),
+        "value": letter.value[:_VALUE].decode(errors="replace"),
+    }
+
+
+def _print(group: dict[str, Any]) -> None:
+    example = group["example"]
+    by = f" (profile {group['profile']}, rule {group['rule']})" if group["profile"] else ""
+    where = f"partition {example['partition']}, offset {example['offset']}"
+    typer.echo(f"{group['letters']:,} {group['reason']}{by}")
+    typer.echo(f"  the latest: {moment(example['written'])}, {where}: {example['detail']}")
+    typer.echo(f"  {example['value']!r}")
+
+
+def _told(document: dict[str, Any], *, resend: bool) -> list[str]:
+    """Return lines on what was sent, and what was not and why."""
+    lines = []
+    if document["resent"]:
+        lines.append(f"{document['resent']:,} of them were sent again before")
+    if not resend:
+        return lines
+    if document["cut"]:
+        lines.append(
+            f"{document['cut']:,} hold no value, or a part of their record only, and were not sent:"
+            " read them at their offset"
+        )
+    if document["late"]:
+        lines.append(f"{document['late']:,} were late or future, and will be late again")
+    return [*lines, f"sent {document['sent']:,} records"]
