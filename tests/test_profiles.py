@@ -169,6 +169,22 @@ def test_snowplow_as_tsv_of_131_columns():
     assert mapped("snowplow", "\t".join(cells.values()).encode()) == [LISTED]
 
 
+def test_snowplow_counts_from_0_or_1_as_the_list_does():
+    name = "com_snowplowanalytics_snowplow_ecommerce"
+    for first in (0, 1):
+        products = [{"id": "p1", "position": first}, {"id": "p2", "position": first + 1}]
+        event = {
+            "event_id": "e1",
+            "domain_userid": "d",
+            "derived_tstamp": NOON,
+            f"unstruct_event_{name}_snowplow_ecommerce_action_1": {"type": "list_view"},
+            f"contexts_{name}_product_1": [*products, {"id": "p3"}],
+            "contexts_com_snowplowanalytics_snowplow_web_page_1": [{"id": "page"}],
+        }
+        wanted = shown("page", at("p1", 1), at("p2", 2), "p3", user="d")
+        assert mapped("snowplow", event) == [wanted]
+
+
 def test_snowplow_as_json_of_an_analytics_sdk():
     name = "com_snowplowanalytics_snowplow_ecommerce"
     event = {

@@ -34,7 +34,7 @@ def converter(field: str, take: Take | None) -> Convert:
     if field == "ts":
         return _time(take or Take.model_validate({"from": "ts"}))
     if field == "position":
-        return _position(1 - (take.base if take else 1))
+        return _position(take.base if take else 1)
     if field in _NUMBERS:
         return number
     if field in _FLAGS:
@@ -82,14 +82,17 @@ def _flag(value: Any) -> bool:
     raise CellError(f"is {_kind(value)}, and true or false is wanted")
 
 
-def _position(add: int) -> Convert:
+def _position(base: int | str) -> Convert:
+    # Of `auto` only the whole list tells, so what is 0 stays 0 here.
+    lowest, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
+
     def position(value: Any) -> int:
         found = number(value)
         if found != int(found):
             raise CellError(f"is {found!r}, and a whole number is wanted")
-        if found + add < 1:
-            cure = " (they count from 0? write base: 0)" if found == 0 and not add else ""
-            raise CellError(f"is {found}, and positions count from {1 - add}{cure}")
+        if found < lowest:
+            cure = " (they count from 0? write base: 0)" if found == 0 else ""
+            raise CellError(f"is {found}, and positions count from {lowest}{cure}")
         return int(found) + add
 
     return position

@@ -23,7 +23,8 @@ class Take(_Model):
     """Where the value of a field comes from, where a path alone does not say it.
 
     One of `from`, `const` and `product` (numbers that are multiplied). `values` renames texts; one
-    that it lacks stays. `unit` and `zone` read a time, `base` a position.
+    that it lacks stays. `unit` and `zone` read a time. `base` is the first position of a list: 0 or
+    1, or `auto`, which is 0 for lists that have a 0, and else 1.
     """
 
     path: str | None = Field(None, alias="from")
@@ -32,7 +33,7 @@ class Take(_Model):
     values: dict[str, str] | None = None
     unit: str = "rfc3339"
     zone: str | None = None
-    base: Literal[0, 1] = 1
+    base: Literal[0, 1, "auto"] = 1
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -255,6 +255,7 @@ class _ItemReader:
         self._fills: list[Fill] | None = None
         self._after: Fill | None = None
         self._fast: Callable[[Any], list[Any] | None] = lambda _: None
+        self._auto = False
         self._convert = converter("item_id", None)
         if isinstance(items, Items):
             self._fills = [
@@ -263,6 +264,8 @@ class _ItemReader:
                 if (source := getattr(items, name)) is not None
             ]
             self._fast = _fast_items(items)
+            where = items.position
+            self._auto = isinstance(where, Take) and where.base == "auto"
             self._after = None if items.after is None else _filled("after", items.after)
 
     def read(self, element: Any, message: Any) -> list[Any]:
@@ -278,16 +281,19 @@ class _ItemReader:
         before: dict[str, Any] = {}
         if self._after is not None:
             self._after(before, element, message)
+        first = int(before.get("after") or 0)
         items = []
         for number, item in enumerate(found):
             try:
                 read = self._item(item, message)
             except MappingError as error:
                 raise MappingError(f"item {number}: {error}") from None
-            if before.get("after"):
+            if first:
                 fields = read if isinstance(read, dict) else {"item_id": read}
-                read = {"position": int(before["after"]) + number + 1, **fields}
+                read = {"position": first + number + 1, **fields}
             items.append(read)
+        if self._auto:
+            _count_from_one(items)
         return items
 
     def _item(self, item: Any, message: Any) -> Any:
@@ -302,6 +308,14 @@ class _ItemReader:
         return fields if len(fields) > 1 else fields["item_id"]
 
 
+def _count_from_one(items: Sequence[Any]) -> None:
+    """Let positions of a list that count from 0 count from 1."""
+    placed = [item for item in items if isinstance(item, dict) and "position" in item]
+    if any(item["position"] == 0 for item in placed):
+        for item in placed:
+            item["position"] += 1
+
+
 def _fast_items(items: Items) -> Callable[[Any], list[Any] | None]:
     """Return the short way for items with an id of text, and a whole number as position.
 
@@ -312,6 +326,8 @@ def _fast_items(items: Items) -> Callable[[Any], list[Any] | None]:
     base = position.base if isinstance(position, Take) else 1
     where = position.path if isinstance(position, Take) else position
     if not isinstance(items.item_id, str) or items.after or items.score or items.propensity:
+        return nothing
+    if base == "auto":
         return nothing
     names = [first_steps(path) for path in (items.item_id, where or "position")]
     if where is None or "||" in f"{items.item_id}{where}":
