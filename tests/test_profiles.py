@@ -6,6 +6,7 @@ hand.
 
 import base64
 import json
+import random
 from datetime import UTC, datetime
 
 import pytest
@@ -702,3 +703,48 @@ def test_figures_through_a_profile_are_those_of_native_events(profile):
     assert sum(found["events"]["rejected"].values()) == 0
     assert found == wanted
     assert max(row["positives"] for row in found["rates"]) > 50
+
+
+# ------------------------------------------------------------------------------------- anything
+
+ODD = [
+    *(None, True, False, 0, -1, 1.5, 1e300, 10**30, "", "x", "7", "é\u0001", "\ud800", [], {}),
+    *([0], {"a": 1}, [[]], "__all__", "x" * 300, NOON, MS, [None, 3], {"": ""}),
+]
+
+
+def broken(value, rng):
+    """A value with some of its parts replaced, left out or repeated."""
+    if rng.random() < 0.08:
+        return rng.choice(ODD)
+    if isinstance(value, dict):
+        return {key: broken(each, rng) for key, each in value.items() if rng.random() > 0.05}
+    if isinstance(value, list):
+        return [broken(each, rng) for each in value for _ in range(rng.choice([1, 1, 1, 2]))]
+    return value
+
+
+@pytest.mark.parametrize("profile", library.names())
+def test_whatever_comes_is_an_event_ignored_or_rejected(profile):
+    """Nothing raises, and what is taken is what the native decoder takes, event by event."""
+    rng = random.Random(profile)
+    read, native = decoder(profile), EventDecoder.of(DEFINITION)
+    known = trackers.WRITERS | trackers.PARTLY
+    writers, own = list(known.values()), known[profile]
+    messages = []
+    for event in trackers.stream(5, count=300):
+        message = broken(own(event) if rng.random() < 0.8 else rng.choice(writers)(event), rng)
+        messages.append({"batch": [message, own(event)]} if rng.random() < 0.1 else message)
+    values = [json.dumps(message).encode() for message in messages]
+    decoded, mapped_ = read.take(values)
+    assert len(decoded.events) > 50
+    taken, refused_ = set(decoded.records), {index for index, _ in decoded.rejected}
+    assert not taken & refused_
+    assert sorted(decoded.records) == list(decoded.records)
+    again = native.decode_records([json.dumps(one.fields).encode() for one in mapped_])
+    assert again.rejected == []
+    assert again.events == decoded.events
+    for _, rejection in decoded.rejected:
+        assert rejection.detail
+        assert rejection.detail.isprintable()
+        assert rejection.reason in {"invalid", "malformed"}

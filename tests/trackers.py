@@ -137,6 +137,21 @@ def snowplow(event):
     }
 
 
+def personalize(event):
+    who = {"trackingId": "t", "sessionId": "s", "userId": event["user_id"]}
+    items = event.get("items", [])
+    one = {"eventType": event.get("feedback", "click"), "sentAt": event["ts"] // 1000}
+    one |= {"itemId": event.get("item_id") or items[0], "recommendationId": event["request_id"]}
+    return who | {"eventList": [one | ({"impression": items} if items else {})]}
+
+
+def gorse(event):
+    item = event.get("item_id") or event["items"][0]
+    kind = event.get("feedback", "read")
+    who = {"UserId": event["user_id"], "Timestamp": iso(event["ts"])}
+    return who | {"FeedbackType": kind, "ItemId": item, "Value": event.get("value", 1)}
+
+
 def native(event):
     return {"specversion": "1.0", "id": "1", "source": "/", "type": "t", "data": event}
 
@@ -149,6 +164,9 @@ WRITERS = {
     )
 }
 """The profiles that can say all of the stream: by name, how an event becomes their message."""
+
+PARTLY = {"personalize": personalize, "gorse": gorse}
+"""The same of profiles that cannot say lists as they were."""
 
 LACKS = {
     "snowplow": ("request of a purchase",),

@@ -337,7 +337,7 @@ class EventDecoder:
 
         It may raise anything for a value that cannot be parsed, which is `malformed` then.
         """
-        return msgspec.json.decode(_mended(value))
+        return msgspec.json.decode(mended(value))
 
     def _converted(self, value: bytes) -> Any:
         event = msgspec.convert(self.parse(value), self._union)
@@ -471,10 +471,10 @@ class EventDecoder:
 
     def _decode_mended(self, value: bytes | None, error: Exception) -> Any:
         """Decode JSON with its halves of surrogate pairs replaced; raise `error` without any."""
-        mended = _mended(value) if value and self._is_json else value
-        if mended is value:
+        whole = mended(value) if value and self._is_json else value
+        if whole is value:
             raise error
-        return self._decode_wire(mended)
+        return self._decode_wire(whole)
 
     def _check_text(self, value: bytes | None, event: Event) -> None:
         """Raise ValueError for control characters, for a label `__all__`, for bytes not UTF-8."""
@@ -506,7 +506,7 @@ class EventDecoder:
         try:
             if self._is_json:
                 value.decode()
-                _decode_raw(_mended(value))
+                _decode_raw(mended(value))
             else:
                 self.parse(value)
         except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
@@ -583,7 +583,7 @@ _HALVES = re.compile(
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def _mended(value: bytes) -> bytes:
+def mended(value: bytes) -> bytes:
     """Return JSON with a control character for each half of a surrogate pair."""
     if b"\\ud" not in value and b"\\uD" not in value:
         return value

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from streameval.core.events import mended
 from streameval.profiles.snowplow_columns import COLUMNS
 
 _DEEPEST: Final = 5
@@ -23,7 +24,7 @@ def parsed(value: bytes, form: str) -> Any:
     """Parse the bytes of a record. Raises anything for what is malformed."""
     if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
-    return _decode(value)
+    return _decode(mended(value))
 
 
 def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
