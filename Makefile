@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -154,6 +154,9 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 
 # Quix Streams, Kafka Streams and Flink SQL (370 MB): `make bench` measures those that are there.
 bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flink/.made ## more peers
+
+bench-profiles: $(BIN)/.dev ## CPU of one stream as native events and through each profile, in turns
+	$(BIN)/python benchmarks/profiles.py $(ARGS)
 
 bench-experiments: $(BIN)/.dev ## what experiments, values and guardrails cost: rate, pages, freshness, bytes
 	$(BIN)/python benchmarks/experiments.py --service $(ARGS)

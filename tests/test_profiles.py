@@ -661,10 +661,35 @@ def test_paths_are_those_of_jmespath():
     message = {"a": {"b": [1, {"c": "x"}], "d e": 5, "f": ""}, "g": 0, "h": None, "i": False}
     for text in (
         *("a", "a.b", "a.b[1].c", 'a."d e"', "a.f || g", "h || a.f || i", "h || i", "i || h"),
-        *("x.y.z", "a.b.c", "g", "g || a", "@", "a.f || `1`", "length(a.b)"),
+        *("x.y.z", "a.b.c", "g", "g || a", "@", "a.f || `1`", "length(a.b)", "a.b[0]", "a.b[9]"),
+        *(
+            "a.b[-1]",
+            "a.b[*].c",
+            "a.b[?c].c",
+            "a.b[?c == 'x'].c | [0]",
+            "a.b[?c != 'x']",
+            "!a",
+            "!g",
+        ),
+        *("g == `0`", "i == `0`", "g == `false`", "g && a.f", "a.f && g", "not_null(h, i, g)"),
+        *("type(a)", "type(g)", "type(h)", "type(i)", "type(a.b)", "type(a.f)", "g < `1`"),
+        *("a.b | [1]", "a.[b, f]", "a.b[?c].not_null(d, c)", "a.b[1].c && type(a.b) == 'array'"),
     ):
-        assert compiled(text)(message, message) == jmespath.search(text, message), text
-    assert compiled("$.a.f || $.g")({"g": 7}, message) == 0
+        found, wanted = compiled(text)(message, message), jmespath.search(text, message)
+        assert (found, type(found)) == (wanted, type(wanted)), text
+    element = {"g": 7, "b": [1]}
+    for text, wanted in {
+        "$.a.f || $.g": 0,
+        "$": message,
+        "$.a.b[1].c": "x",
+        "g || $.g": 7,
+        "h || $.a.b[1].c": "x",
+        "length($.a.b)": 2,
+        "type($.a) == 'object' && g": 7,
+        "b[0] || '$.a'": 1,
+        "h || '$.a'": "$.a",
+    }.items():
+        assert compiled(text)(element, message) == wanted, text
 
 
 def test_patterns_of_times_have_a_zone():

@@ -23,8 +23,10 @@ class CellError(ValueError):
 
 
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+_LONGEST: Final = 30
 _NUMBER: Final = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?\Z", re.ASCII)
 _ZONE: Final = re.compile(r"([+-])(\d\d):?(\d\d)\Z", re.ASCII)
+_HAS_ZONE: Final = re.compile(r".*(?:[Zz]|[+-]\d\d:\d\d)\Z", re.ASCII | re.DOTALL).match
 _NUMBERS: Final = frozenset({"score", "propensity", "latency_ms", "value", "after"})
 _FLAGS: Final = frozenset({"fallback", "retract"})
 
@@ -67,6 +69,8 @@ def number(value: Any) -> Any:
     """Return a number, also one that is written as text."""
     if value.__class__ is int or value.__class__ is float:
         return value
+    if value.__class__ is str and len(value) < _LONGEST and value.isascii() and value.isdigit():
+        return int(value)
     if isinstance(value, str) and _NUMBER.match(value.strip()):
         return float(value) if set(value) & set(".eE") else int(value)
     raise CellError(f"is {_kind(value)}, and a number is wanted")
@@ -105,24 +109,36 @@ def _time(take: Take) -> Convert:
     if take.unit not in {"rfc3339", "auto"}:
         return _patterned_time(take.unit, zone)
 
+    return _auto_time(zone) if take.unit == "auto" else _rfc3339(zone)
+
+
+def _rfc3339(zone: tzinfo | None) -> Convert:
     def rfc3339(value: Any) -> Any:
         if isinstance(value, str):
-            if zone is not None and not re.search(r"(?:[Zz]|[+-]\d\d:\d\d)\Z", value):
+            if zone is not None and not _HAS_ZONE(value):
                 return _ms(_parsed(value, datetime.fromisoformat), zone)
             return value
         raise CellError(f"is {_kind(value)}, and RFC 3339 is wanted{_unit_of(value)}")
 
+    return rfc3339
+
+
+def _auto_time(zone: tzinfo | None) -> Convert:
+    rfc3339 = _rfc3339(zone)
+
     def auto(value: Any) -> Any:
+        if value.__class__ is str and value[4:5] == "-":
+            return rfc3339(value)
         try:
             found = number(value)
         except CellError:
             return rfc3339(value)
-        for unit, (times, over) in _PER_MS.items():
+        for times, over in _PER_MS.values():
             if MIN_TS <= found * times / over < MAX_TS:
-                return _numeric_time(unit)(found)
+                return int(found * times // over)
         raise CellError(f"is {found}, which is between 2000 and 2099 in no unit")
 
-    return auto if take.unit == "auto" else rfc3339
+    return auto
 
 
 def _numeric_time(unit: str) -> Convert:

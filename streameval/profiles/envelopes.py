@@ -118,6 +118,8 @@ def _by_name(event: Mapping[str, Any]) -> dict[str, Any]:
 
     `contexts_com_snowplowanalytics_snowplow_ecommerce_product_1` is a list of such entities.
     """
+    if _JSON_COLUMNS.isdisjoint(event):
+        return dict(event)
     named = {key: value for key, value in event.items() if key not in _JSON_COLUMNS}
     for column in ("contexts", "derived_contexts"):
         held = event.get(column)
