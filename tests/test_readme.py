@@ -60,7 +60,7 @@ def test_every_example_of_a_rejection_is_rejected_for_that_reason():
 
 # --- Names ----------------------------------------------------------------------------------------
 
-COMMAND = r"(?:^|/|[|] )streameval ([a-z]+)\b([^`#\n]*)"
+COMMAND = r"(?:^|/|[|] )streameval ([a-z]+(?:-[a-z]+)*)\b([^`#\n]*)"
 
 
 @pages

@@ -18,6 +18,7 @@ from streameval.base.errors import InputError
 EXTRAS: Final = {
     "pyarrow": "evaluate",
     "duckdb": "evaluate",
+    "fastavro": "avro",
     "matplotlib": "report",
     "mcp": "mcp",
 }

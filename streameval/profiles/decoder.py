@@ -16,7 +16,6 @@ import msgspec
 from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
 from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
-from streameval.profiles.envelopes import parsed
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
 if TYPE_CHECKING:
@@ -27,6 +26,10 @@ ENOUGH: Final = 1_000
 _MOST_NAMES: Final = 200
 _MOST_LISTED: Final = 5
 _ALL: Final = ALL.encode()
+
+
+def _as_avro(_: bytes, error: str) -> str:
+    return f"no Avro of these schemas: {error or 'it ends early'}"
 
 
 class ProfileDecoder(EventDecoder):
@@ -98,16 +101,17 @@ class ProfileDecoder(EventDecoder):
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
         try:
-            found, ignored = self._mapping.events(parsed(value, self._mapping.profile.format))
+            found, ignored = self._mapping.events(self._mapping.parse(value))
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
-            return Rejection("malformed", worded(words.malformed, value, str(error)))
+            said = words.malformed if self._mapping.profile.format != "avro" else _as_avro
+            return Rejection("malformed", worded(said, value, str(error)))
         self._ignored += len(ignored)
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
-        if not is_plain(value) or _ALL in value:
+        if self._mapping.profile.format == "avro" or not is_plain(value) or _ALL in value:
             return [one._replace(plain=False) for one in found]
         return found
 
@@ -148,7 +152,7 @@ class ProfileDecoder(EventDecoder):
         mapping = self._mapping
         if mapping.profile.native:
             return []
-        messages = mapping.messages(parsed(value, mapping.profile.format))
+        messages = mapping.messages(mapping.parse(value))
         return list(dict.fromkeys(name for one in messages for name in mapping.rules_of(one)[1:]))
 
     def said_ignored(self) -> str:

@@ -17,6 +17,7 @@ from streameval.core.events import mended
 from streameval.profiles.snowplow_columns import COLUMNS
 
 _DEEPEST: Final = 5
+_FRAME: Final = 5
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -24,6 +25,8 @@ def parsed(value: bytes, form: str) -> Any:
     """Parse the bytes of a record. Raises anything for what is malformed."""
     if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
+    if value[:1] == b"\0" and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
+        value = value[_FRAME:]  # JSON Schema in a registry's frame
     return _decode(mended(value))
 
 

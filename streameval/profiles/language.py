@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from streameval.base.nearest import nearest
 
@@ -158,18 +158,28 @@ class Profile(_Model):
 
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
-    are events of streameval.
+    are events of streameval. JSON may have a registry's frame, which is taken off. Avro is read by
+    `schemas`: the file of each id of a registry, or one file for values without a frame.
     """
 
     description: str = ""
-    format: Literal["json", "snowplow"] = "json"
+    format: Literal["json", "snowplow", "avro"] = "json"
+    schemas: str | dict[str, str] = Field(default_factory=dict)
     unwrap: str | tuple[str, ...] = ()
     split: str | None = None
     rules: tuple[Rule, ...] = ()
     native: bool = False
 
+    @field_validator("schemas", mode="before")
+    @classmethod
+    def _by_text(cls, given: Any) -> Any:
+        """Take ids as numbers too, as YAML has them."""
+        return {str(key): path for key, path in given.items()} if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _has_rules(self) -> Self:
+        if bool(self.schemas) != (self.format == "avro"):
+            raise ValueError("schemas: name the .avsc files of format: avro, and only there")
         if not self.rules and not self.native:
             raise ValueError("rules: write at least one")
         return self

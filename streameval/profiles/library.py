@@ -70,7 +70,8 @@ def mapping_of(profile: str) -> Mapping:
     else:
         given = yaml.safe_load(text_of(profile))
     try:
-        return Mapping(Profile.model_validate(given))
+        folder = Path(profile).parent if _is_path(profile) else Path()
+        return Mapping(Profile.model_validate(given), folder)
     except ValidationError as error:
         raise ConfigError(f"{profile}: {_problem(error)}") from None
     except ConfigError as error:

@@ -7,12 +7,15 @@ profile is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
+from streameval.profiles.avro import AvroReader
 from streameval.profiles.cells import CellError, converter, text
-from streameval.profiles.envelopes import opened
+from streameval.profiles.envelopes import opened, parsed
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Path, compiled, first_steps, is_false
 
@@ -92,9 +95,17 @@ def _fill(field: _Field, path: str | None, take: Take | None) -> Fill:
 
 
 class Mapping:
-    """What the messages of a profile become."""
+    """What the messages of a profile become; `folder` is where paths in it begin."""
 
-    def __init__(self, profile: Profile) -> None:
+    parse: Callable[[bytes], Any]
+    """Parses the bytes of a record; raises anything for what is malformed."""
+
+    def __init__(self, profile: Profile, folder: FilePath = FilePath()) -> None:
+        if profile.format == "avro":
+            named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
+            self.parse = AvroReader(named, folder).read
+        else:
+            self.parse = partial(parsed, form=profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap
         self.profile = profile
         self._unwrap = [compiled(path) for path in unwrap]
@@ -163,7 +174,7 @@ class Mapping:
         """Tell whether a value is one message, with nothing around it."""
         return (
             value.__class__ is dict
-            and self.profile.format == "json"
+            and self.profile.format != "snowplow"
             and not self._unwrap
             and "specversion" not in value
             and (self._split is None or self._split(value, value) is None)

@@ -1,0 +1,141 @@
+"""Messages in Avro, by schemas of files: the events of the same stream as JSON, or why not."""
+
+import io
+import json
+import struct
+
+import pytest
+import trackers
+
+from streameval.base.errors import ConfigError
+from streameval.core.definition import Definition
+from streameval.core.events import EventDecoder
+from streameval.profiles import library
+
+fastavro = pytest.importorskip("fastavro")
+
+DEFINITION = Definition(dimensions=())
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def optional(kind):
+    return {"type": ["null", kind], "default": None}
+
+
+def schema(*more, time=MILLIS):
+    return {
+        "type": "record",
+        "name": "Event",
+        "fields": [
+            {"name": "type", "type": "string"},
+            {"name": "ts", "type": time},
+            {"name": "user_id", "type": "string"},
+            {"name": "request_id", **optional("string")},
+            {"name": "item_id", **optional("string")},
+            {"name": "feedback", **optional("string")},
+            {"name": "value", **optional("double")},
+            {"name": "items", **optional({"type": "array", "items": "string"})},
+            *more,
+        ],
+    }
+
+
+FIRST = schema()
+SECOND = schema({"name": "shop", "type": "string", "default": "x"})
+THIRD = schema({"name": "page", "type": "string"})
+MICROS = schema(time={"type": "long", "logicalType": "timestamp-micros"})
+
+
+def body(event, of=FIRST):
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(of), event)
+    return stream.getvalue()
+
+
+def framed(event, number, of=FIRST):
+    return b"\0" + struct.pack(">I", number) + body(event, of)
+
+
+def reader(folder, text, **schemas):
+    for name, each in schemas.items():
+        (folder / f"{name}.avsc").write_text(json.dumps(each))
+    profile = folder / "mine.yaml"
+    profile.write_text(f"native: true\nformat: avro\n{text}\n")
+    library.mapping_of.cache_clear()
+    return library.decoder_of(DEFINITION, str(profile))
+
+
+EVENTS = trackers.stream(8, count=120)
+PLAIN = EventDecoder.of(DEFINITION).decode_batch(trackers.lines(EVENTS))[0]
+
+
+def test_a_stream_in_avro_is_the_stream_in_json(tmp_path):
+    read = reader(tmp_path, "schemas: first.avsc", first=FIRST)
+    assert read.decode_batch([body(event) for event in EVENTS]) == (PLAIN, [])
+    micros = reader(tmp_path, "schemas: micros.avsc", micros=MICROS)
+    values = [body(event | {"ts": 1_000 * event["ts"]}, MICROS) for event in EVENTS]
+    assert micros.decode_batch(values) == (PLAIN, [])
+
+
+def test_a_schema_that_evolves_in_the_middle_of_a_topic_is_named_by_its_id(tmp_path):
+    read = reader(tmp_path, "schemas: {7: a.avsc, 12: b.avsc}", a=FIRST, b=SECOND)
+    half = len(EVENTS) // 2
+    values = [framed(event, 7) for event in EVENTS[:half]]
+    values += [framed(event | {"shop": "s"}, 12, SECOND) for event in EVENTS[half:]]
+    assert read.decode_batch(values) == (PLAIN, [])
+    (said,) = [one for _, one in read.decode_batch([framed(EVENTS[0], 13)])[1]]
+    assert said.reason == "malformed"
+    assert "schema id 13, and `schemas` has 12, 7: add its file" in said.detail
+
+
+def test_single_objects_name_their_schema(tmp_path):
+    read = reader(tmp_path, "schemas: {7: a.avsc, 12: b.avsc}", a=FIRST, b=SECOND)
+
+    def single(event, of):
+        form = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(of))
+        mark = bytes.fromhex(fastavro.schema.fingerprint(form, "CRC-64-AVRO"))
+        return b"\xc3\x01" + mark + body(event, of)
+
+    values = [single(event | {"shop": "s"}, SECOND) for event in EVENTS]
+    assert read.decode_batch(values) == (PLAIN, [])
+    ((_, said),) = read.decode_batch([single(EVENTS[0] | {"page": "p"}, THIRD)])[1]
+    assert "its fingerprint is that of no schema in `schemas`" in said.detail
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (body(EVENTS[0])[:-3], "no Avro of these schemas"),
+        (body(EVENTS[0]) + b"\0", "1 bytes are left after the value: another schema wrote it"),
+        (b"", "no Avro of these schemas"),
+        (b'{"type": "impression"}', "no Avro of these schemas"),
+        (body(EVENTS[0] | {"user_id": "a\u0007"}), "Control character"),
+        (body(EVENTS[0] | {"user_id": ""}), "`user_id`"),
+    ],
+)
+def test_what_is_no_value_of_the_schema_is_told(value, said, tmp_path):
+    read = reader(tmp_path, "schemas: first.avsc", first=FIRST)
+    events, ((_, rejection),) = read.decode_batch([value])
+    assert events == []
+    assert said in rejection.detail
+    assert rejection.detail.isprintable()
+
+
+def test_json_in_a_registrys_frame_is_json():
+    read = library.decoder_of(DEFINITION, "native")
+    values = [b"\0\0\0\0\x11" + line for line in trackers.lines(EVENTS)]
+    assert read.decode_batch(values) == (PLAIN, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schemas: none.avsc", "none.avsc: cannot be read: No such file or directory"),
+        ("schemas: broken.avsc", "broken.avsc: is no schema of Avro"),
+        ("", "schemas: name the .avsc files of format: avro"),
+    ],
+)
+def test_a_wrong_schema_is_told(text, said, tmp_path):
+    with pytest.raises(ConfigError) as told:
+        reader(tmp_path, text, broken={"type": "reckord"})
+    assert said in str(told.value)
