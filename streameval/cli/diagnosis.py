@@ -148,6 +148,7 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
             Finding("fields", "warn", line, "correct the producer, or ignore this line")
             for line in (*decoder.fresh(), *decoder.near_misses.absent())
         ),
+        *_judge_profile(settings, decoder.said_ignored(), mapped=len(events)),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
         *_judge_values(settings, events),
@@ -172,6 +173,18 @@ def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection
     if len(rejected) > count * MANY:
         return failed(check, message, cure)
     return Finding(check, "warn", message, cure)
+
+
+def _judge_profile(settings: Settings, ignored: str, *, mapped: int) -> Iterator[Finding]:
+    """Name the messages that no rule of the profile takes, if there are any."""
+    if not ignored:
+        return
+    message = f"{settings.profile}: {ignored}"
+    if mapped:
+        yield Finding("profile", "ok", message)
+    else:
+        cure = "take the profile of this tracker (streameval profiles), or write rules for these"
+        yield failed("profile", f"no record becomes an event; {message}", cure)
 
 
 def _judge_keys(records: Sequence[Sampled], events: Sequence[Event]) -> Finding:

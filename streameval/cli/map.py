@@ -168,12 +168,12 @@ def drafted(files: Sequence[str]) -> str:
     if not values:
         raise InputError(f"{', '.join(files)}: no line to look at")
     formats = Counter(
-        found for _, value in values if (found := format_of(value)) is not None and found.profile
+        found.profile for _, value in values if (found := format_of(value)) and found.profile
     )
     if formats:
-        ((found, count),) = formats.most_common(1)
-        head = f"# {count:,} of {len(values):,} lines look like {found.name}.\n"
-        return head + library.text_of(str(found.profile))
+        ((profile, count),) = formats.most_common(1)
+        head = f"# {count:,} of {len(values):,} lines look like messages of this profile.\n"
+        return head + library.text_of(profile)
     from streameval.profiles.draft import draft
 
     return draft([value for _, value in values])

@@ -47,6 +47,7 @@ FORMATS: Final = (
     _format("Segment or RudderStack", "messageId", "anonymousId"),
     _format("Segment or RudderStack", "messageId", "userId", "event"),
     _format("Snowplow", "collector_tstamp", "event_id"),
+    _format("Snowplow", "derived_tstamp", "event_id"),
     _format("Snowplow (tracker payload)", "schema", "data"),
     _format("Google Analytics 4 (Measurement Protocol)", "client_id", "events"),
     _format("Google Analytics 4 (Measurement Protocol)", "app_instance_id", "events"),

@@ -1,0 +1,157 @@
+"""`streameval map` and `profiles`, and `--profile` of the other commands, as people call them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import trackers
+
+from streameval.cli.diagnosis import judge_records
+from streameval.config.load import Settings
+from streameval.kafka.admin import Sampled
+from streameval.profiles import library
+
+EVENTS = trackers.stream(2, count=40)
+CALLS = [trackers.segment(event) for event in EVENTS]
+PAGE = {"type": "page", "event": "Page Viewed", "messageId": "m", "userId": "u"}
+
+
+def streameval(*arguments, folder, given=None):
+    return subprocess.run(
+        [sys.executable, "-m", "streameval", *arguments],
+        capture_output=True,
+        text=True,
+        input=given,
+        cwd=folder,
+        check=False,
+    )
+
+
+def file_of(folder, *messages, name="calls.jsonl"):
+    (folder / name).write_text("".join(json.dumps(one) + "\n" for one in messages))
+    return name
+
+
+def test_map_prints_events_and_nothing_else_on_standard_output(tmp_path):
+    wrong = trackers.segment(EVENTS[0]) | {"timestamp": 5}
+    calls = file_of(tmp_path, *CALLS, PAGE, wrong)
+    done = streameval("map", calls, "--profile", "segment", folder=tmp_path)
+    assert done.returncode == 0
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["type"] for event in events] == [event["type"] for event in EVENTS]
+    first, second = done.stderr.splitlines()
+    assert first.startswith(
+        f"calls.jsonl:{len(CALLS) + 2}: invalid: profile segment, rule Product List Viewed: `ts`:"
+        " timestamp is 5, and RFC 3339 is wanted"
+    )
+    assert second == "no rule takes 1 Page Viewed"
+    native = file_of(tmp_path, *events, name="native.jsonl")
+    plain = streameval("replay", native, "--json", folder=tmp_path)
+    through = streameval("replay", calls, "--profile", "segment", "--json", folder=tmp_path)
+    found, wanted = json.loads(through.stdout), json.loads(plain.stdout)
+    assert found["events"]["rejected"]["invalid"] == 1
+    assert found["rates"] == wanted["rates"]
+    assert found["ranking"] == wanted["ranking"]
+
+
+def test_nothing_mapped_is_an_error(tmp_path):
+    done = streameval("map", file_of(tmp_path, PAGE), "--profile", "segment", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "no rule takes 1 Page Viewed\n"
+
+
+def test_explain_says_what_became_of_each_line_and_what_one_would_overlook(tmp_path):
+    shown = CALLS[0]
+    again = json.loads(json.dumps(shown))
+    again["properties"]["products"] = [{"product_id": "other", "position": 4}]
+    clicked = {"type": "track", "event": "Product Clicked", "userId": "nobody"}
+    clicked |= {"timestamp": "2099-01-01T00:00:00Z", "properties": {"product_id": "p"}}
+    calls = file_of(tmp_path, shown, again, clicked, PAGE, {"event": "Product Clicked"})
+    done = streameval("map", calls, "--profile", "segment", "--explain", folder=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "calls.jsonl:1: 1 slate (Product List Viewed)"
+    assert lines[3] == "calls.jsonl:4: ignored: no rule takes it"
+    assert lines[4].startswith("calls.jsonl:5: rejected, invalid: profile segment, rule Product")
+    said = "\n".join(lines[5:])
+    assert "warn 0.5 of 2 lists repeat the request of another list of the same user" in said
+    assert "warn 0.5 of 2 lists begin below position 1: do they count from 1?" in said
+    assert "warn 0 of 1 feedbacks name no list, but an item that the user was shown" in said
+    assert "2099-01-01 00:00:00 UTC in the future: is the unit right?" in said
+
+
+def test_two_rules_that_both_hold_are_told(tmp_path):
+    rule = "{feedback: {ts: t, user_id: u, item_id: i, kind: {const: click}}"
+    (tmp_path / "mine.yaml").write_text(
+        f"rules: [{rule}, when: {{a: 1}}, name: one}}, {rule}, when: u, name: two}}]"
+    )
+    message = {"t": "2026-01-05T12:00:00Z", "u": "u", "i": "i", "a": 1}
+    calls = file_of(tmp_path, message)
+    done = streameval("map", calls, "--profile", "mine.yaml", "--explain", folder=tmp_path)
+    assert done.stdout.splitlines()[0] == (
+        "calls.jsonl:1: 1 feedback (one); rules two hold too: the first counts"
+    )
+
+
+@pytest.mark.parametrize("profile", trackers.WRITERS | trackers.PARTLY)
+def test_init_recognises_each_format(profile, tmp_path):
+    write = (trackers.WRITERS | trackers.PARTLY)[profile]
+    calls = file_of(tmp_path, *map(write, EVENTS))
+    done = streameval("map", calls, "--init", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(library.text_of(profile))
+    assert done.stdout.startswith(
+        f"# {len(EVENTS)} of {len(EVENTS)} lines look like messages of this profile."
+    )
+
+
+def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
+    message = {"kind": "shown", "meta": {"created_at": 1767614400, "visitor_id": "v"}, "rows": [1]}
+    done = streameval("map", file_of(tmp_path, message), "--init", folder=tmp_path)
+    assert "#   meta.created_at: '1767614400'" in done.stdout
+    assert "ts: {from: meta.created_at, unit: auto}" in done.stdout
+    assert "user_id: meta.visitor_id" in done.stdout
+    assert "items: {each: rows, item_id: item_id}" in done.stdout
+    (tmp_path / "mine.yaml").write_text(done.stdout)
+    assert library.mapping_of(str(tmp_path / "mine.yaml")).profile.rules
+
+
+def test_profiles_lists_and_prints(tmp_path):
+    done = streameval("profiles", folder=tmp_path)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == library.names()
+    assert streameval("profiles", "ubi", folder=tmp_path).stdout == library.text_of("ubi")
+    schema = json.loads(streameval("profiles", "--schema", folder=tmp_path).stdout)
+    assert "rules" in schema["properties"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("map", "calls.jsonl"), "--profile: name one of `streameval profiles`"),
+        (("map", "none.jsonl", "--profile", "ubi"), "none.jsonl"),
+        (("map", "calls.jsonl", "--profile", "ubbi"), "no profile ubbi; did you mean ubi?"),
+        (("map", "calls.jsonl", "--profile", "./no.yaml"), "no.yaml: no such file"),
+        (("profiles", "nothing"), "no profile nothing"),
+        (("replay", "calls.jsonl", "--profile", "segmen"), "did you mean segment?"),
+    ],
+)
+def test_a_wrong_name_is_one_line(arguments, said, tmp_path):
+    file_of(tmp_path, PAGE)
+    done = streameval(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_doctor_names_what_no_rule_takes():
+    settings = Settings(profile="segment")
+    values = [json.dumps(one).encode() for one in (*CALLS, PAGE)]
+    stamp = EVENTS[0]["ts"]
+    records = [Sampled(0, stamp, b"u", value) for value in values]
+    found = {each.check: each for each in judge_records(settings, records, stamp)}
+    assert found["profile"][1:3] == ("ok", "segment: no rule takes 1 Page Viewed")
+    found = {each.check: each for each in judge_records(settings, records[-1:], stamp)}
+    assert found["profile"].level == "fail"
+    assert "no record becomes an event; segment: no rule takes 1 Page Viewed" in (
+        found["profile"].message
+    )
