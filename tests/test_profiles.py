@@ -505,6 +505,9 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
             CLICK,
             "which is no time of that form",
         ),
+        (with_fields(value={"product": ["v", "w"]}), CLICK | {"v": "2", "w": "x"},
+         'rule c: `value`: v * w is "x", and a number is wanted'),
+        (with_fields(value="length(v)"), CLICK | {"v": 5}, "rule c: "),
         (with_fields(value="v"), CLICK | {"v": "much"}, '"much", and a number is wanted'),
         (with_fields(value="v"), CLICK | {"v": 1e30}, "`value`"),
         (with_fields(), CLICK | {"i": "x" * 300}, "`item_id`"),
@@ -574,6 +577,19 @@ def test_what_no_rule_takes_is_ignored_and_counted_by_name():
         " 1 messages without a name"
     )
     assert one.fresh() == []
+
+
+def test_json_within_json_is_unwrapped_and_an_ignored_message_has_its_own_name():
+    profile = with_fields() | {"unwrap": ["payload", "data.body"]}
+    inner = json.dumps(CLICK)
+    wanted = [did("click", "i")]
+    assert mapped(profile, {"payload": CLICK}) == wanted
+    assert mapped(profile, {"payload": inner}) == wanted
+    assert mapped(profile, {"data": {"body": inner}}) == wanted
+    assert mapped(profile, CLICK) == wanted
+    one = decoder("snowplow")
+    one.decode_batch([json.dumps({"event_id": "e", "event_name": "page_view"}).encode()])
+    assert one.ignored == {"page_view": 1}
 
 
 def test_a_native_profile_is_the_native_decoder():

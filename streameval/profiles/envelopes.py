@@ -46,7 +46,7 @@ def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
         if data is None:
             data = _unpacked(value["data_base64"])
         elif isinstance(data, str):
-            data = _of_text(data)
+            data = of_text(data)
         yield from opened(data, form, depth + 1)
         return
     if form == "snowplow" and isinstance(value, dict):
@@ -57,7 +57,8 @@ def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
     yield value
 
 
-def _of_text(text: str) -> Any:
+def of_text(text: str) -> Any:
+    """Return the JSON that a text holds; the text where it holds none."""
     try:
         return _decode(text.encode())
     except msgspec.DecodeError:
@@ -108,7 +109,7 @@ def _of_tracker(part: Mapping[str, Any]) -> dict[str, Any]:
     event["event"] = _EVENTS.get(str(event.get("event")), event.get("event"))
     for plain, packed, name in (("ue_pr", "ue_px", "unstruct_event"), ("co", "cx", "contexts")):
         if plain in part:
-            event[name] = _of_text(str(part[plain]))
+            event[name] = of_text(str(part[plain]))
         elif packed in part:
             event[name] = _unpacked(part[packed])
     if "dvce_created_tstamp" in event:  # ms, as text

@@ -15,7 +15,7 @@ from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
 from streameval.profiles.avro import AvroReader
 from streameval.profiles.cells import CellError, converter, text
-from streameval.profiles.envelopes import opened, parsed
+from streameval.profiles.envelopes import of_text, opened, parsed
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Path, compiled, first_steps, is_false
 
@@ -24,6 +24,8 @@ MAX_EVENTS: Final = 10_000
 _NONE: Final = "finds nothing"
 # Names of a path that has a short way.
 _SHORT: Final = 2
+# What trackers call the name of an event.
+_NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
 
 
@@ -53,16 +55,16 @@ class _Field(NamedTuple):
 
     def fill(self, fields: dict[str, Any], element: Any, message: Any) -> None:
         """Put the value into `fields`, if there is one. Raises MappingError."""
-        value = self.find(element, message)
-        if value is None or value == "":
-            if self.required:
-                found = _NONE if value is None else "is empty"
-                raise MappingError(f"`{self.name}`: {self.source} {found}")
-            return
         try:
-            fields[self.name] = self.convert(value)
+            value = self.find(element, message)
+            if value is not None and value != "":
+                fields[self.name] = self.convert(value)
+                return
         except CellError as error:
             raise MappingError(f"`{self.name}`: {self.source} {error}") from None
+        if self.required:
+            found = _NONE if value is None else "is empty"
+            raise MappingError(f"`{self.name}`: {self.source} {found}")
 
 
 Fill: TypeAlias = Callable[[dict[str, Any], Any, Any], None]
@@ -124,6 +126,8 @@ class Mapping:
                 (found for path in self._unwrap if (found := path(message, message)) is not None),
                 message,
             )
+            if isinstance(inner, str):  # JSON within JSON
+                inner = of_text(inner)
             if self._split is None or not isinstance(inner, dict):
                 yield inner
                 continue
@@ -182,11 +186,10 @@ class Mapping:
 
     def _name(self, message: dict[str, Any]) -> str:
         """Return what the rules look at, to name a message that none takes."""
-        for rule in self._rules:
-            for path, _ in rule.wanted:
-                found = path(message, message)
-                if isinstance(found, str | int):
-                    return str(found)[:60]
+        asked = [path(message, message) for rule in self._rules for path, _ in rule.wanted]
+        for found in (*asked, *map(message.get, _NAMES)):
+            if isinstance(found, str | int):
+                return str(found)[:60]
         return "messages without a name"
 
 
@@ -222,11 +225,11 @@ class _CompiledRule:
 
     def events(self, message: Any) -> list[Mapped]:
         """Return the events of a message. Raises MappingError."""
-        elements = [message] if self._each is None else self._each(message, message)
-        if not isinstance(elements, list):
-            found = _NONE if elements is None else "finds no list"
-            raise MappingError(f"rule {self.name}: each: {self._each_text} {found}")
         try:
+            elements = [message] if self._each is None else self._each(message, message)
+            if not isinstance(elements, list):
+                found = _NONE if elements is None else "finds no list"
+                raise MappingError(f"each: {self._each_text} {found}")  # noqa: TRY301  # as others
             return [
                 Mapped(shape.fields(element, message), self.name)
                 for element in elements
