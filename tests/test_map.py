@@ -35,14 +35,16 @@ def file_of(folder, *messages, name="calls.jsonl"):
 
 def test_map_prints_events_and_nothing_else_on_standard_output(tmp_path):
     wrong = trackers.segment(EVENTS[0]) | {"timestamp": 5}
-    calls = file_of(tmp_path, *CALLS, PAGE, wrong)
+    calls = file_of(tmp_path, *CALLS, PAGE)
+    with (tmp_path / calls).open("a") as file:  # numbers count blank lines too
+        file.write("\n\n" + json.dumps(wrong) + "\n")
     done = streameval("map", calls, "--profile", "segment", folder=tmp_path)
     assert done.returncode == 0
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["type"] for event in events] == [event["type"] for event in EVENTS]
     first, second = done.stderr.splitlines()
     assert first.startswith(
-        f"calls.jsonl:{len(CALLS) + 2}: invalid: profile segment, rule Product List Viewed: `ts`:"
+        f"calls.jsonl:{len(CALLS) + 4}: invalid: profile segment, rule Product List Viewed: `ts`:"
         " timestamp is 5, and RFC 3339 is wanted"
     )
     assert second == "no rule takes 1 Page Viewed"

@@ -31,6 +31,8 @@ _NAMED: Final = 5
 """Rejected lines to name."""
 _SAMPLE: Final = 1_000
 """Lines by which a format is recognised."""
+_TOGETHER: Final = 1_000
+"""Lines that are mapped in one go."""
 
 
 def map_(
@@ -75,14 +77,14 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
     from streameval.profiles.health import Health
 
     count, rejected, health = 0, _Rejected(), Health()
-    for place, value in _lines(files):
-        decoded, mapped = decoder.take([value])
-        for _, rejection in decoded.rejected:
-            rejected.add(place, rejection.reason, rejection.detail)
+    for places, values in _lines(files, 1 if explain else _TOGETHER):
+        decoded, mapped = decoder.take(values)
+        for index, rejection in decoded.rejected:
+            rejected.add(places[index], rejection.reason, rejection.detail)
         count += len(mapped)
         if explain:
             health.look(decoded.events)
-            typer.echo(f"{place}: {_became(decoder, value, mapped, decoded.rejected)}")
+            typer.echo(f"{places[0]}: {_became(decoder, values[0], mapped, decoded.rejected)}")
             continue
         for one in mapped:
             sys.stdout.buffer.write(msgspec.json.encode(one.fields) + b"\n")
@@ -133,15 +135,16 @@ class _Rejected:
             yield f"{self._reasons.total():,} lines rejected in all: {listed}"
 
 
-def _lines(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    from streameval.core.replay import lines_of
+def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], list[bytes]]]:
+    """Yield lines of files, so many at a time, each with its place."""
+    from streameval.core.replay import numbered_lines_of
 
     for file in files:
-        number = 0
-        for values in lines_of(file):
-            for value in values:
-                number += 1
-                yield f"{file}:{number}", value
+        for values, numbers in numbered_lines_of(file):
+            places = [f"{file}:{number}" for number in numbers]
+            for first in range(0, len(values), together):
+                part = slice(first, first + together)
+                yield places[part], values[part]
 
 
 def _became(
@@ -164,11 +167,11 @@ def drafted(files: Sequence[str]) -> str:
     from streameval.core.foreign_formats import format_of
     from streameval.profiles import library
 
-    values = [value for _, value in zip(range(_SAMPLE), _lines(files), strict=False)]
+    values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
     if not values:
         raise InputError(f"{', '.join(files)}: no line to look at")
     formats = Counter(
-        found.profile for _, value in values if (found := format_of(value)) and found.profile
+        found.profile for value in values if (found := format_of(value)) and found.profile
     )
     if formats:
         ((profile, count),) = formats.most_common(1)
@@ -176,4 +179,4 @@ def drafted(files: Sequence[str]) -> str:
         return head + library.text_of(profile)
     from streameval.profiles.draft import draft
 
-    return draft([value for _, value in values])
+    return draft(values)

@@ -189,9 +189,13 @@ def _is_pipe(name: str) -> bool:
 
 def lines_of(name: str) -> Iterator[list[bytes]]:
     """Yield the lines of a file without blank ones, a slice at a time; raises `InputError`."""
+    yield from (lines.values for lines in numbered_lines_of(name))
+
+
+def numbered_lines_of(name: str) -> Iterator[Lines]:
+    """Yield lines as `lines_of` does, with their numbers."""
     with _opened(name) as (found, _, _):
-        for lines in _batches(found):
-            yield lines.values
+        yield from _batches(found)
 
 
 def _apply(
