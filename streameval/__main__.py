@@ -15,7 +15,7 @@ from streameval.base import signals
 
 def main() -> None:
     """Run the command line; ends the process with the documented exit code."""
-    if sys.argv[1:2] == ["worker"]:
+    if sys.argv[1:2] in (["worker"], ["forward"]):
         signals.take(_end)
     from streameval.cli.app import main as command_line
 

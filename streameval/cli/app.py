@@ -36,6 +36,8 @@ from streameval.cli.compare import PLAN_EPILOG, compare, plan
 from streameval.cli.dead_letters import EPILOG as DEAD_LETTERS_EPILOG
 from streameval.cli.dead_letters import dead_letters
 from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
+from streameval.cli.forward import EPILOG as FORWARD_EPILOG
+from streameval.cli.forward import forward
 from streameval.cli.map import Profile, map_, profiles
 
 INTERRUPTED: Final = 130
@@ -303,6 +305,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     )
 
 
+app.command(epilog=FORWARD_EPILOG, rich_help_panel=SERVICE)(forward)
 app.command("dead-letters", epilog=DEAD_LETTERS_EPILOG, rich_help_panel=SERVICE)(dead_letters)
 app.command(
     "map",

@@ -15,7 +15,9 @@ from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     SecretStr,
     model_validator,
@@ -209,6 +211,15 @@ class _SecretFiles(PydanticBaseSettingsSource):
             raise ConfigError(f"{variable}: cannot read {path!r}: {error}") from error
 
 
+class ForwardSettings(BaseModel):
+    """One topic to forward, and the profile of its messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: Name
+    profile: str = Field(min_length=1)
+
+
 class Settings(BaseSettings):
     """Every key, with the description in docs/configuration.md. Durations are in ms."""
 
@@ -305,6 +316,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="What the messages of the topic are: a built-in profile (`streameval profiles`)"
         " or the path of one's own; null: events of streameval.",
+    )
+    forward: tuple[ForwardSettings, ...] = Field(
+        (),
+        description="Topics that `streameval forward` reads, each `{topic: clicks, profile:"
+        " segment}`: it writes their events to `topic`, keyed by user.",
     )
     dead_letter_topic: Name = Field(
         f"{DEFAULT_TOPIC}.dead-letter",
@@ -491,12 +507,19 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _has_profile(self) -> Self:
-        if self.profile is not None:
+    def _has_profiles(self) -> Self:
+        from streameval.profiles.library import decoder_of
+
+        named = [("profile", self.profile)] if self.profile is not None else []
+        named += [("forward", source.profile) for source in self.forward]
+        for key, profile in named:
             try:
-                self.decoder()
+                decoder_of(self.definition(), profile)
             except ConfigError as error:
-                raise ValueError(f"profile: {error}") from None
+                raise ValueError(f"{key}: {error}") from None
+        _distinct("forward", [source.topic for source in self.forward])
+        if self.topic in {source.topic for source in self.forward}:
+            raise ValueError(f"forward: {self.topic} is `topic`, which it writes to")
         return self
 
     def decoder(self) -> EventDecoder:

@@ -1,0 +1,46 @@
+"""`streameval forward`: other topics onto the worker's, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from streameval.base import signals
+from streameval.base.errors import ConfigError
+from streameval.cli.common import Config, settings_of
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
+
+EPILOG: Final = "Example: streameval forward --config streameval.yaml"
+
+
+def forward(config: Config = None) -> None:
+    """Read the topics of `forward`, and write their events to `topic`, keyed by user.
+
+    Run as many of it as help: they share the partitions. A process that is killed sends what it had
+    not committed again, and duplicates count once.
+    """
+    settings = settings_of(config)
+    if not settings.forward:
+        raise ConfigError("forward: name the topics to read, each `{topic: clicks, profile: ...}`")
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    from streameval.config import logs
+    from streameval.kafka.forwarder import Forwarder
+    from streameval.store.shared_store import SharedStore
+
+    logs.configure(settings.log_level, settings.log_format)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end(_: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    signals.take(end)
+    pace = SharedStore(settings.redis_url, f"{settings.group}.forward", settings.topic, ())
+    try:
+        await Forwarder(settings, pace).run(stop)
+    finally:
+        await pace.close()

@@ -1,0 +1,304 @@
+"""`streameval forward`: other topics, mapped by profiles and keyed by user, onto one topic.
+
+1. Records of all sources are read and mapped, and wait in memory.
+2. They are sent in step by time: none that is more than half of `allowed_lateness` ahead of a
+   partition that has records to read. So a source with a backlog does not make the events of the
+   others late. Processes share through Redis how far each partition has come.
+3. Offsets are committed when Kafka has acknowledged what was sent. After a kill records are sent
+   again, and duplicates count once.
+
+A partition without records holds nobody. One that is not read for `HOLD_SECONDS` does not either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from streameval.base.errors import RefusedError, UnreachableError
+from streameval.base.nearest import nearest
+from streameval.base.retry import Complaints
+from streameval.kafka.admin import cluster, our_errors, partitions
+from streameval.kafka.consumer import client_arguments
+from streameval.kafka.dead_letters import DeadLetters
+from streameval.kafka.records import DeadLetter
+from streameval.profiles.decoder import ProfileDecoder
+from streameval.profiles.library import decoder_of
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+HOLD_SECONDS: Final = 10.0
+"""A partition that has told nothing for so long, or is not read, holds the others no more."""
+_FETCH_MS: Final = 200
+# The same while records wait for others to come nearer.
+_STEP_MS: Final = 10
+_RECORDS: Final = 2_000
+# Records of a partition in memory; then it is paused.
+_MOST_HELD: Final = 4_000
+_TELL_SECONDS: Final = 0.5
+_SAY_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 5.0
+_NOTHING: Final = "-"
+"""What a partition without records to read tells."""
+
+
+class Pace(Protocol):
+    """Where processes tell each other how far each partition has come, as in `SharedStore`."""
+
+    async def tell(self, worker: str, said: str) -> None:
+        """Write what is said of a partition."""
+
+    async def workers(self) -> dict[str, tuple[int, str]]:
+        """Return what was said of each partition lately, and how long ago (ms)."""
+
+
+class _Held(NamedTuple):
+    """A record that waits: its time (ms), and what it has become."""
+
+    time: int
+    offset: int
+    timestamp: int
+    events: Sequence[tuple[bytes, bytes]]
+    letter: DeadLetter | None
+
+
+class _Source:
+    """One partition of a source: the records that wait, and how far it has come."""
+
+    def __init__(self) -> None:
+        self.held: deque[_Held] = deque()
+        self.time = 0
+        self.read_at = time.monotonic()
+
+    def take(self, records: Sequence[Any], decoder: ProfileDecoder) -> int:
+        """Map records just read, and let them wait; return how many messages no rule takes."""
+        self.read_at = time.monotonic()
+        decoded, mapped = decoder.take(
+            [record.value for record in records], [record.timestamp for record in records]
+        )
+        events: dict[int, list[tuple[bytes, bytes]]] = {}
+        times: dict[int, int] = {}
+        for event, one, index in zip(decoded.events, mapped, decoded.records, strict=True):
+            line = msgspec.json.encode(one.fields)
+            events.setdefault(index, []).append((event.user_id.encode(), line))
+            times[index] = max(event.ts, times.get(index, 0))
+        rejected = dict(decoded.rejected)
+        for index, record in enumerate(records):
+            self.time = max(self.time, times.get(index, 0))
+            letter = None
+            if index in rejected:
+                place = record.partition, record.offset, record.timestamp
+                letter = DeadLetter(*place, record.key, record.value, rejected[index])
+            held = self.time, record.offset, record.timestamp, events.get(index, ()), letter
+            self.held.append(_Held(*held))
+        return decoded.ignored
+
+    def due(self, horizon: float) -> list[_Held]:
+        """Take the records up to a time."""
+        found = []
+        while self.held and self.held[0].time <= horizon:
+            found.append(self.held.popleft())
+        return found
+
+
+class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Reads the sources of the settings until it is told to stop."""
+
+    def __init__(self, settings: Settings, pace: Pace) -> None:
+        self._settings, self._pace = settings, pace
+        self._client = client_arguments(settings)
+        definition = settings.definition()
+        self._decoders: dict[str, ProfileDecoder] = {}
+        for source in settings.forward:
+            decoder = decoder_of(definition, source.profile)
+            assert isinstance(decoder, ProfileDecoder), "the settings check this"
+            self._decoders[source.topic] = decoder
+        self._letters = {
+            topic: DeadLetters(self._client, topic, settings.dead_letter_topic)
+            for topic in self._decoders
+        }
+        self._group = f"{settings.group}.forward"
+        self._sources: dict[TopicPartition, _Source] = {}
+        self._step = settings.allowed_lateness // 2
+        self._fronts: Mapping[str, str] = {}
+        self._told_at = self._said_at = 0.0
+        self._began = time.monotonic()
+        self._all: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._complaints = Complaints(log)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Forward until `stop`. Raises `RefusedError` and `UnreachableError`."""
+        await self._find_topics()
+        with our_errors(self._client):
+            consumer = AIOKafkaConsumer(
+                **self._client,
+                group_id=self._group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            )
+            producer = AIOKafkaProducer(
+                **self._client, enable_idempotence=True, linger_ms=5, compression_type="lz4"
+            )
+            consumer.subscribe(list(self._decoders), listener=self)
+            try:
+                await producer.start()
+                await consumer.start()
+                while not stop.is_set():
+                    await self._turn(consumer, producer)
+            finally:
+                await consumer.stop()
+                await producer.stop()
+                for letters in self._letters.values():
+                    await letters.close(_STOP_SECONDS)
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Forget what waits: who has the partitions next reads it again."""
+        for place in revoked:
+            self._sources.pop(place, None)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Begin with what comes."""
+        for place in assigned:
+            self._sources[place] = _Source()
+
+    async def _find_topics(self) -> None:
+        found = (await cluster(self._client)).topics
+        for topic in (*self._decoders, self._settings.topic):
+            if topic not in found:
+                near = nearest(topic, list(found))
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise RefusedError(f"forward: the topic {topic} does not exist{meant}")
+        for topic in self._decoders:
+            count = await partitions(self._client, topic)
+            self._all |= {f"{topic}:{number}" for number in range(count)}
+
+    async def _turn(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
+        waiting = any(source.held for source in self._sources.values())
+        read = await consumer.getmany(
+            timeout_ms=_STEP_MS if waiting else _FETCH_MS, max_records=_RECORDS
+        )
+        for place, records in read.items():
+            if records and (source := self._sources.get(place)) is not None:
+                self._counts["ignored"] += source.take(records, self._decoders[place.topic])
+                self._counts["records"] += len(records)
+        horizon = await self._horizon(consumer)
+        due = {
+            place: records
+            for place, source in self._sources.items()
+            if (records := source.due(horizon))
+        }
+        if due:
+            await self._send(consumer, producer, due)
+        for place, source in self._sources.items():
+            is_full = len(source.held) >= _MOST_HELD
+            if is_full != (place in consumer.paused()):
+                (consumer.pause if is_full else consumer.resume)(place)
+        self._say()
+
+    async def _horizon(self, consumer: AIOKafkaConsumer) -> float:
+        """Tell how far our partitions have come, and return up to which time records may go."""
+        own = {
+            f"{place.topic}:{place.partition}": await self._front(consumer, place, source)
+            for place, source in list(self._sources.items())
+        }
+        fresh = {name: front for name, front in own.items() if self._fronts.get(name) != front}
+        if time.monotonic() - self._told_at >= _TELL_SECONDS:
+            self._told_at, fresh = time.monotonic(), own
+        if fresh or any(source.held for source in self._sources.values()):
+            try:
+                for name, front in fresh.items():
+                    await self._pace.tell(name, front)
+                told = await self._pace.workers()
+                self._fronts = {name: said for name, (_, said) in told.items()}
+            except UnreachableError as error:
+                self._complaints.tell(f"{error} Nothing is forwarded meanwhile.")
+                return -1.0
+        fronts = {**self._fronts, **own}
+        if self._all - fronts.keys() and time.monotonic() - self._began < HOLD_SECONDS:
+            return -1.0  # somebody has not told where it begins
+        times = [int(front) for name, front in fronts.items() if front != _NOTHING]
+        return min(times) + self._step if times else float("inf")
+
+    async def _front(
+        self, consumer: AIOKafkaConsumer, place: TopicPartition, source: _Source
+    ) -> str:
+        """Say the time of the next record of a partition; `_NOTHING` where there is none."""
+        if source.held:
+            return str(source.held[0].time)
+        end = consumer.highwater(place)
+        try:
+            if end is None:
+                end = (await consumer.end_offsets([place]))[place]
+            if await consumer.position(place) >= end:
+                source.read_at = time.monotonic()
+                return _NOTHING
+        except (KafkaError, IllegalStateError):
+            pass
+        if time.monotonic() - source.read_at > HOLD_SECONDS:
+            self._complaints.tell(f"partition {place.partition} of {place.topic} is not read")
+            return _NOTHING
+        return str(source.time)
+
+    async def _send(
+        self,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        due: Mapping[TopicPartition, Sequence[_Held]],
+    ) -> None:
+        """Send records, write dead letters, and commit when both are acknowledged."""
+        sent = []
+        # In the order of time, so that a partition of the topic has no steps back.
+        together = sorted(
+            (held.time, place.topic, place.partition, at, held)
+            for place, records in due.items()
+            for at, held in enumerate(records)
+        )
+        letters: dict[str, list[DeadLetter]] = {}
+        for _, topic, _, _, held in together:
+            stamp = held.timestamp if held.timestamp >= 0 else None
+            for key, value in held.events:
+                sent.append(
+                    await producer.send(self._settings.topic, value, key, timestamp_ms=stamp)
+                )
+            if held.letter is not None:
+                letters.setdefault(topic, []).append(held.letter)
+        await asyncio.gather(*sent)
+        for topic, rejected in letters.items():
+            await self._letters[topic].write(rejected)
+            self._counts["rejected"] += len(rejected)
+        self._counts["events"] += len(sent)
+        ours = consumer.assignment()
+        ends = {place: records[-1].offset + 1 for place, records in due.items() if place in ours}
+        try:
+            await consumer.commit(ends)
+        except (CommitFailedError, IllegalStateError) as error:
+            log.warning("partitions went elsewhere before a commit, and are sent again: %s", error)
+
+    def _say(self) -> None:
+        """Log what was done, once a minute at most."""
+        if time.monotonic() - self._said_at < _SAY_SECONDS:
+            return
+        self._said_at = time.monotonic()
+        waiting = sum(len(source.held) for source in self._sources.values())
+        counts = self._counts
+        log.info(
+            "%d records became %d events; %d messages ignored, %d records rejected, %d wait",
+            *(counts["records"], counts["events"], counts["ignored"], counts["rejected"]),
+            waiting,
+        )
+        for decoder in self._decoders.values():
+            for line in decoder.fresh():
+                log.warning("%s", line)

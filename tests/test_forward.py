@@ -1,0 +1,164 @@
+"""`streameval forward` on real servers: several topics, other keys, a backlog, kills."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+import servers
+import service
+import trackers
+
+from streameval.base.in_memory import InMemory
+from streameval.config.load import load
+from streameval.core.replay import replay
+
+pytestmark = pytest.mark.servers
+
+LATENESS = 20_000
+SETTINGS = {
+    "positives": ["click", "purchase"],
+    "dimensions": [],
+    "windows": [{"size": "2h", "slide": "10m"}],
+    "attribution_window": "5m",
+    "allowed_lateness": "20s",
+}
+
+
+class Forward:
+    """One `streameval forward` in a process of its own."""
+
+    def __init__(self, config, log):
+        self.log = log
+        with log.open("ab") as output:
+            command = [sys.executable, "-m", "streameval", "forward", "--config", config]
+            self.process = subprocess.Popen(command, stdout=output, stderr=output)
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def topics(tmp_path):
+    """Kafka, Redis, the names of two sources and of the topic, and a configuration."""
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = servers.unique("forward")
+    names = {"shown": f"{topic}.shown", "done": f"{topic}.done"}
+    for name in (*names.values(), topic):
+        service.create_topic(kafka.port, name, 2, **{"message.timestamp.type": "CreateTime"})
+    service.create_topic(kafka.port, f"{topic}.dead-letter", 1)
+    config = tmp_path / "streameval.yaml"
+    sources = [
+        {"topic": names["shown"], "profile": "metarank"},
+        {"topic": names["done"], "profile": "segment"},
+    ]
+    where = {"kafka": f"127.0.0.1:{kafka.port}", "redis": redis.url, "topic": topic, "group": topic}
+    config.write_text(json.dumps(SETTINGS | where | {"forward": sources}))
+    return kafka, redis, topic, names, config
+
+
+def split(events):
+    """Records of both sources: lists keyed by request, feedback without a key's meaning."""
+    shown = [
+        (event["request_id"].encode(), json.dumps(trackers.metarank(event)).encode())
+        for event in events
+        if event["type"] == "slate"
+    ]
+    done = [
+        (event["item_id"].encode(), json.dumps(trackers.segment(event)).encode())
+        for event in events
+        if event["type"] == "feedback"
+    ]
+    return shown, done
+
+
+def log_of(kafka, topic):
+    return service.read_log(kafka.port, topic, 2)[0]
+
+
+def figures(lines, config):
+    definition = load(config).definition()
+    return replay(definition, [InMemory.of("log", lines)], lambda _: None, with_users=True)
+
+
+def test_two_topics_with_other_keys_and_a_backlog_under_kills(topics, tmp_path):
+    """Half an hour of lists and of feedback lies in topics that are keyed by neither user."""
+    kafka, _, topic, names, config = topics
+    events = trackers.stream(6, count=3_000)
+    shown, done = split(events)
+    service.produce(kafka.port, names["shown"], shown)
+    service.produce(kafka.port, names["done"], [*done, (b"k", b"nope")])
+    running = [Forward(config, tmp_path / f"log{number}") for number in range(3)]
+    try:
+        for part in range(3):
+            service.wait_for(
+                lambda at=300 * (part + 1): sum(map(len, log_of(kafka, topic).values())) > at,
+                120,
+                "events are forwarded",
+            )
+            running[part].end(signal.SIGKILL)
+            running[part] = Forward(config, tmp_path / f"again{part}")
+        wanted = {(event["user_id"], event["request_id"], event.get("item_id")) for event in events}
+
+        def arrived():
+            found = set()
+            for records in log_of(kafka, topic).values():
+                for *_, value in records:
+                    event = json.loads(value)
+                    found.add((event["user_id"], event["request_id"], event.get("item_id")))
+            return found >= wanted
+
+        service.wait_for(arrived, 120, "all events are in the topic")
+        assert [each.end() for each in running] == [0, 0, 0]
+    finally:
+        for each in running:
+            each.process.kill()
+    homes = {}
+    for number, records in log_of(kafka, topic).items():
+        lines = [value for *_, value in records]
+        users = {json.loads(line)["user_id"] for line in lines}
+        assert all(key == json.loads(value)["user_id"].encode() for *_, key, value in records)
+        for user in users:
+            assert homes.setdefault(user, number) == number
+        found = figures(lines, config)
+        own = trackers.lines(event for event in events if event["user_id"] in users)
+        plain = figures(own, config)
+        assert found["events"]["rejected"] == plain["events"]["rejected"]
+        assert found["users"] == plain["users"]
+        assert found["ranking"] == plain["ranking"]
+        # `positive_rate` is a sum of ratios in the order of the users.
+        for ours, theirs in zip(found["rates"], plain["rates"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-12)
+    letters = service.dead_letters(kafka.port, topic)
+    assert {value for _, _, value in letters} == {b"nope"}
+    assert {headers["topic"] for headers, _, _ in letters} == {names["done"]}
+
+
+def test_a_missing_source_is_named_and_so_is_a_near_one(topics, tmp_path):
+    *_, names, config = topics
+    given = json.loads(config.read_text())
+    given["forward"][0]["topic"] = names["shown"].replace("shown", "showm")
+    config.write_text(json.dumps(given))
+    one = Forward(config, tmp_path / "log")
+    assert one.process.wait(60) == 2
+    said = one.log.read_text()
+    assert f"showm does not exist; did you mean {names['shown']}?" in said
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ([], "forward: name the topics to read"),
+        ([{"topic": "t", "profile": "segment"}], "forward: t is `topic`, which it writes to"),
+        ([{"topic": "a", "profile": "segmnt"}], "did you mean segment?"),
+        ([{"topic": "a", "profile": "ubi"}] * 2, "'a' stands there twice"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line(forward, said, tmp_path):
+    config = tmp_path / "streameval.yaml"
+    config.write_text(json.dumps({"topic": "t", "forward": forward}))
+    one = Forward(config, tmp_path / "log")
+    assert one.process.wait(60) == 2
+    assert said in one.log.read_text()
