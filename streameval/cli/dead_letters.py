@@ -1,4 +1,4 @@
-"""`streameval dead-letters`: what was rejected and why, and the same records sent again."""
+"""`streameval dead-letters`: rejected records and their reasons, and a resend of them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _print(group: dict[str, Any]) -> None:
 
 
 def _told(document: dict[str, Any], *, resend: bool) -> list[str]:
-    """Return lines on what was sent, and what was not and why."""
+    """Return lines on the records that were sent, and on the others."""
     lines = []
     if document["resent"]:
         lines.append(f"{document['resent']:,} of them were sent again before")

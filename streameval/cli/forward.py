@@ -18,8 +18,8 @@ EPILOG: Final = "Example: streameval forward --config streameval.yaml"
 def forward(config: Config = None) -> None:
     """Read the topics of `forward`, and write their events to `topic`, keyed by user.
 
-    Run as many of it as help: they share the partitions. A process that is killed sends what it had
-    not committed again, and duplicates count once.
+    Run as many of it as help: they share the partitions. A process that is killed sends its last
+    events again, and duplicates count once.
     """
     settings = settings_of(config)
     if not settings.forward:

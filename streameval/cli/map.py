@@ -23,7 +23,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME|FILE",
-        help="What the messages are: a profile of `streameval profiles`, or one's own file.",
+        help="The profile of the messages: one of `streameval profiles`, or your own file.",
     ),
 ]
 
@@ -52,7 +52,7 @@ def map_(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Print what messages of another tracker become: events of streameval, as JSON lines.
+    """Map messages of another tracker to events of streameval, as JSON lines.
 
     Nothing else goes to standard output; standard error says what was rejected or ignored. Exit
     code 1 if no line becomes an event.

@@ -314,8 +314,8 @@ class Settings(BaseSettings):
     profile: str | None = Field(
         None,
         min_length=1,
-        description="What the messages of the topic are: a built-in profile (`streameval profiles`)"
-        " or the path of one's own; null: events of streameval.",
+        description="The profile of the messages: a built-in one (`streameval profiles`), or the"
+        " path of your own; null: events of streameval.",
     )
     forward: tuple[ForwardSettings, ...] = Field(
         (),

@@ -4,7 +4,7 @@
 2. They are sent in step by time: none that is more than half of `allowed_lateness` ahead of a
    partition that has records to read. So a source with a backlog does not make the events of the
    others late. Processes share through Redis how far each partition has come.
-3. Offsets are committed when Kafka has acknowledged what was sent. After a kill records are sent
+3. Offsets are committed when Kafka has acknowledged the events. After a kill records are sent
    again, and duplicates count once.
 
 A partition without records holds nobody. One that is not read for `HOLD_SECONDS` does not either.
@@ -50,21 +50,21 @@ _TELL_SECONDS: Final = 0.5
 _SAY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 _NOTHING: Final = "-"
-"""What a partition without records to read tells."""
+"""The word of a partition without records to read."""
 
 
 class Pace(Protocol):
-    """Where processes tell each other how far each partition has come, as in `SharedStore`."""
+    """A place at which processes share the time of each partition, as `SharedStore` is."""
 
     async def tell(self, worker: str, said: str) -> None:
-        """Write what is said of a partition."""
+        """Write the word on a partition."""
 
     async def workers(self) -> dict[str, tuple[int, str]]:
-        """Return what was said of each partition lately, and how long ago (ms)."""
+        """Return the latest words on each partition, and their age (ms)."""
 
 
 class _Held(NamedTuple):
-    """A record that waits: its time (ms), and what it has become."""
+    """A record that waits: its time (ms), and its events or dead letter."""
 
     time: int
     offset: int
@@ -165,12 +165,12 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                     await letters.close(_STOP_SECONDS)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Forget what waits: who has the partitions next reads it again."""
+        """Forget records that wait: the next owner reads them again."""
         for place in revoked:
             self._sources.pop(place, None)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Begin with what comes."""
+        """Begin with new partitions."""
         for place in assigned:
             self._sources[place] = _Source()
 
@@ -235,7 +235,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     async def _front(
         self, consumer: AIOKafkaConsumer, place: TopicPartition, source: _Source
     ) -> str:
-        """Say the time of the next record of a partition; `_NOTHING` where there is none."""
+        """Say the time of the next record of a partition; `_NOTHING` without one."""
         if source.held:
             return str(source.held[0].time)
         end = consumer.highwater(place)
@@ -288,7 +288,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             log.warning("partitions went elsewhere before a commit, and are sent again: %s", error)
 
     def _say(self) -> None:
-        """Log what was done, once a minute at most."""
+        """Log the counts, once a minute at most."""
         if time.monotonic() - self._said_at < _SAY_SECONDS:
             return
         self._said_at = time.monotonic()

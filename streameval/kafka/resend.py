@@ -29,7 +29,7 @@ _TIMEOUT_MS: Final = 60_000
 
 
 class Place(NamedTuple):
-    """Where a rejected record lies."""
+    """The place of a rejected record in the log."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 class Letter(NamedTuple):
     """A dead letter; `written` is its own time (ms), `timestamp` the record's.
 
-    `size` (bytes) is that of the letter's value, of which `value` may be the beginning.
+    `size` (bytes) counts the whole value of the letter; `value` may be its beginning.
     """
 
     place: Place
@@ -105,7 +105,7 @@ async def read(
 
 
 def _letter(record: Any, resent: set[Place], most: int) -> Letter | None:
-    """Return the letter of a record; a mark goes into `resent`, and what is neither is left out."""
+    """Return the letter of a record; a mark goes into `resent`, and other records are left out."""
     headers = {name: value.decode(errors="replace") for name, value in record.headers}
     try:
         if RESENT in headers:

@@ -1,1 +1,1 @@
-"""Profiles: what the messages of other trackers become, as events of streameval."""
+"""Profiles: messages of other trackers as events of streameval."""

@@ -53,7 +53,7 @@ class AvroReader:
         if value.startswith(_SINGLE_OBJECT):
             schema = self._fingerprints.get(value[_FINGERPRINT])
             if schema is None:
-                raise ValueError("its fingerprint is that of no schema in `schemas`")
+                raise ValueError("no schema in `schemas` has its fingerprint")
             return schema, value[_FINGERPRINT.stop :]
         if "" in self._schemas:
             return self._schemas[""], value

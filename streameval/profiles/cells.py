@@ -87,7 +87,7 @@ def _flag(value: Any) -> bool:
 
 
 def _position(base: int | str) -> Convert:
-    # Of `auto` only the whole list tells, so what is 0 stays 0 here.
+    # `auto` depends on the whole list, so a 0 stays 0 here.
     lowest, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
 
     def position(value: Any) -> int:

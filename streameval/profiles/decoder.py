@@ -63,13 +63,13 @@ class ProfileDecoder(EventDecoder):
     def decode_records(
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> Decoded:
-        """Map the values, and check what they become."""
+        """Map the values, and check the events."""
         return self.take(values, timestamps)[0]
 
     def take(
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[Decoded, list[Mapped]]:
-        """Decode as `decode_records` does; also return what each event was made of."""
+        """Decode as `decode_records` does; also return the fields of each event."""
         before = self._ignored
         mapped: list[Mapped] = []
         records: list[int] = []
@@ -97,7 +97,7 @@ class ProfileDecoder(EventDecoder):
         return Decoded(decoded, records, sorted(rejected.items()), ignored), mapped
 
     def _mapped(self, value: bytes | None) -> list[Mapped] | Rejection:
-        """Return what a value becomes, and count its messages that no rule takes."""
+        """Map a value, and count its messages that no rule takes."""
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
         try:

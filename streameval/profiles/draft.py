@@ -1,4 +1,4 @@
-"""A draft of a profile for messages of no known format: what could be what, from their fields."""
+"""A draft of a profile for messages of an unknown format, guessed from their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around messages: CloudEvents of any shape, and Snowplow's own forms.
+"""Envelopes of messages: CloudEvents of any shape, and Snowplow's own forms.
 
 CloudEvents 1.0 comes structured (`data`, or base64 in `data_base64`) and in batches (an array). In
 its binary form the value is the message itself, and the envelope is in headers.
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 def parsed(value: bytes, form: str) -> Any:
-    """Parse the bytes of a record. Raises anything for what is malformed."""
+    """Parse the bytes of a record. Raises any exception for malformed ones."""
     if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
     if value[:1] == b"\0" and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
@@ -66,7 +66,7 @@ def of_text(text: str) -> Any:
 
 
 def _unpacked(text: Any) -> Any:
-    """Decode JSON in base64, with or without padding, in either alphabet; None where it is none."""
+    """Decode JSON in base64, padded or not, in either alphabet; None for any other text."""
     try:
         packed = str(text).translate({ord("-"): "+", ord("_"): "/"})
         return _decode(base64.b64decode(packed + "=" * (-len(packed) % 4)))

@@ -1,4 +1,4 @@
-"""The health of a profile: what a person would overlook in events that all look right."""
+"""The health of a profile: faults that no single event shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of profiles: a YAML file that says what a message becomes (docs/profiles.md)."""
+"""The language of profiles, YAML files that map messages to events (docs/profiles.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Model(BaseModel):
 
 
 class Take(_Model):
-    """Where the value of a field comes from, where a path alone does not say it.
+    """The source of a field that a path alone does not describe.
 
     One of `from`, `const` and `product` (numbers that are multiplied). `values` renames texts; one
     that it lacks stays. `unit` and `zone` read a time. `base` is the first position of a list: 0 or
@@ -110,7 +110,7 @@ class Impression(_Fields):
 
 
 class Feedback(_Fields):
-    """What a user did with an item."""
+    """An action of a user on an item."""
 
     item_id: Source
     kind: Source
@@ -127,7 +127,7 @@ class Feedback(_Fields):
 
 
 class Rule(_Model):
-    """What messages become for which `when` holds: an event, or one for each value of `each`.
+    """A rule for messages for which `when` holds: an event, or one for each value of `each`.
 
     A message that says both has a list and a feedback, in this order. `when` is an expression that
     is true, or paths with the value, or values, that each must have.
@@ -154,7 +154,7 @@ class Rule(_Model):
 
 
 class Profile(_Model):
-    """What messages become. The first rule that holds decides; without one, they are ignored.
+    """A profile. The first rule that holds maps a message; without one, it is ignored.
 
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages

@@ -1,4 +1,4 @@
-"""Where profiles come from: built in by name, a file by path, a class of another package by name.
+"""Finds profiles: built in by name, a file by path, a class of another package by name.
 
 An entry point of the group `streameval.decoders` names a class, a subclass of `EventDecoder`, which
 decodes what no profile can say.
@@ -83,7 +83,7 @@ def _is_path(profile: str) -> bool:
 
 
 def _problem(error: ValidationError) -> str:
-    """Return the first problem as one line: the place, and what is wrong there."""
+    """Return the first problem as one line: the place, and the error."""
     problems = error.errors(include_url=False)
     # Of the ways in which a source can be written, the deepest place says most.
     problem = max(problems, key=lambda one: (one["type"] != "string_type", len(one["loc"])))

@@ -24,7 +24,7 @@ MAX_EVENTS: Final = 10_000
 _NONE: Final = "finds nothing"
 # Names of a path that has a short way.
 _SHORT: Final = 2
-# What trackers call the name of an event.
+# Fields in which trackers put the name of an event.
 _NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
 
@@ -97,10 +97,10 @@ def _fill(field: _Field, path: str | None, take: Take | None) -> Fill:
 
 
 class Mapping:
-    """What the messages of a profile become; `folder` is where paths in it begin."""
+    """A compiled profile; relative paths in it begin at `folder`."""
 
     parse: Callable[[bytes], Any]
-    """Parses the bytes of a record; raises anything for what is malformed."""
+    """Parses the bytes of a record; raises any exception for malformed ones."""
 
     def __init__(self, profile: Profile, folder: FilePath = FilePath()) -> None:
         if profile.format == "avro":
@@ -185,7 +185,7 @@ class Mapping:
         )
 
     def _name(self, message: dict[str, Any]) -> str:
-        """Return what the rules look at, to name a message that none takes."""
+        """Name a message that no rule takes, by the values that the rules look at."""
         asked = [path(message, message) for rule in self._rules for path, _ in rule.wanted]
         for found in (*asked, *map(message.get, _NAMES)):
             if isinstance(found, str | int):

@@ -55,7 +55,7 @@ def first_steps(text: str) -> tuple[bool, list[str]] | None:
 
 
 def is_false(found: Any) -> bool:
-    """Tell what JMESPath takes for false: nothing, false, and what is empty; not the number 0."""
+    """Tell whether JMESPath takes a value for false: nothing, false, or empty; not the number 0."""
     return found is None or found is False or (isinstance(found, str | list | dict) and not found)
 
 
@@ -211,4 +211,4 @@ _MAKERS: Final[dict[str, Callable[[Any, Sequence[Path]], Path]]] = {
     "projection": _projected,
     "function_expression": _called,
 }
-"""What makes the function of each kind of node, from its value and the functions of its parts."""
+"""Makers of functions by kind of node, from its value and the functions of its parts."""
