@@ -90,9 +90,10 @@ def test_after_a_cure_each_record_counts_once(servers_and_topic, tmp_path):
         assert done.stderr.splitlines()[-1] == f"sent {clicks} records", done.stderr
         _, ends = service.read_log(kafka.port, topic, 2)
         service.wait_until_read(redis.url, topic, ends, group=topic)
-        page = worker.page()
-        assert f'streameval_events_total{{event="feedback"}} {clicks}.0' in page
-        assert 'streameval_events_rejected_total{reason="invalid"} 0.0' in page
+        # A worker counts a batch when Redis has answered, a moment after the offset is stored.
+        counted = f'streameval_events_total{{event="feedback"}} {clicks}.0'
+        service.wait_for(lambda: counted in worker.page(), 30, counted)
+        assert 'streameval_events_rejected_total{reason="invalid"} 0.0' in worker.page()
         again = command(worker, "--reason", "invalid", "--resend")
         assert again.stderr.splitlines() == [
             f"{clicks} of them were sent again before",

@@ -87,9 +87,9 @@ def test_a_worker_with_a_profile_has_the_figures_of_native_events():
         wanted = figures(plain)
     with read(found, kill=False, profile="segment") as (worker, letters):
         service.wait_for(lambda: figures(worker) == wanted, 30, "the same figures")
-        page = worker.page()
-        assert "streameval_messages_ignored_total 60.0" in page
-        assert 'streameval_events_rejected_total{reason="invalid"} 60.0' in page
+        ignored = "streameval_messages_ignored_total 60.0"
+        service.wait_for(lambda: ignored in worker.page(), 30, ignored)
+        assert 'streameval_events_rejected_total{reason="invalid"} 60.0' in worker.page()
         dead = letters()
     with read(found, kill=True, profile="segment") as (worker, _):
         service.wait_for(lambda: figures(worker) == wanted, 30, "the same figures after a kill")
