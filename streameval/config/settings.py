@@ -508,10 +508,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _has_profiles(self) -> Self:
-        from streameval.profiles.library import decoder_of
-
         named = [("profile", self.profile)] if self.profile is not None else []
         named += [("forward", source.profile) for source in self.forward]
+        if not named:
+            return self
+        # Only who has other messages pays for the language.
+        from streameval.profiles.library import decoder_of
+
         for key, profile in named:
             try:
                 decoder_of(self.definition(), profile)

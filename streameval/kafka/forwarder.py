@@ -122,7 +122,10 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._decoders: dict[str, ProfileDecoder] = {}
         for source in settings.forward:
             decoder = decoder_of(definition, source.profile)
-            assert isinstance(decoder, ProfileDecoder), "the settings check this"
+            if not isinstance(decoder, ProfileDecoder):
+                raise RefusedError(
+                    f"forward: {source.profile} is a class, and only profiles in YAML are forwarded"
+                )
             self._decoders[source.topic] = decoder
         self._letters = {
             topic: DeadLetters(self._client, topic, settings.dead_letter_topic)
