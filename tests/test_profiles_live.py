@@ -1,7 +1,9 @@
 """A worker with a profile on real servers: the figures of native events, under a kill."""
 
 import contextlib
+import functools
 import json
+import time
 
 import pytest
 import servers
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.servers
 SLIDE = 600_000
 BEGIN = trackers.BEGIN // SLIDE * SLIDE + 30_000  # figures stay for nine minutes of idling
 SETTINGS = {
-    "positives": ["click", "purchase"],
+    "positives": ["click", "detail_view", "purchase"],
     "dimensions": [],
     "windows": [{"size": "30m", "slide": "10m"}],
     "attribution_window": "1m",
@@ -101,3 +103,27 @@ def test_a_worker_with_a_profile_has_the_figures_of_native_events():
         "profile segment, rule Product Clicked: `item_id`: properties.product_id is a list, and a"
         " text is wanted"
     )
+
+
+@functools.cache
+def native_figures(lacks):
+    """The figures of the stream without what a format does not say."""
+    said = [trackers.as_said(event, lacks) for event in stream()]
+    keys = [event["user_id"].encode() for event in said]
+    with read([*zip(keys, trackers.lines(said), strict=True)], kill=False) as (worker, _):
+        service.wait_for(lambda: len(figures(worker)) > 20, 30, "figures")
+        time.sleep(2)
+        return figures(worker)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", sorted(trackers.WRITERS.keys() - {"segment"}))
+def test_a_worker_has_the_figures_of_native_events_by_any_profile(profile):
+    """Equal to the bit; `trackers.LACKS` names what a format cannot say."""
+    wanted = native_figures(trackers.LACKS.get(profile, ()))
+    events = stream()
+    keys = [event["user_id"].encode() for event in events]
+    values = trackers.lines([trackers.WRITERS[profile](event) for event in events])
+    with read([*zip(keys, values, strict=True)], kill=False, profile=profile) as (worker, letters):
+        service.wait_for(lambda: figures(worker) == wanted, 30, "the same figures")
+        assert letters() == []

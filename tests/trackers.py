@@ -177,9 +177,8 @@ LACKS = {
 """What messages of a profile do not say of this stream."""
 
 
-def as_said(event, profile):
-    """What is left of an event when a profile has read its message."""
-    lacks = LACKS.get(profile, ())
+def as_said(event, lacks):
+    """What is left of an event in messages that lack something."""
     event = dict(event)
     if "request of a purchase" in lacks and event.get("feedback") == "purchase":
         del event["request_id"]

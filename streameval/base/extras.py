@@ -19,6 +19,8 @@ EXTRAS: Final = {
     "pyarrow": "evaluate",
     "duckdb": "evaluate",
     "fastavro": "avro",
+    "google.protobuf": "protobuf",
+    "grpc_tools": "protobuf",
     "matplotlib": "report",
     "mcp": "mcp",
 }
@@ -29,12 +31,20 @@ NOTEBOOK: Final = "notebook"
 """The extra of the functions of `import streameval`."""
 # What pip notes about an installation that came from no index (PEP 610).
 _ORIGIN: Final = "direct_url.json"
-_NAMES: Final = {"duckdb": "DuckDB", "mcp": "the package mcp"}
+_NAMES: Final = {
+    "duckdb": "DuckDB",
+    "google.protobuf": "protobuf",
+    "grpc_tools": "grpcio-tools",
+    "mcp": "the package mcp",
+}
 
 
 def installed(package: str) -> bool:
     """Tell whether an optional package is installed, without importing it."""
-    return find_spec(package) is not None
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
 
 
 def install(extra: str) -> str:

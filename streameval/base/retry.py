@@ -85,3 +85,51 @@ async def answer_within(work: Awaitable[Any], seconds: float) -> Any:
         log.debug("failed: %r", error)
         return None
     return task.result()
+
+
+class Waiting:
+    """Calls that must be answered before some work can go on, one for each key.
+
+    A call runs in a thread, and again until its server answers. `why` says what each key waits for.
+    """
+
+    def __init__(self) -> None:
+        self.why: dict[Any, str] = {}
+        self._tasks: dict[Any, asyncio.Task[None]] = {}
+        self._complaints = Complaints()
+
+    def holds(self, key: Any, call: Callable[[], None] | None) -> bool:
+        """Tell whether the work of `key` has to wait for `call`, which begins here; None: for none.
+
+        Raises what the call before raised, except that a server is away.
+        """
+        task = self._tasks.get(key)
+        if task is not None and not task.done():
+            return True
+        if task is not None:
+            del self._tasks[key]
+            self.why.pop(key, None)
+            task.result()
+        if call is None:
+            return False
+        self._tasks[key] = asyncio.create_task(self._until_answered(key, call))
+        return True
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether a call of `key` is under way."""
+        task = self._tasks.get(key)
+        return task is not None and not task.done()
+
+    async def _until_answered(self, key: Any, call: Callable[[], None]) -> None:
+        while True:
+            try:
+                return await asyncio.to_thread(call)
+            except UnreachableError as error:
+                self.why[key] = str(error)
+                self._complaints.tell(f"{key}: {error} Waiting for it.")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks.values():
+            task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from streameval.base import signals
@@ -11,6 +12,8 @@ from streameval.cli.common import Config, settings_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+
+log = logging.getLogger(__name__)
 
 EPILOG: Final = "Example: streameval forward --config streameval.yaml"
 
@@ -31,6 +34,9 @@ async def _run(settings: Settings) -> None:
     from streameval.config import logs
     from streameval.kafka.forwarder import Forwarder
     from streameval.store.shared_store import SharedStore
+    from streameval.web.connections import bind
+    from streameval.web.forward_page import ForwardStatus, serving
+    from streameval.web.hosts import Hosts
 
     logs.configure(settings.log_level, settings.log_format)
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -39,8 +45,16 @@ async def _run(settings: Settings) -> None:
         loop.call_soon_threadsafe(stop.set)
 
     signals.take(end)
+    listening = bind(settings.listen_host, settings.listen_port)
     pace = SharedStore(settings.redis_url, f"{settings.group}.forward", settings.topic, ())
     try:
-        await Forwarder(settings, pace).run(stop)
+        forwarder = Forwarder(settings, pace)
+        hosts = Hosts((settings.listen_host, *settings.allowed_hosts))
+        async with serving(
+            lambda: ForwardStatus(forwarder.trouble, forwarder.counts()), listening, hosts
+        ):
+            log.info("/metrics on http://%s:%d/metrics", *listening.getsockname()[:2])
+            await forwarder.run(stop)
     finally:
+        listening.close()
         await pace.close()

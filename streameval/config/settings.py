@@ -6,6 +6,7 @@ settings are good.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -65,7 +66,10 @@ PREFIX: Final = "STREAMEVAL_"
 """The beginning of an environment variable's name."""
 
 DEFAULT_TOPIC: Final = "recsys-events"
-SECRETS: Final = ("kafka_password", "redis", "redis_password", "pseudonymize", "user_token")
+SECRETS: Final = (
+    *("kafka_password", "redis", "redis_password", "registry_password", "registry_token"),
+    *("pseudonymize", "user_token"),
+)
 """The keys that may also stand in a file; no output contains them."""
 
 # The options that a URL of Redis may carry; files are PEM.
@@ -322,6 +326,19 @@ class Settings(BaseSettings):
         description="Topics that `streameval forward` reads, each `{topic: clicks, profile:"
         " segment}`: it writes their events to `topic`, keyed by user.",
     )
+    registry: Annotated[str, AfterValidator(_web_address)] | None = Field(
+        None,
+        description="The schema registry (the URL of Confluent's API), which is asked for the"
+        " schemas of framed messages in Avro, Protobuf and JSON; needs `profile`.",
+    )
+    registry_username: str | None = Field(None, description="The registry's user, if it asks.")
+    registry_password: SecretStr | None = Field(None, description="The registry's password.")
+    registry_token: SecretStr | None = Field(
+        None, description="The registry's bearer token, in place of a user."
+    )
+    registry_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+        None, description="Certificates that sign the registry's (PEM); without it, the system's."
+    )
     dead_letter_topic: Name = Field(
         f"{DEFAULT_TOPIC}.dead-letter",
         description="The topic of rejected events; by default `topic` with `.dead-letter`.",
@@ -512,12 +529,9 @@ class Settings(BaseSettings):
         named += [("forward", source.profile) for source in self.forward]
         if not named:
             return self
-        # Only who has other messages pays for the language.
-        from streameval.profiles.library import decoder_of
-
         for key, profile in named:
             try:
-                decoder_of(self.definition(), profile)
+                self.decoder_by(profile)
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
         _distinct("forward", [source.topic for source in self.forward])
@@ -527,13 +541,37 @@ class Settings(BaseSettings):
 
     def decoder(self) -> EventDecoder:
         """Return the decoder of the topic's messages. Raises ConfigError for a wrong profile."""
-        definition = self.definition()
         if self.profile is None:
-            return EventDecoder.of(definition)
+            return EventDecoder.of(self.definition())
+        return self.decoder_by(self.profile)
+
+    def decoder_by(self, profile: str) -> EventDecoder:
+        """Return the decoder of messages of a profile. Raises ConfigError for a wrong one."""
         # Only who has other messages pays for the language.
         from streameval.profiles.library import decoder_of
+        from streameval.profiles.registry import Registry, basic
 
-        return decoder_of(definition, self.profile)
+        def login() -> str:
+            if self.registry_username is not None:
+                return basic(self.registry_username, self.secret("registry_password"))
+            token = self.secret("registry_token")
+            return f"Bearer {token}" if token else ""
+
+        ca_file = None if self.registry_ca_file is None else str(self.registry_ca_file)
+        registry = None if self.registry is None else Registry(self.registry, login, ca_file)
+        return decoder_of(self.definition(), profile, registry)
+
+    def secret(self, key: str) -> str:
+        """Return a secret as it is now, "" for none: its file is read again.
+
+        A file that is away for a moment leaves the secret as it was.
+        """
+        with contextlib.suppress(ConfigError):
+            value, _, _ = _SecretFiles(type(self)).get_field_value(FieldInfo(), key)
+            if value is not None:
+                return str(value)
+        held: SecretStr | None = getattr(self, key)
+        return "" if held is None else held.get_secret_value()
 
     def definition(self) -> Definition:
         """Return the definition of the figures: the part that the state depends on."""

@@ -349,6 +349,15 @@ class EventDecoder:
         """Return the decoder of events under `definition`."""
         return cls(definition.labels, definition.max_clock_skew, definition.kinds)
 
+    def unready(self, values: Iterable[bytes | None]) -> Callable[[], None] | None:
+        """Return what must be called before `values` can be decoded; None for nothing.
+
+        It may ask a server, for seconds, and raises `UnreachableError` where that is away. Decoding
+        calls it by itself; who may not wait there calls it before.
+        """
+        del values
+        return None
+
     def decode(self, value: bytes | None, record_timestamp: int | None = None) -> Event | Rejection:
         """Decode one record's value, as `decode_batch` does."""
         timestamps = None if record_timestamp is None else (record_timestamp,)

@@ -13,6 +13,7 @@ A partition without records holds nobody. One that is not read for `HOLD_SECONDS
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter, deque
@@ -25,13 +26,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
-from streameval.base.retry import Complaints
+from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions
-from streameval.kafka.consumer import client_arguments
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.records import DeadLetter
+from streameval.kafka.security import client_arguments
 from streameval.profiles.decoder import ProfileDecoder
-from streameval.profiles.library import decoder_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -118,10 +118,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     def __init__(self, settings: Settings, pace: Pace) -> None:
         self._settings, self._pace = settings, pace
         self._client = client_arguments(settings)
-        definition = settings.definition()
         self._decoders: dict[str, ProfileDecoder] = {}
         for source in settings.forward:
-            decoder = decoder_of(definition, source.profile)
+            decoder = settings.decoder_by(source.profile)
             if not isinstance(decoder, ProfileDecoder):
                 raise RefusedError(
                     f"forward: {source.profile} is a class, and only profiles in YAML are forwarded"
@@ -138,34 +137,62 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._told_at = self._said_at = 0.0
         self._began = time.monotonic()
         self._all: set[str] = set()
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, Counter[str]] = {topic: Counter() for topic in self._decoders}
+        self._lags: dict[TopicPartition, int] = {}
+        self._looked_at = time.monotonic()
+        self.trouble = "starting"
+        self._away = self._gone = ""
         self._complaints = Complaints(log)
+        self._waiting = Waiting()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Forward until `stop`. Raises `RefusedError` and `UnreachableError`."""
-        await self._find_topics()
-        with our_errors(self._client):
-            consumer = AIOKafkaConsumer(
-                **self._client,
-                group_id=self._group,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-            )
-            producer = AIOKafkaProducer(
-                **self._client, enable_idempotence=True, linger_ms=5, compression_type="lz4"
-            )
-            consumer.subscribe(list(self._decoders), listener=self)
+        """Forward until `stop`, and wait for servers that are away. Raises `RefusedError`."""
+        while not stop.is_set():
             try:
-                await producer.start()
-                await consumer.start()
-                while not stop.is_set():
-                    await self._turn(consumer, producer)
-            finally:
-                await consumer.stop()
-                await producer.stop()
-                for letters in self._letters.values():
-                    await letters.close(_STOP_SECONDS)
+                with our_errors(self._client):
+                    await self._session(stop)
+            except UnreachableError as error:
+                self.trouble = str(error)
+                self._complaints.tell(f"{error} Waiting for it.")
+                self._sources.clear()  # their records are read again from what was committed
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+
+    async def _session(self, stop: asyncio.Event) -> None:
+        """Forward until `stop`, or until Kafka is away."""
+        await self._find_topics()
+        consumer = AIOKafkaConsumer(
+            **self._client,
+            group_id=self._group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        producer = AIOKafkaProducer(
+            **self._client, enable_idempotence=True, linger_ms=5, compression_type="lz4"
+        )
+        consumer.subscribe(list(self._decoders), listener=self)
+        try:
+            await producer.start()
+            await consumer.start()
+            while not stop.is_set():
+                await self._turn(consumer, producer)
+        finally:
+            self._waiting.close()
+            for client in (consumer, producer):  # they may raise what ended a task of theirs
+                await answer_within(client.stop(), _STOP_SECONDS)
+            for letters in self._letters.values():
+                await letters.close(_STOP_SECONDS)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return by topic what was done since the start, and what waits."""
+        found = {topic: dict(counts) for topic, counts in self._counts.items()}
+        for levels in found.values():
+            levels |= {"waiting": 0, "lag": 0}
+        for place, source in list(self._sources.items()):
+            found[place.topic]["waiting"] += len(source.held)
+            found[place.topic]["lag"] += len(source.held) + self._lags.get(place, 0)
+        return found
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Forget records that wait: the next owner reads them again."""
@@ -195,8 +222,13 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         )
         for place, records in read.items():
             if records and (source := self._sources.get(place)) is not None:
-                self._counts["ignored"] += source.take(records, self._decoders[place.topic])
-                self._counts["records"] += len(records)
+                values = [record.value for record in records]
+                unready = self._decoders[place.topic].unready(values)
+                if self._waiting.holds(place.topic, unready):
+                    consumer.seek(place, records[0].offset)
+                    continue
+                ignored = source.take(records, self._decoders[place.topic])
+                self._counts[place.topic]["ignored"] += ignored
         horizon = await self._horizon(consumer)
         due = {
             place: records
@@ -205,11 +237,28 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         }
         if due:
             await self._send(consumer, producer, due)
+        await self._look_for_sources(consumer)
         for place, source in self._sources.items():
-            is_full = len(source.held) >= _MOST_HELD
+            if waits := place.topic in self._waiting:
+                source.read_at = time.monotonic()  # its events must not be late for it
+            is_full = waits or len(source.held) >= _MOST_HELD
             if is_full != (place in consumer.paused()):
                 (consumer.pause if is_full else consumer.resume)(place)
+        self.trouble = "; ".join(
+            filter(None, (self._away, self._gone, *self._waiting.why.values()))
+        )
         self._say()
+
+    async def _look_for_sources(self, consumer: AIOKafkaConsumer) -> None:
+        """Name a topic that was deleted; the others go on."""
+        if time.monotonic() - self._looked_at >= HOLD_SECONDS:
+            self._looked_at = time.monotonic()
+            with contextlib.suppress(KafkaError):  # no answer tells nothing
+                gone = ", ".join(sorted(self._decoders.keys() - await consumer.topics()))
+                cure = "make it anew, or drop it from `forward`"
+                self._gone = f"the topic {gone} was deleted: {cure}" if gone else ""
+        if self._gone:
+            self._complaints.tell(self._gone)
 
     async def _horizon(self, consumer: AIOKafkaConsumer) -> float:
         """Tell how far our partitions have come, and return up to which time records may go."""
@@ -227,8 +276,10 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 told = await self._pace.workers()
                 self._fronts = {name: said for name, (_, said) in told.items()}
             except UnreachableError as error:
+                self._away = str(error)
                 self._complaints.tell(f"{error} Nothing is forwarded meanwhile.")
                 return -1.0
+            self._away = ""
         fronts = {**self._fronts, **own}
         if self._all - fronts.keys() and time.monotonic() - self._began < HOLD_SECONDS:
             return -1.0  # somebody has not told where it begins
@@ -245,7 +296,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         try:
             if end is None:
                 end = (await consumer.end_offsets([place]))[place]
-            if await consumer.position(place) >= end:
+            at = await consumer.position(place)
+            self._lags[place] = max(0, end - at)
+            if at >= end:
                 source.read_at = time.monotonic()
                 return _NOTHING
         except (KafkaError, IllegalStateError):
@@ -281,8 +334,11 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         await asyncio.gather(*sent)
         for topic, rejected in letters.items():
             await self._letters[topic].write(rejected)
-            self._counts["rejected"] += len(rejected)
-        self._counts["events"] += len(sent)
+            self._counts[topic]["rejected"] += len(rejected)
+        for place, records in due.items():
+            counts = self._counts[place.topic]
+            counts["records"] += len(records)
+            counts["events"] += sum(len(held.events) for held in records)
         ours = consumer.assignment()
         ends = {place: records[-1].offset + 1 for place, records in due.items() if place in ours}
         try:
@@ -295,13 +351,13 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         if time.monotonic() - self._said_at < _SAY_SECONDS:
             return
         self._said_at = time.monotonic()
-        waiting = sum(len(source.held) for source in self._sources.values())
-        counts = self._counts
-        log.info(
-            "%d records became %d events; %d messages ignored, %d records rejected, %d wait",
-            *(counts["records"], counts["events"], counts["ignored"], counts["rejected"]),
-            waiting,
-        )
+        for topic, counts in self.counts().items():
+            log.info(
+                "%s: %d records became %d events; %d ignored, %d rejected, %d wait",
+                topic,
+                *(counts.get(name, 0) for name in ("records", "events", "ignored", "rejected")),
+                counts["waiting"],
+            )
         for decoder in self._decoders.values():
             for line in decoder.fresh():
                 log.warning("%s", line)

@@ -7,7 +7,7 @@ with all of them, and so a resend counts nothing twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, Union
 
@@ -17,9 +17,11 @@ from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
 from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
+from streameval.profiles.schema_files import framed_id
 
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
+    from streameval.profiles.registry import Registry
 
 ENOUGH: Final = 1_000
 """Messages after which a profile that has mapped none is told."""
@@ -28,26 +30,39 @@ _MOST_LISTED: Final = 5
 _ALL: Final = ALL.encode()
 
 
-def _as_avro(_: bytes, error: str) -> str:
-    return f"no Avro of these schemas: {error or 'it ends early'}"
+def _by_schema(_: bytes, error: str) -> str:
+    return f"its schema does not read it: {error or 'it ends early'}"
 
 
 class ProfileDecoder(EventDecoder):
-    """Decodes records by a profile. `ignored` counts messages that no rule takes, by their name."""
+    """Decodes records by a profile; a `registry` reads the values that have its frame.
 
-    def __init__(self, name: str, mapping: Mapping, *args: Any) -> None:
+    `ignored` counts messages that no rule takes, by their name.
+    """
+
+    def __init__(self, name: str, mapping: Mapping, registry: Registry | None, *args: Any) -> None:
         super().__init__(*args)
-        self._name, self._mapping = name, mapping
+        self._name, self._mapping, self._registry = name, mapping, registry
         self._type: Any = Union[self.types]  # noqa: UP007
         self.ignored: Counter[str] = Counter()
         self._ignored = self.mapped = 0
         self._told = False
 
     @classmethod
-    def by(cls, definition: Definition, name: str, mapping: Mapping) -> Self:
+    def by(
+        cls, definition: Definition, name: str, mapping: Mapping, registry: Registry | None = None
+    ) -> Self:
         """Return the decoder of a profile under `definition`."""
         args = (definition.labels, definition.max_clock_skew, definition.kinds)
-        return cls(name, mapping, *args)
+        return cls(name, mapping, registry, *args)
+
+    def unready(self, values: Iterable[bytes | None]) -> Callable[[], None] | None:
+        """Return the call that asks the registry for schemas of values that lack theirs."""
+        if self._registry is None:
+            return None
+        self._registry.expire()
+        missing = self._registry.missing(values)
+        return partial(self._registry.ask, missing) if missing else None
 
     def parse(self, value: Any) -> Any:
         """Return the fields of an event, which stand for its value here."""
@@ -70,6 +85,8 @@ class ProfileDecoder(EventDecoder):
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[Decoded, list[Mapped]]:
         """Decode as `decode_records` does; also return the fields of each event."""
+        if self._registry is not None and (missing := self._registry.missing(values)):
+            self._registry.ask(missing)
         before = self._ignored
         mapped: list[Mapped] = []
         records: list[int] = []
@@ -100,20 +117,28 @@ class ProfileDecoder(EventDecoder):
         """Map a value, and count its messages that no rule takes."""
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
+        framed = self._registry is not None and framed_id(value) is not None
+        by_schema = framed or self._mapping.profile.is_binary
         try:
-            found, ignored = self._mapping.events(self._mapping.parse(value))
+            found, ignored = self._mapping.events(self._parsed(value, framed=framed))
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
-            said = words.malformed if self._mapping.profile.format != "avro" else _as_avro
+            said = _by_schema if by_schema else words.malformed
             return Rejection("malformed", worded(said, value, str(error)))
         self._ignored += len(ignored)
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
-        if self._mapping.profile.format == "avro" or not is_plain(value) or _ALL in value:
+        if by_schema or not is_plain(value) or _ALL in value:
             return [one._replace(plain=False) for one in found]
         return found
+
+    def _parsed(self, value: bytes, *, framed: bool) -> Any:
+        if framed:
+            assert self._registry is not None, "only a registry has frames"
+            return self._registry.read(value)
+        return self._mapping.parse(value)
 
     def _check_text(self, value: Any, event: Any) -> None:
         if not value.plain:
@@ -152,7 +177,8 @@ class ProfileDecoder(EventDecoder):
         mapping = self._mapping
         if mapping.profile.native:
             return []
-        messages = mapping.messages(mapping.parse(value))
+        framed = self._registry is not None and framed_id(value) is not None
+        messages = mapping.messages(self._parsed(value, framed=framed))
         return list(dict.fromkeys(name for one in messages for name in mapping.rules_of(one)[1:]))
 
     def said_ignored(self) -> str:

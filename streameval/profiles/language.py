@@ -158,13 +158,16 @@ class Profile(_Model):
 
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
-    are events of streameval. JSON may have a registry's frame, which is taken off. Avro is read by
-    `schemas`: the file of each id of a registry, or one file for values without a frame.
+    are events of streameval. JSON may have a registry's frame, which is taken off. Avro and
+    Protobuf are read by `schemas`: the file of each id of a registry, or one file for values
+    without a frame, with the type `message` of Protobuf, or its first. A configured registry reads
+    framed values of any profile.
     """
 
     description: str = ""
-    format: Literal["json", "snowplow", "avro"] = "json"
+    format: Literal["json", "snowplow", "avro", "protobuf"] = "json"
     schemas: str | dict[str, str] = Field(default_factory=dict)
+    message: str = ""
     unwrap: str | tuple[str, ...] = ()
     split: str | None = None
     rules: tuple[Rule, ...] = ()
@@ -178,8 +181,15 @@ class Profile(_Model):
 
     @model_validator(mode="after")
     def _has_rules(self) -> Self:
-        if bool(self.schemas) != (self.format == "avro"):
-            raise ValueError("schemas: name the .avsc files of format: avro, and only there")
+        if bool(self.schemas) != self.is_binary:
+            raise ValueError("schemas: name the files of format: avro or protobuf, and only there")
+        if self.message and self.format != "protobuf":
+            raise ValueError("message: only format: protobuf has types of messages")
         if not self.rules and not self.native:
             raise ValueError("rules: write at least one")
         return self
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether schemas of files read the values."""
+        return self.format in {"avro", "protobuf"}

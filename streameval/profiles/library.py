@@ -25,6 +25,7 @@ from streameval.profiles.mapping import Mapping
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
     from streameval.core.events import EventDecoder
+    from streameval.profiles.registry import Registry
 
 GROUP: Final = "streameval.decoders"
 _FOLDER: Final = "builtin"
@@ -49,12 +50,17 @@ def text_of(name: str) -> str:
     return (files("streameval.profiles") / _FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def decoder_of(definition: Definition, profile: str) -> EventDecoder:
-    """Return the decoder that a profile names, under `definition`. Raises ConfigError."""
+def decoder_of(
+    definition: Definition, profile: str, registry: Registry | None = None
+) -> EventDecoder:
+    """Return the decoder that a profile names, under `definition`. Raises ConfigError.
+
+    A `registry` reads the values that have its frame.
+    """
     for point in entry_points(group=GROUP, name=profile):
         found: EventDecoder = point.load().of(definition)
         return found
-    return ProfileDecoder.by(definition, profile_name(profile), mapping_of(profile))
+    return ProfileDecoder.by(definition, profile_name(profile), mapping_of(profile), registry)
 
 
 def profile_name(profile: str) -> str:

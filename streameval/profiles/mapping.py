@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
-from streameval.profiles.avro import AvroReader
 from streameval.profiles.cells import CellError, converter, text
 from streameval.profiles.envelopes import of_text, opened, parsed
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Path, compiled, first_steps, is_false
+from streameval.profiles.schema_files import SchemaFiles
 
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
@@ -103,9 +103,9 @@ class Mapping:
     """Parses the bytes of a record; raises any exception for malformed ones."""
 
     def __init__(self, profile: Profile, folder: FilePath = FilePath()) -> None:
-        if profile.format == "avro":
+        if profile.is_binary:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
-            self.parse = AvroReader(named, folder).read
+            self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
         else:
             self.parse = partial(parsed, form=profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap

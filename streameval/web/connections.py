@@ -20,6 +20,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from streameval.base.errors import InputError
 from streameval.web.hosts import PROBES
 
 # A reader who takes longer makes room for others: a page is read in milliseconds.
@@ -35,6 +36,18 @@ _BUSY: Final = (
     b"Cache-Control: no-store\r\nServer: streameval\r\nX-Content-Type-Options: nosniff\r\n"
     b"Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%b" % (len(_TEXT), _TEXT)
 )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind before anything starts. Raises `InputError` for a port that is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise InputError(
+            f"listen: cannot listen on {host}:{port} ({cause}); choose another"
+        ) from error
 
 
 class Readers:

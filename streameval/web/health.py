@@ -32,7 +32,8 @@ def described(status: ServiceStatus, now: float) -> dict[str, Any]:
 
 def _partition(partition: PartitionStatus, now: float) -> dict[str, Any]:
     time = partition.reading_time
-    state = "waiting" if partition.unreadable else "restoring" if partition.restoring else "running"
+    waits = partition.unreadable or partition.waits_for
+    state = "waiting" if waits else "restoring" if partition.restoring else "running"
     return {
         "partition": partition.partition,
         "state": state,

@@ -167,7 +167,8 @@ class PartitionStatus:
     `watermark`, `reading_time`: ms since the epoch, None before the first event. `counters`: the
     `events` part of `replay`'s document (`accepted`, `rejected`, `duplicates`, `unattributed`,
     `waiting`, `ignored`). `restoring`: state is still being read again up to the committed offset.
-    `unreadable` names the unreadable batch that it waits before, and why it is unreadable.
+    `unreadable` names the unreadable batch that it waits before, and why it is unreadable;
+    `waits_for` says which server it waits for.
     """
 
     partition: int
@@ -182,6 +183,7 @@ class PartitionStatus:
     counters: Mapping[str, Any] = field(default_factory=dict)
     restoring: bool = False
     unreadable: str = ""
+    waits_for: str = ""
 
     @property
     def unreadable_offset(self) -> int | None:
@@ -297,13 +299,17 @@ class ServiceStatus:
         return None
 
     def waiting(self) -> str:
-        """Name in one line the partitions that wait before a batch they cannot read; "" if none.
+        """Name in one line the partitions that wait, and for what; "" if none.
 
         The worker is ready nevertheless: its other partitions go on.
         """
         return "; ".join(
-            f"partition {each.partition} waits before the batch at"
-            f" {' '.join(each.unreadable.split())}"
+            f"partition {each.partition} waits"
+            + (
+                f" before the batch at {' '.join(each.unreadable.split())}"
+                if each.unreadable
+                else f": {' '.join(each.waits_for.split())}"
+            )
             for each in self.partitions
-            if each.unreadable
+            if each.unreadable or each.waits_for
         )

@@ -40,10 +40,10 @@ from faust.web.drivers.aiohttp import Web
 from faust.worker import Worker
 from mode import Service
 
-from streameval.base.errors import InputError, StreamevalError
+from streameval.base.errors import StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS, MAX_READERS
 from streameval.config import logs
-from streameval.web.connections import Connections, Readers
+from streameval.web.connections import Connections, Readers, bind
 from streameval.web.status import ServiceStatus
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
@@ -116,7 +116,7 @@ def run(
     address that this machine lacks, or a port that is taken.
     """
     shutdown = Shutdown(options.shutdown_seconds)
-    listening = _listen(options.host, options.port)
+    listening = bind(options.host, options.port)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     frame = Frame(options, shutdown, listening, snapshots, open_api)
@@ -142,7 +142,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
 
     async def build() -> tuple[Ingest, Lease, Sharing]:
         from streameval.kafka.admin import warn_of_compaction
-        from streameval.kafka.consumer import client_arguments
+        from streameval.kafka.security import client_arguments
         from streameval.worker.sharing import Sharing
         from streameval.worker.worker_loop import open_ingest
 
@@ -171,18 +171,6 @@ def _tell(loop: asyncio.AbstractEventLoop, frame: Frame, why: str) -> None:
     # A signal while the last lines run finds the loop closed: the stop is done then.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(frame.request_stop, why)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Bind before anything starts: a port that is taken is one clear line, not a crash."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        cause = error.strerror or str(error)
-        raise InputError(
-            f"listen: cannot listen on {host}:{port} ({cause}); choose another"
-        ) from error
 
 
 class Frame:

@@ -215,6 +215,10 @@ class AssignedPartition:
         for start in range(0, max(1, size), APPLY_SLICE):
             self._backlog.append(_slice(records, start, start + APPLY_SLICE))
 
+    def unready(self) -> Callable[[], None] | None:
+        """Return what the decoder must call before the next slice; None for nothing."""
+        return self.decoder.unready(self._backlog[0].values)
+
     def drop_backlog(self) -> None:
         """Forget records that were read and not applied: they are read again."""
         self._backlog.clear()

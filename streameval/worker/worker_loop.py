@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval import __version__
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.base.retry import Complaints, answer_within
+from streameval.base.retry import Complaints, Waiting, answer_within
 from streameval.kafka.consumer import open_event_log
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.scorecards import ScorecardReader
@@ -121,6 +121,7 @@ class Ingest:
             failed=self._fail,
         )
         self._large = LargeBatches(store)
+        self._waiting = Waiting()  # for a schema registry
         self._restores: dict[int, asyncio.Task[None]] = {}
         self._batch_ends: dict[int, int | None] = {}  # of the next batch, where it must end there
         self._background: set[asyncio.Task[Any]] = set()
@@ -239,12 +240,13 @@ class Ingest:
         return sum(partition.waiting_bytes for partition in self.partitions.values())
 
     async def _work(self, partition: AssignedPartition) -> None:
-        blocked = False
+        name = f"partition {partition.number}"
+        blocked = name in self._waiting
         for number in range(1, TURN_SLICES + 1):
             if not partition.backlog or self.partitions.get(partition.number) is not partition:
                 break
             waits = partition.due(time.monotonic()) and not self.commits.begin(partition)
-            if waits or partition.held:
+            if waits or partition.held or self._waiting.holds(name, partition.unready()):
                 blocked = True
                 break
             began = time.monotonic()
@@ -516,6 +518,7 @@ class Ingest:
         ]
         for partition in partitions:
             partition.unreadable = self.event_log.unreadable(partition.partition) or ""
+            partition.waits_for = self._waiting.why.get(f"partition {partition.partition}", "")
         partitions += [
             PartitionStatus(number, restoring=True)
             for number in sorted(self._assigned - self.partitions.keys())
@@ -552,6 +555,7 @@ class Ingest:
         await answer_within(self._left.wait(), max(0.1, deadline - time.monotonic() - 3))
         for task in (*self._restores.values(), *self._background):
             task.cancel()
+        self._waiting.close()
         # Also those that are fenced meanwhile, and dropped: their applied records are read again.
         going = list(self.partitions.values())
         if self._failure is None:

@@ -1,0 +1,209 @@
+"""A schema registry with Confluent's API: reads values by the schema whose id they carry.
+
+A registry that is away raises `UnreachableError`, and whoever reads waits: nothing is rejected for
+it. An id that the registry does not know makes a value malformed; it is asked for again after
+`AGAIN_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterable, Sequence
+from http.client import HTTPException
+from typing import Any, Final, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import HTTPSHandler, Request, build_opener
+
+import msgspec
+
+from streameval.base.errors import UnreachableError
+from streameval.profiles.avro import AvroSchema
+from streameval.profiles.protobuf import ProtobufSchema
+from streameval.profiles.schema_files import FRAME, framed_id
+
+AGAIN_SECONDS: Final = 60.0
+"""Time until an unknown id is asked for again."""
+_TIMEOUT: Final = 5.0
+_MOST_SCHEMAS: Final = 1_000
+_MOST_BYTES: Final = 4 << 20
+_MOST_REFERENCES: Final = 100
+_ACCEPT: Final = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+# What the registry says for a schema, a subject or a version that it does not have.
+_UNKNOWN: Final = frozenset({40401, 40402, 40403})
+
+
+class Schema(Protocol):
+    """A schema that reads the body of a framed value."""
+
+    def read_framed(self, body: bytes) -> Any:
+        """Return a value as plain data; raise anything for one that is wrong."""
+
+
+class _Json:
+    """JSON Schema: the body is JSON, and is checked as any event is."""
+
+    read_framed = staticmethod(msgspec.json.Decoder(Any).decode)
+
+
+class _Wrong:
+    """A schema that cannot be used: each of its values is told why."""
+
+    def __init__(self, said: str, *, is_final: bool) -> None:
+        self._said = said
+        self.until = float("inf") if is_final else time.monotonic() + AGAIN_SECONDS
+
+    def read_framed(self, body: bytes) -> Any:
+        """Raise ValueError."""
+        del body
+        raise ValueError(self._said)
+
+
+class Registry:
+    """The schemas of a registry at `url`, asked for once each.
+
+    `login` returns the value of the header Authorization, "" for none; it is called for each
+    request, so that secrets may change. `ca_file` has the certificates (PEM) that sign the
+    registry's.
+    """
+
+    def __init__(
+        self, url: str, login: Callable[[], str] = lambda: "", ca_file: str | None = None
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._login, self._ca_file = login, ca_file
+        self._schemas: dict[int, Schema] = {}
+
+    def missing(self, values: Iterable[bytes | None]) -> list[int]:
+        """Return the ids in frames of values whose schemas have not been asked for."""
+        ids = {number for value in values if value and (number := framed_id(value)) is not None}
+        return sorted(ids - self._schemas.keys()) if ids else []
+
+    def expire(self) -> None:
+        """Forget the ids that were unknown a while ago."""
+        now = time.monotonic()
+        for number, schema in list(self._schemas.items()):
+            if isinstance(schema, _Wrong) and schema.until < now:
+                del self._schemas[number]
+
+    def ask(self, ids: Sequence[int]) -> None:
+        """Ask for schemas, and wait for the answer. Raises `UnreachableError`, and `InputError`."""
+        for number in ids:
+            if len(self._schemas) >= _MOST_SCHEMAS:
+                del self._schemas[next(iter(self._schemas))]
+            self._schemas[number] = self._schema(number)
+
+    def read(self, value: bytes) -> Any:
+        """Return a framed value as plain data. Raises ValueError, and what its library raises."""
+        number = framed_id(value)
+        schema = None if number is None else self._schemas.get(number)
+        if schema is None:
+            raise ValueError("no frame of a registry")
+        return schema.read_framed(value[FRAME:])
+
+    def _schema(self, number: int) -> Schema:
+        found = self._get(f"schemas/ids/{number}?format=serialized")
+        if found is None:
+            return _Wrong(f"the schema registry has no schema with the id {number}", is_final=False)
+        try:
+            return self._made(found)
+        except ValueError as error:
+            return _Wrong(f"the schema {number} of the registry {error}", is_final=True)
+
+    def _made(self, found: dict[str, Any]) -> Schema:
+        kind = found.get("schemaType") or "AVRO"
+        text = found.get("schema")
+        if not isinstance(text, str):
+            raise ValueError("has no text")  # noqa: TRY004  # as others, told of the schema
+        if kind == "JSON":
+            return _Json()
+        others = self._references(found, {})
+        if kind == "AVRO":
+            return AvroSchema(text, others.values())
+        if kind == "PROTOBUF":
+            return ProtobufSchema(text, others)
+        raise ValueError(f"is of type {kind}: Avro, Protobuf and JSON are read")
+
+    def _references(self, found: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
+        """Return the texts that a schema refers to by their names, those first that others need."""
+        for each in found.get("references") or ():
+            name = str(each.get("name"))
+            if name in known:
+                continue
+            if len(known) >= _MOST_REFERENCES:
+                raise ValueError(f"refers to more than {_MOST_REFERENCES} others")
+            subject = quote(str(each.get("subject")), safe="")
+            version = f"subjects/{subject}/versions/{each.get('version')}"
+            other = self._get(f"{version}?format=serialized")
+            if other is None:
+                raise ValueError(f"refers to {name}, which the registry does not have")
+            known[name] = ""  # a circle ends here
+            self._references(other, known)
+            del known[name]
+            known[name] = str(other.get("schema"))
+        return known
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """Return the answer to a request; None for what the registry does not have."""
+        where = f"the schema registry {self._url}"
+        request = Request(f"{self._url}/{path}", headers=_ACCEPT)  # noqa: S310  # http or https
+        if login := self._login():
+            request.add_unredirected_header("Authorization", login)  # for no other server
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file)
+            opener = build_opener(HTTPSHandler(context=context))
+            with opener.open(request, timeout=_TIMEOUT) as answer:
+                body = _whole(answer, time.monotonic() + _TIMEOUT)
+        except HTTPError as error:
+            with error:
+                said = error.read(1_000)
+            if error.code == 404 and _code(said) in _UNKNOWN:
+                return None
+            raise UnreachableError(f"{where} {_refusal(error.code)}") from None
+        except (URLError, OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                cure = "set or correct registry_ca_file"
+                raise UnreachableError(f"{where} cannot be verified ({reason}): {cure}") from None
+            raise UnreachableError(f"{where} does not answer ({reason}): is it running?") from None
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UnreachableError(f"{where} answers with something else than JSON: is it its API?")
+        return found
+
+
+def basic(user: str, password: str) -> str:
+    """Return the header of a user and a password."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _whole(answer: Any, end: float) -> bytes:
+    """Read an answer, but no longer than until `end`: a server may send it byte by byte."""
+    body = b""
+    while piece := answer.read1(1 << 16):
+        body += piece
+        if len(body) > _MOST_BYTES or time.monotonic() > end:
+            raise TimeoutError("its answer is too long, or too slow")
+    return body
+
+
+def _code(body: bytes) -> Any:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found.get("error_code") if isinstance(found, dict) else None
+
+
+def _refusal(code: int) -> str:
+    if code in {401, 403}:
+        return f"does not let us in ({code}): correct registry_username, or its password or token"
+    if code == 404:
+        return "answers 404 Not Found: correct the path of `registry`"
+    return f"answers {code}: look at its log"

@@ -1,0 +1,81 @@
+"""The pages of `streameval forward`: /metrics and probes, for itself alone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from streameval.web.exposition import page
+from streameval.web.families import counter, gauge, single
+from streameval.web.hosts import Hosts
+
+_COUNTS: Final = {
+    "records": "Records read and done with",
+    "events": "Events written to the topic",
+    "ignored": "Messages that no rule of the profile takes",
+    "rejected": "Records written to the dead-letter topic",
+}
+_LEVELS: Final = {
+    "waiting": "Records in memory, which wait for other topics to come nearer",
+    "lag": "Records of this process' partitions that are not done with, waiting ones too",
+}
+
+
+class ForwardStatus(NamedTuple):
+    """What a process does: `trouble`, "" for none, and by topic the numbers of the families."""
+
+    trouble: str
+    topics: Mapping[str, Mapping[str, int]]
+
+
+class _Families(Collector):
+    def __init__(self, status: Callable[[], ForwardStatus]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield single("forward_ready", "1 while all topics are read", not status.trouble)
+        for families, make in ((_COUNTS, counter), (_LEVELS, gauge)):
+            for name, text in families.items():
+                samples = [([topic], each.get(name, 0)) for topic, each in status.topics.items()]
+                yield make(f"forward_{name}", text, ["topic"], samples)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    status: Callable[[], ForwardStatus], listening: socket.socket, hosts: Hosts
+) -> AsyncIterator[None]:
+    """Serve /healthz, /readyz and /metrics during the block."""
+    registry = CollectorRegistry()
+    registry.register(_Families(status))
+
+    async def metrics(request: web.Request) -> web.Response:
+        accept = ",".join(request.headers.getall("Accept", []))
+        body, content_type = page(registry, accept)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        trouble = status().trouble
+        return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
+
+    app = web.Application(middlewares=[hosts.refuse_others])
+    routes: dict[str, Any] = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    for path, handler in routes.items():
+        app.router.add_get(path, handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening).start()
+        yield
+    finally:
+        await runner.cleanup()

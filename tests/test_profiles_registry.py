@@ -1,0 +1,368 @@
+"""A schema registry: values of all its types, and what happens while it is away or wrong."""
+
+import base64
+import contextlib
+import http.server
+import json
+import threading
+import time
+
+import pytest
+import servers
+import service
+import trackers
+from test_profiles_live import BEGIN, figures, read
+
+from streameval.base.errors import InputError, UnreachableError
+from streameval.config.load import load
+from streameval.core.definition import Definition
+from streameval.core.events import EventDecoder
+from streameval.profiles import library, registry
+
+DEFINITION = Definition(dimensions=())
+EVENTS = trackers.stream(8, count=120)
+PLAIN = EventDecoder.of(DEFINITION).decode_batch(trackers.lines(EVENTS))[0]
+AVRO = {
+    "type": "record",
+    "name": "Event",
+    "namespace": "shop",
+    "fields": [
+        {"name": "type", "type": "string"},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "user_id", "type": "string"},
+        {"name": "request_id", "type": "string"},
+        *(
+            {"name": name, "type": ["null", kind], "default": None}
+            for name, kind in {
+                "item_id": "string",
+                "feedback": "string",
+                "value": "double",
+                "items": {"type": "array", "items": "string"},
+            }.items()
+        ),
+    ],
+}
+PROTO = """syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Event {
+  string type = 1;
+  google.protobuf.Timestamp ts = 2;
+  string user_id = 3;
+  string request_id = 4;
+  string item_id = 5;
+  string feedback = 6;
+  optional double value = 7;
+  repeated string items = 8;
+}
+"""
+
+
+# ------------------------------------------------------------- answers that a registry may give
+
+
+class Answers(http.server.ThreadingHTTPServer):
+    """Gives the answers of `by_path`, each a status and a body, and notes the requests."""
+
+    def __init__(self, by_path):
+        self.by_path, self.asked, self.headers = dict(by_path), [], []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
+        self.server.headers.append(self.headers.get("Authorization"))
+        status, body = self.server.by_path.get(path, (404, {"error_code": 40403}))
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", body)
+        self.end_headers()
+        if body == "slow":
+            for _ in range(20):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.1)
+        else:
+            self.wfile.write(body.encode() if isinstance(body, str) else json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def answers(by_path):
+    server = Answers(by_path)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def avro_of(*fields, name="A", **more):
+    schema = {"type": "record", "name": name, "fields": list(fields)}
+    return {"schema": json.dumps(schema), **more}
+
+
+def decoder(url, **more):
+    return library.decoder_of(DEFINITION, "native", registry.Registry(url, **more))
+
+
+def test_a_schema_is_asked_for_once_and_others_that_it_refers_to():
+    inner = avro_of({"name": "b", "type": "string"}, name="shop.Inner")
+    refers = [{"name": "shop.Inner", "subject": "in/ner", "version": 3}]
+    outer = avro_of({"name": "a", "type": "shop.Inner"}, references=refers, schemaType="AVRO")
+    by_path = {"/schemas/ids/7": (200, outer), "/subjects/in%2Fner/versions/3": (200, inner)}
+    with answers(by_path) as server:
+        asked = registry.Registry(server.url + "/")
+        value = b"\0\0\0\0\x07\x02x"
+        assert asked.missing([value, None, b"{}", b"\0\0\0"]) == [7]
+        asked.ask([7])
+        assert asked.missing([value]) == []
+        assert asked.read(value) == {"a": {"b": "x"}}
+        assert server.asked == ["/schemas/ids/7", "/subjects/in%2Fner/versions/3"]
+
+
+def test_an_id_that_is_not_known_is_told_and_asked_for_again_later(monkeypatch):
+    with answers({}) as server:
+        read_by = decoder(server.url)
+        for _ in range(2):
+            ((_, said),) = read_by.decode_batch([b"\0\0\0\0\x07{}"])[1]
+            assert said.reason == "malformed"
+            assert "the schema registry has no schema with the id 7" in said.detail
+        assert server.asked == ["/schemas/ids/7"]
+        server.by_path["/schemas/ids/7"] = (200, {"schemaType": "JSON", "schema": "{}"})
+        now = time.monotonic()
+        monkeypatch.setattr(registry.time, "monotonic", lambda: now + registry.AGAIN_SECONDS + 1)
+        read_by.unready([b"\0\0\0\0\x07{}"])()
+        line = trackers.lines(EVENTS)[0]
+        assert read_by.decode_batch([b"\0\0\0\0\x07" + line]) == (PLAIN[:1], [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"schemaType": "AVRO", "schema": "{"}, "the schema 7 of the registry is no schema of"),
+        ({"schemaType": "XML", "schema": ""}, "is of type XML: Avro, Protobuf and JSON are read"),
+        ({"schemaType": "PROTOBUF", "schema": "message"}, "is no schema of Protobuf"),
+        ({"nothing": 1}, "the schema 7 of the registry has no text"),
+        (avro_of(references=[{"name": "x", "subject": "s", "version": 1}]), "refers to x, which"),
+        (avro_of({"name": "b", "type": "string"}), "its schema does not read it"),
+        (avro_of(), "2 bytes are left after the value: another schema wrote it"),
+    ],
+)
+def test_a_schema_that_does_not_serve_is_told(answer, said):
+    with answers({"/schemas/ids/7": (200, answer)}) as server:
+        ((_, told),) = decoder(server.url).decode_batch([b"\0\0\0\0\x07\x04x"])[1]
+    assert said in told.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((500, ""), "answers 500: look at its log"),
+        ((503, {"error_code": 50001}), "answers 503"),
+        ((401, {"error_code": 401}), "does not let us in (401): correct registry_username"),
+        ((404, "<html>"), "answers 404 Not Found: correct the path of `registry`"),
+        ((200, "<html>"), "answers with something else than JSON: is it its API?"),
+        ((200, "slow"), "does not answer (its answer is too long, or too slow)"),
+    ],
+)
+def test_a_registry_that_does_not_answer_rejects_nothing(answer, said, monkeypatch):
+    monkeypatch.setattr(registry, "_TIMEOUT", 1.0)
+    with answers({"/schemas/ids/7": answer}) as server:
+        read_by = decoder(server.url)
+        with pytest.raises(UnreachableError) as told:
+            read_by.decode_batch([b"\0\0\0\0\x07{}"])
+        assert said in str(told.value)
+        assert str(told.value).startswith(f"the schema registry {server.url} ")
+        server.by_path["/schemas/ids/7"] = (200, {"schemaType": "JSON", "schema": "{}"})
+        assert read_by.decode_batch([b"\0\0\0\0\x07" + trackers.lines(EVENTS)[0]])[1] == []
+
+
+def test_a_secret_that_changes_is_the_new_one_and_goes_to_no_other_server(tmp_path, monkeypatch):
+    secret = tmp_path / "secret"
+    secret.write_text("one\n")
+    monkeypatch.setenv("STREAMEVAL_REGISTRY_PASSWORD_FILE", str(secret))
+    json_schema = (200, {"schemaType": "JSON", "schema": "{}"})
+    with answers({"/schemas/ids/8": json_schema}) as other:
+        by_path = {"/schemas/ids/7": json_schema}
+        by_path["/schemas/ids/8"] = (302, f"{other.url}/schemas/ids/8")
+        with answers(by_path) as server:
+            keys = {"registry": server.url, "registry_username": "ann", "profile": "native"}
+            read_by = load(None, keys).decoder()
+            read_by.unready([b"\0\0\0\0\x07"])()
+            secret.write_text("two\n")
+            read_by.unready([b"\0\0\0\0\x08"])()
+            wanted = [base64.b64encode(f"ann:{word}".encode()).decode() for word in ("one", "two")]
+            assert server.headers == [f"Basic {word}" for word in wanted]
+            assert other.headers == [None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"registry": "http://r:1"}, "registry: set profile too, to `native`"),
+        ({"registry": "r:8081", "profile": "native"}, "registry: write http://"),
+        ({"registry_username": "ann"}, "registry_username, registry_password: a login needs both"),
+        (
+            {"registry_username": "a", "registry_password": "b", "registry_token": "c"},
+            "registry_token: drop it, or the user",
+        ),
+    ],
+)
+def test_keys_that_do_not_agree_are_told(keys, said):
+    with pytest.raises(InputError) as told:
+        load(None, keys)
+    assert said in str(told.value)
+
+
+# ----------------------------------------------------------------------- a registry, for real
+
+
+@contextlib.contextmanager
+def serialisers(url, topic):
+    """By encoding: what turns an event into the bytes that Confluent's own serialisers write."""
+    client_of = pytest.importorskip("confluent_kafka.schema_registry").SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    context = SerializationContext(topic, MessageField.VALUE)
+    kind = message_class()
+    plain = {"title": "Event", "type": "object", "properties": {"type": {"type": "string"}}}
+    contexts = {
+        name: SerializationContext(f"{topic}-{name}", MessageField.VALUE)
+        for name in ("protobuf", "json")
+    }
+    with client_of({"url": url}) as client:
+        avro = AvroSerializer(client, json.dumps(AVRO))
+        in_json = JSONSerializer(json.dumps(plain), client)
+        protobuf = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+        yield {
+            "avro": lambda event: avro(event, context),
+            "json": lambda event: in_json(event, contexts["json"]),
+            "protobuf": lambda event: protobuf(message_of(kind, event), contexts["protobuf"]),
+        }
+
+
+def message_class():
+    from google.protobuf import descriptor_pool
+    from google.protobuf.message_factory import GetMessageClassesForFiles
+
+    from streameval.profiles.protobuf import _compiled
+
+    pool = descriptor_pool.DescriptorPool()
+    *others, main = _compiled(PROTO, {})
+    for each in (*others, main):
+        pool.Add(each)
+    return GetMessageClassesForFiles([main.name], pool)["shop.Event"]
+
+
+def message_of(kind, event):
+    message = kind()
+    for name, value in event.items():
+        if name == "ts":
+            message.ts.FromMilliseconds(value)
+        elif name == "items":
+            message.items.extend(value)
+        else:
+            setattr(message, name, value)
+    return message
+
+
+@pytest.mark.servers
+def test_text_of_protobuf_is_compiled_as_java_producers_register_it():
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+    server = servers.shared_registry()
+    topic = servers.unique("text")
+    with SchemaRegistryClient({"url": servers.api_of(server)}) as client:
+        number = client.register_schema(f"{topic}-value", Schema(PROTO, "PROTOBUF"))
+    message = message_of(message_class(), EVENTS[0]).SerializeToString()
+    value = b"\0" + number.to_bytes(4, "big") + b"\0" + message
+    assert decoder(servers.api_of(server)).decode_batch([value]) == (PLAIN[:1], [])
+
+
+def stream():
+    """A stream of seconds, so that figures stay the same while a worker idles."""
+    events = trackers.stream(9, count=600)
+    return [event | {"ts": BEGIN + 5 * number} for number, event in enumerate(events)]
+
+
+@pytest.mark.servers
+def test_a_stream_in_every_encoding_has_the_same_figures():
+    url = servers.api_of(servers.shared_registry())
+    events = stream()
+    keys = [event["user_id"].encode() for event in events]
+    lines = trackers.lines(events)
+    with read([*zip(keys, lines, strict=True)], kill=False) as (plain, _):
+        service.wait_for(lambda: len(figures(plain)) > 20, 30, "figures")
+        wanted = figures(plain)
+    with serialisers(url, servers.unique("encoded")) as by_encoding:
+        streams = {name: [*map(write, events)] for name, write in by_encoding.items()}
+    kinds = [*streams.values(), lines]
+    streams["all"] = [kinds[at % 4][at] for at in range(len(events))]
+    for name, values in streams.items():
+        records = [*zip(keys, values, strict=True)]
+        more = {"profile": "native", "registry": url}
+        with read(records, kill=name == "all", **more) as (worker, letters):
+            service.wait_for(lambda w=worker: figures(w) == wanted, 60, f"the figures of {name}")
+            assert letters() == []
+
+
+def accepted(worker):
+    metrics = worker.metrics().items()
+    return sum(value for (name, _), value in metrics if name == "streameval_events_total")
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_a_worker_waits_for_a_registry_that_was_killed():
+    """It was killed for a minute under load: nothing is lost, and nothing is a dead letter."""
+    events = stream()
+    keys = [event["user_id"].encode() for event in events]
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = group = servers.unique("registry")
+    with servers.registry() as server:
+        url = servers.api_of(server)
+        kinds = ["avro", "protobuf", "json"]
+        third = len(events) // 3
+        with serialisers(url, topic) as by:
+            values = [by[kinds[at // third % 3]](event) for at, event in enumerate(events)]
+        service.create_topic(kafka.port, topic, 2)
+        service.create_topic(kafka.port, f"{topic}.dead-letter", 1)
+        more = {"profile": "native", "registry": url, "group": group, "dimensions": []}
+        with service.Worker(kafka.port, redis.url, topic, **more) as worker:
+            worker.wait_until_up()
+            records = [*zip(keys, values, strict=True)]
+            service.produce(kafka.port, topic, records[:third])
+            ends = service.read_log(kafka.port, topic, 2)[1]
+            service.wait_until_read(redis.url, topic, ends, group=group)
+            server.kill()
+            began = time.monotonic()
+            service.produce(kafka.port, topic, records[third:], seconds=20)
+            service.wait_for(
+                lambda: "waits: the schema registry" in worker.page("/readyz"), 60, "its line"
+            )
+            assert f"{url} does not answer" in worker.page("/readyz")
+            time.sleep(max(0.0, 60 - (time.monotonic() - began)))
+            assert worker.running
+            server.start()
+            ends = service.read_log(kafka.port, topic, 2)[1]
+            service.wait_until_read(redis.url, topic, ends, group=group)
+            service.wait_for(lambda: accepted(worker) == len(events), 60, "all are counted")
+            assert worker.page("/readyz") == "ok\n"
+            lines = [one for one in worker.logged().splitlines() if "Waiting for it." in one]
+    assert service.dead_letters(kafka.port, topic) == []
+    assert 2 < len(lines) < 80
