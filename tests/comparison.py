@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 
-import redis as redis_client
+import servers
 from oracle.figures import oracle
 from plain_parser import Rejected, parse, parse_all
 from service import dead_letters, wait_for
@@ -38,7 +38,7 @@ def parsed(definition, records):
 
 def compare_users(redis_url, topic, documents, group="test"):
     """Every user's counters in Redis equal the oracle's; answers how many users there are."""
-    with redis_client.Redis.from_url(redis_url, decode_responses=True) as client:
+    with servers.redis_client(redis_url, decode_responses=True) as client:
         known = 0
         for number, document in documents.items():
             prefix = f"streameval:{{{group}:{topic}:{number}}}:user:"

@@ -19,10 +19,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache"
-FOLDERS = os.environ.get("STREAMEVAL_TEST_PROGRAMS", "/usr/bin:/usr/sbin").split(":")
+FOLDERS = os.environ.get("STREAMEVAL_TEST_PROGRAMS", "/usr/bin:/usr/sbin:/usr/local/go/bin").split(
+    ":"
+)
 KAFKA_LIBS = Path(os.environ.get("STREAMEVAL_KAFKA_LIBS") or CACHE / "kafka/libs")
 REGISTRY = CACHE / "registry"
 AXE = CACHE / "npm/node_modules/axe-core/axe.min.js"
+HELM = CACHE / "helm/helm"
+KUBERNETES = CACHE / "helm/python/kubernetes_validate/kubernetes-json-schema"
 MOTO = CACHE / "s3/bin/moto_server"
 PATIENCE = 60  # seconds that a program has to say its version, on a busy machine
 
@@ -51,7 +55,11 @@ PROGRAMS = {
     "redis-server": Program("7.0", "redis-server"),
 }
 # Not for tests: these fetch and build what tests need.
-BUILDING = {"mvn": Program("3.8", "maven"), "npm": Program("9.2", "npm")}
+BUILDING = {
+    "go": Program("1.24", "golang-go", asks="version"),
+    "mvn": Program("3.8", "maven"),
+    "npm": Program("9.2", "npm"),
+}
 
 
 def numbers(version):
@@ -157,6 +165,12 @@ def _axe():
     return f"axe-core {wanted} is missing in {CACHE / 'npm'}: make npm"
 
 
+def _helm():
+    if HELM.exists() and any(KUBERNETES.glob("*-strict")):
+        return ""
+    return f"helm is missing in {HELM.parent}: make helm"
+
+
 def _spark():
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is missing: make spark"
@@ -172,6 +186,7 @@ PINNED = {
     "Apicurio Registry": _registry,
     "moto": _moto,
     "axe-core": _axe,
+    "helm": _helm,
     "Spark": _spark,
 }
 

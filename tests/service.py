@@ -208,9 +208,11 @@ class Worker:
         self.config.write_text(json.dumps(values))
         self.log = self.folder / "log.txt"
         self.process = None
+        self.environment = {}  # besides that of the tests
 
     def start(self, *arguments, program=("-m", "streameval")):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
+        environment |= self.environment
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -302,7 +304,7 @@ def peak(worker):
 
 
 def stored_offsets(redis_url, topic, partitions, group="test"):
-    with redis_client.Redis.from_url(redis_url, decode_responses=True) as client:
+    with servers.redis_client(redis_url, decode_responses=True) as client:
         return {
             number: client.hget(f"streameval:{{{group}:{topic}:{number}}}:partition", "offset")
             for number in range(partitions)

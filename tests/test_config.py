@@ -388,7 +388,33 @@ def test_a_secret_may_stand_in_a_file(tmp_path, monkeypatch):
     (tmp_path / "password").write_text("p@ss/word\n")
     monkeypatch.setenv("STREAMEVAL_REDIS", "rediss://bob@redis.example:6380/1")
     monkeypatch.setenv("STREAMEVAL_REDIS_PASSWORD_FILE", str(tmp_path / "password"))
-    assert load(None).redis_url == "rediss://bob:p%40ss%2Fword@redis.example:6380/1"
+    assert load(None).redis_url() == "rediss://bob:p%40ss%2Fword@redis.example:6380/1"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+cluster://a:1,b:2,[::1]:3",
+        "rediss+cluster://user@a,b/0?ssl_check_hostname=false",
+        "redis+sentinel://a:1,b/main/2?sentinel_password=any",
+        "rediss+sentinel://a/main?ssl_cert_reqs=none",
+    ],
+)
+def test_several_redis_servers_have_one_url(url, write):
+    settings = load(write(f"redis: '{url}'\nredis_password: p/w"))
+    assert settings.redis_url().split("@")[1] == url.split("@")[-1].split("//")[-1]
+    assert RedisStateStore(settings.redis_url, "g", "t", ["click"]).address
+
+
+def test_a_secret_of_a_file_is_read_again(tmp_path, monkeypatch):
+    secret = tmp_path / "password"
+    secret.write_text("one\n")
+    monkeypatch.setenv("STREAMEVAL_REDIS_PASSWORD_FILE", str(secret))
+    settings = load(None)
+    secret.write_text("two\n")
+    assert settings.redis_url() == "redis://:two@127.0.0.1:6379/0"
+    secret.unlink()
+    assert settings.redis_url() == "redis://:one@127.0.0.1:6379/0", "as it was at the start"
 
 
 def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch):
@@ -410,6 +436,13 @@ def test_a_secret_file_beats_the_configuration_file(tmp_path, write, monkeypatch
         ("rediss://h/0?ssl_cert_reqs=maybe", "ssl_cert_reqs: write none or required"),
         ("rediss://h/0?ssl_check_hostname=", "ssl_check_hostname: write false or true"),
         ("redis://h/0?hush", "write redis://HOST:PORT/DATABASE"),
+        ("redis://h:1,h:2/0", "write redis://HOST:PORT/DATABASE"),
+        ("redis+hush://h:1", "write redis://HOST:PORT/DATABASE"),
+        ("redis+cluster://h:1,h:x", "write redis://HOST:PORT/DATABASE"),
+        ("redis+cluster://h:1,h:2/3", "a cluster has no databases"),
+        ("redis+cluster://h:1?ssl_cert_reqs=none", "only rediss:// has options"),
+        ("redis+sentinel://h:1,h:2/", "name the master that the Sentinels watch"),
+        ("redis+sentinel://h:1/main?ssl_cert_reqs=none", "only rediss:// has options"),
         ("redis://h/0#hush", "write redis://HOST:PORT/DATABASE"),
     ],
 )
@@ -423,8 +456,9 @@ def test_a_redis_url_may_name_certificates(write):
     url = f"rediss://bob@h:1/3?ssl_ca_certs={__file__}&ssl_check_hostname=false"
     settings = load(write(f"redis: '{url}'\nredis_password: p"))
     store = RedisStateStore(settings.redis_url, "g", "t", ["click"])
-    made = store._redis.connection_pool.connection_kwargs
-    assert (made["db"], made["password"], made["ssl_ca_certs"]) == (3, "p", __file__)
+    made = store._servers._client.connection_pool.connection_kwargs
+    assert (made["db"], made["ssl_ca_certs"]) == (3, __file__)
+    assert made["credential_provider"].get_credentials() == ("bob", "p")
     assert made["ssl_check_hostname"] is False
 
 
@@ -436,7 +470,7 @@ def test_checks_need_snapshots_and_outcomes(refused, given):
 
 
 def test_a_url_without_a_password_is_left_as_it_is():
-    assert load(None).redis_url == "redis://127.0.0.1:6379/0"
+    assert load(None).redis_url() == "redis://127.0.0.1:6379/0"
 
 
 def test_a_secret_given_twice_or_unreadable_is_refused(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from test_experiments import assert_first_lists
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.core.experiments.users import Visit
 from streameval.core.windows.cells import cluster_of
-from streameval.store import redis_calls
+from streameval.store import redis_servers
 from streameval.store import redis_store as store_module
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import (
@@ -67,8 +67,10 @@ async def opened(url, topic=None, **options):
         await store.close()
 
 
-@pytest.fixture(scope="module")
-def url():
+@pytest.fixture(scope="module", params=["one server", "cluster"])
+def url(request):
+    if request.param == "cluster":
+        return servers.shared_redis_cluster().url
     return servers.shared_redis().url
 
 
@@ -109,7 +111,7 @@ def test_notes_of_a_batch_count_who_left_one_and_go_by_themselves(url):
                     for _ in range(3):  # as where a reply is lost
                         assert await other.note_batch(3, 70, 2) == left
             key = f"streameval:{{group:{topic}:3}}:unpacking"
-            left = redis.Redis.from_url(url).pttl(key)
+            left = servers.redis_client(url).pttl(key)
             assert 0 < left <= store_module.NOTE_TTL_MS
             assert await store.note_batch(3, 71, 2) == 0, "another batch"
             await store.forget_batch(3)
@@ -127,7 +129,7 @@ def test_a_user_is_one_readable_hash(url):
             await store.commit(commit_of(None, 10, [large], partition=7))
 
     asyncio.run(scenario())
-    client = redis.Redis.from_url(url, decode_responses=True)
+    client = servers.redis_client(url, decode_responses=True)
     with contextlib.closing(client):
         assert client.hgetall("streameval:{group:readable:7}:user:ü\u2028{x}") == {
             "impressions": str(2**40),
@@ -147,7 +149,7 @@ def test_a_user_in_a_commit_costs_one_read_and_one_write():
     async def scenario(server):
         async with opened(server.url) as store:
             await store.commit(commit_of(None, 10, [delta(user) for user in ids]))
-            with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+            with contextlib.closing(servers.redis_client(server.url)) as client:
                 client.config_resetstat()
                 await store.commit(commit_of(10, 20, [delta(user, **later) for user in ids]))
                 statistics = client.info("commandstats")
@@ -221,7 +223,7 @@ def test_users_of_visits_need_no_counters(url):
             await store.commit(commit_of(10, 20, [delta("u2")], visits=visits))
             assert (await store.user("u2", 1)).arms == {"e/1": ['ä:"x']}
             assert counts(await store.arm_users(0, "e/1")) == counts(found)
-        with contextlib.closing(redis.Redis.from_url(url)) as client:
+        with contextlib.closing(servers.redis_client(url)) as client:
             key = f"streameval:{{group:{topic}:0}}:"
             assert 0 < client.pttl(f"{key}user:u3") <= 60_000
             assert client.pttl(f"{key}arms:e/1") == -1
@@ -235,7 +237,7 @@ def test_an_experiment_of_a_wrong_type_ends_the_commit_with_nothing_changed(url,
         topic = servers.unique()
         key = f"streameval:{{group:{topic}:0}}:"
         async with opened(url, topic) as store:
-            with contextlib.closing(redis.Redis.from_url(url)) as client:
+            with contextlib.closing(servers.redis_client(url)) as client:
                 if wrong == "string":
                     client.set(f"{key}arms:e", "a string")
                 else:
@@ -342,7 +344,7 @@ def test_sums_of_first_lists_are_integers_however_large(url):
         wanted = [9, 9, 9 * most + 36]
         assert [sums.tolist() for sums in first.sums.values()] == [wanted]
         field = f"first:{NOW // 60_000}:A"
-        with contextlib.closing(redis.Redis.from_url(url)) as client:
+        with contextlib.closing(servers.redis_client(url)) as client:
             stored = msgspec.msgpack.decode(
                 client.hget(f"streameval:{{group:{topic}:0}}:arms:e", field)
             )
@@ -357,7 +359,7 @@ def test_counters_of_a_silent_user_go_after_the_ttl(url):
             await store.commit(commit_of(None, 10, [delta()]))
 
     asyncio.run(scenario())
-    with contextlib.closing(redis.Redis.from_url(url)) as client:
+    with contextlib.closing(servers.redis_client(url)) as client:
         assert 0 < client.pttl("streameval:{group:with-ttl:0}:user:u1") <= 60_000
         assert client.pttl("streameval:{group:with-ttl:0}:partition") == -1
 
@@ -431,8 +433,8 @@ def test_a_checkpoint_is_the_chunks_that_are_kept_and_the_new_ones(url):
             assert stored.header == b"h3"
             assert list(stored.chunks) == ["pane", "two", "three"]
             assert (stored.checkpoint_offset, stored.offset) == (30, 40)
-        with contextlib.closing(redis.Redis.from_url(url)) as client:
-            keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+        with contextlib.closing(servers.redis_client(url)) as client:
+            keys = [*client.scan_iter(f"streameval:{{group:{topic}:0}}:chunk:*")]
             assert len(keys) == 3, "the chunk no longer listed is unlinked"
             assert {client.pttl(key) for key in keys} == {-1}, "listed chunks stay"
 
@@ -459,8 +461,8 @@ def test_a_fenced_checkpoint_leaves_the_pointer_and_its_chunk_goes_by_itself(url
             assert await store.commit(commit_of(5, 20, [], late)) == Fenced(10)
             stored = await store.load(0)
             assert (stored.header, list(stored.chunks)) == (b"h1", ["one"])
-        with contextlib.closing(redis.Redis.from_url(url)) as client:
-            keys = client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+        with contextlib.closing(servers.redis_client(url)) as client:
+            keys = [*client.scan_iter(f"streameval:{{group:{topic}:0}}:chunk:*")]
             ttls = sorted(client.pttl(key) for key in keys)
             assert ttls[0] == -1
             assert 0 < ttls[1] <= store_module.CHUNK_TTL_MS
@@ -519,8 +521,8 @@ def test_a_missing_chunk_is_refused_with_a_cure(url):
         topic = servers.unique()
         async with opened(url, topic) as store:
             await store.commit(commit_of(None, 10, [], saved(b"h", "one")))
-            with contextlib.closing(redis.Redis.from_url(url)) as client:
-                client.delete(*client.keys(f"streameval:{{group:{topic}:0}}:chunk:*"))
+            with contextlib.closing(servers.redis_client(url)) as client:
+                client.delete(*[*client.scan_iter(f"streameval:{{group:{topic}:0}}:chunk:*")])
             with pytest.raises(RefusedError, match="--reset-windows"):
                 await store.load(0)
 
@@ -563,8 +565,8 @@ def test_reset_windows_keeps_counters_and_offset(url):
             applied = await store.commit(commit_of(10, 20, [delta()], fingerprint="f2"))
             assert applied == Applied()
             assert (await store.user("u1", 1)).impressions == 20
-        with contextlib.closing(redis.Redis.from_url(url)) as client:
-            assert not client.keys(f"streameval:{{group:{topic}:0}}:chunk:*")
+        with contextlib.closing(servers.redis_client(url)) as client:
+            assert not [*client.scan_iter(f"streameval:{{group:{topic}:0}}:chunk:*")]
 
     asyncio.run(scenario())
 
@@ -573,12 +575,12 @@ def test_a_key_of_a_wrong_type_ends_the_commit_with_nothing_changed(url):
     async def scenario():
         topic = servers.unique()
         async with opened(url, topic) as store:
-            with contextlib.closing(redis.Redis.from_url(url)) as client:
+            with contextlib.closing(servers.redis_client(url)) as client:
                 client.set(f"streameval:{{group:{topic}:0}}:user:u2", "a string")
             with pytest.raises(RefusedError, match="WRONGTYPE"):
                 await store.commit(commit_of(None, 10, [delta("u1"), delta("u2"), delta("u3")]))
             assert (await store.load(0)).offset is None
-            with contextlib.closing(redis.Redis.from_url(url)) as client:
+            with contextlib.closing(servers.redis_client(url)) as client:
                 assert not client.exists(f"streameval:{{group:{topic}:0}}:user:u1")
 
     asyncio.run(scenario())
@@ -604,7 +606,7 @@ def test_a_commit_whose_replies_are_lost_counts_once(chunk, after, lost):
             assert (await store.user("u1", 1)).impressions == 20
         if chunk:
             with contextlib.closing(redis.Redis(port=proxy.target_port)) as client:
-                keys = client.keys(f"*{topic}*:chunk:{chunk}")
+                keys = [*client.scan_iter(f"*{topic}*:chunk:{chunk}")]
                 assert [client.pttl(key) for key in keys] == [-1]
 
     with Proxy(servers.shared_redis().port) as proxy:
@@ -633,7 +635,7 @@ def test_a_checkpoint_is_read_on_after_a_lost_reply_and_not_from_its_beginning()
 
 def test_a_silent_store_gets_each_commit_once(monkeypatch):
     """No answer within the time limit: the script is sent again, and the old one may run too."""
-    monkeypatch.setattr(redis_calls, "REPLY_SECONDS", 0.2)
+    monkeypatch.setitem(redis_servers._LIMITS, "socket_timeout", 0.2)
 
     async def scenario(proxy):
         async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
@@ -744,7 +746,7 @@ def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
     async def scenario(server):
         async with opened(server.url) as store:
             await store.commit(commit_of(None, 10, [delta()]))
-            with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+            with contextlib.closing(servers.redis_client(server.url)) as client:
                 client.config_set("maxmemory", "1mb")
                 users = [delta(f"u{number}") for number in range(500)]
                 committing = asyncio.create_task(store.commit(commit_of(10, 20, users)))
@@ -772,7 +774,7 @@ def test_a_store_that_evicts_is_refused_and_the_cure_named():
 
 def test_the_policy_is_found_out_also_where_config_is_forbidden():
     async def scenario(server):
-        with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        with contextlib.closing(servers.redis_client(server.url)) as client:
             client.acl_setuser(
                 "limited",
                 enabled=True,
@@ -811,7 +813,7 @@ def test_facts_tell_version_policy_persistence_and_clock():
         assert found.policy == "noeviction"
         assert not found.persistent
         assert found.now > NOW
-        with contextlib.closing(redis.Redis.from_url(server.url)) as client:
+        with contextlib.closing(servers.redis_client(server.url)) as client:
             client.save()
         assert asyncio.run(facts(server)).persistent, "it writes snapshots"
     with servers.redis(aof="everysec") as server:

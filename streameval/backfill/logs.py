@@ -14,8 +14,8 @@ from streameval.base.durations import utc
 from streameval.base.errors import InputError
 from streameval.core.replay import lines_of
 from streameval.kafka import admin
-from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import open_range_reader, records_of
+from streameval.kafka.security import client_arguments
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

@@ -28,8 +28,8 @@ from streameval.core.events import Event, EventDecoder
 from streameval.core.replay import lines_of
 from streameval.files.locations import reaching, require_name
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
-from streameval.kafka.consumer import client_arguments
 from streameval.kafka.range_reader import RangeReader, open_range_reader, records_of
+from streameval.kafka.security import client_arguments
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

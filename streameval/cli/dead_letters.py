@@ -79,7 +79,7 @@ async def _visit(
     settings: Settings, reason: str | None, since: int | None, *, resend: bool
 ) -> dict[str, Any]:
     from streameval.kafka import resend as resending
-    from streameval.kafka.consumer import client_arguments
+    from streameval.kafka.security import client_arguments
 
     client, topic = client_arguments(settings), settings.dead_letter_topic
 

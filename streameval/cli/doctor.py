@@ -67,7 +67,7 @@ async def examine(config: Path | None, profile: str | None = None) -> list[Findi
 async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | None:
     """Add the findings on Kafka and the topic; stop at the first that prevents the others."""
     from streameval.kafka import admin
-    from streameval.kafka.consumer import client_arguments
+    from streameval.kafka.security import client_arguments
 
     client = client_arguments(settings)
     try:
@@ -113,7 +113,7 @@ async def _compare(settings: Settings, log: Log, store: RedisStateStore) -> list
     held them by then, and its end, read later, cannot lie before them.
     """
     from streameval.kafka import admin
-    from streameval.kafka.consumer import client_arguments
+    from streameval.kafka.security import client_arguments
 
     client = client_arguments(settings)
     found: list[Finding] = []

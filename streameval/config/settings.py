@@ -81,6 +81,20 @@ _TLS: Final[dict[str, set[str] | None]] = {
     "ssl_check_hostname": {"true", "false"},
 }
 """Each option of a Redis URL and its values; None stands for a file."""
+_SENTINEL: Final[dict[str, set[str] | None]] = {
+    "sentinel_username": set(),
+    "sentinel_password": set(),
+}
+"""The login of the Sentinels themselves, of any value."""
+_PATHS: Final = {
+    "": (r"/?|/[0-9]{1,9}", "the database is a number: write redis://HOST:PORT/0"),
+    "cluster": (r"/?|/0", "a cluster has no databases: write redis+cluster://HOST:PORT"),
+    "sentinel": (
+        r"/[A-Za-z0-9._-]+(/[0-9]{0,9})?",
+        "name the master that the Sentinels watch: redis+sentinel://HOST:PORT/NAME/0",
+    ),
+}
+"""By the kind of servers: the path of a Redis URL, and what to write."""
 
 
 def _name(value: str) -> str:
@@ -133,23 +147,33 @@ def _redis_url(value: SecretStr) -> SecretStr:
     try:
         url = urlsplit(value.get_secret_value())
         options = parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query))
-        good = url.hostname is not None and url.port != 0 and not url.fragment
+        places = [urlsplit(f"//{each}") for each in url.netloc.rpartition("@")[2].split(",")]
+        good = all(each.hostname and each.port != 0 for each in places) and not url.fragment
     except ValueError:
         good = False
-    if not good or url.scheme not in {"redis", "rediss"}:
-        raise ValueError("write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
-    if not re.fullmatch(r"/?|/[0-9]{1,9}", url.path):
-        raise ValueError("the database is a number: write redis://HOST:PORT/0")
+    scheme, _, kind = url.scheme.partition("+") if good else ("", "", "")
+    if scheme not in {"redis", "rediss"} or kind not in _PATHS or (len(places) > 1 and not kind):
+        raise ValueError(
+            "write redis://HOST:PORT/DATABASE, or rediss:// for TLS;"
+            " redis+cluster://HOST:PORT,HOST:PORT; redis+sentinel://HOST:PORT,HOST:PORT/NAME"
+        )
+    pattern, cure = _PATHS[kind]
+    if not re.fullmatch(pattern, url.path):
+        raise ValueError(cure)
     names = [name for name, _ in options]
-    if options and (url.scheme != "rediss" or not _TLS.keys() >= set(names)):
-        raise ValueError(f"only rediss:// has options, and only these: {', '.join(_TLS)}")
+    known = (_TLS if scheme == "rediss" else {}) | (_SENTINEL if kind == "sentinel" else {})
+    if not known.keys() >= set(names):
+        raise ValueError(
+            f"only rediss:// has options, and only these: {', '.join(_TLS)}; Sentinels also have"
+            f" {' and '.join(_SENTINEL)}"
+        )
     if len(names) > len(set(names)):
         raise ValueError(f"{', '.join(names)}: write each once")
     for name, given in options:
-        values = _TLS[name]
+        values = known[name]
         if values is None and not _is_file(Path(given)):
             raise ValueError(f"{name}: write a file that exists")
-        if values is not None and given not in values:
+        if values and given not in values:
             raise ValueError(f"{name}: write {' or '.join(sorted(values))}")
     return value
 
@@ -360,12 +384,25 @@ class Settings(BaseSettings):
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="The protocol of Kafka's listener."
     )
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
         "SCRAM-SHA-512", description="The way to log in, with a SASL protocol."
     )
     kafka_username: str | None = Field(None, description="Kafka's user, with a SASL protocol.")
     kafka_password: SecretStr | None = Field(
         None, description="Kafka's password, with a SASL protocol."
+    )
+    kafka_token_file: Path | None = Field(
+        None, description="File with the token of OAUTHBEARER, read by each connection."
+    )
+    kafka_token_command: tuple[str, ...] = Field(
+        (),
+        description="Command that prints the token of OAUTHBEARER, alone or as `access_token` in"
+        " JSON, in place of a file.",
+    )
+    kafka_instance_id: Name | None = Field(
+        None,
+        description="A name for this worker alone: one that comes back within `session_timeout` has"
+        " its partitions again without a rebalance.",
     )
     kafka_rack: str | None = Field(
         None,
@@ -377,12 +414,19 @@ class Settings(BaseSettings):
     kafka_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
         None, description="Certificates that sign Kafka's (PEM); without it, the system's."
     )
+    kafka_cert_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+        None, description="This worker's certificate (PEM), where Kafka wants one."
+    )
+    kafka_key_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+        None, description="The key of that certificate (PEM), if it is in another file."
+    )
 
     # Redis
     redis: Annotated[SecretStr, AfterValidator(_redis_url)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         description="Redis' URL with the number of the database, `rediss://` for TLS,"
-        " `redis://USER@HOST` for an ACL user.",
+        " `redis://USER@HOST` for an ACL user; `redis+cluster://HOST:PORT,HOST:PORT` and"
+        " `redis+sentinel://HOST:PORT,HOST:PORT/NAME` for [several](operations.md#redis).",
     )
     redis_password: SecretStr | None = Field(
         None, description="Redis' password, if the URL has none."
@@ -508,19 +552,47 @@ class Settings(BaseSettings):
             )
         if self.dead_letter_topic == self.topic:
             raise ValueError("dead_letter_topic: must not be the topic that is read")
-        sasl = self.kafka_security_protocol.startswith("SASL")
-        if sasl and not (self.kafka_username and self.kafka_password):
-            raise ValueError("kafka_username, kafka_password: a SASL protocol needs both")
-        if self.kafka_password and not sasl:
-            raise ValueError(
-                "kafka_security_protocol: a password needs SASL_SSL (or SASL_PLAINTEXT)"
-            )
         if self.checks and not (self.snapshots and self.outcomes):
             raise ValueError("checks: set snapshots and outcomes too, which the checks need")
         if self.outcome_keep and not (self.snapshots and self.outcomes):
             raise ValueError("outcome_keep: set outcomes, and snapshots, with which old files go")
         if self.experiments:
             check_experiments(self.definition())
+        return self
+
+    @model_validator(mode="after")
+    def _can_log_in_to_kafka(self) -> Self:
+        sasl = self.kafka_security_protocol.startswith("SASL")
+        token = bool(self.kafka_token_file), bool(self.kafka_token_command)
+        if sasl and self.kafka_sasl_mechanism == "OAUTHBEARER":
+            if sum(token) != 1:
+                raise ValueError(
+                    "kafka_token_file, kafka_token_command: OAUTHBEARER needs one of them"
+                )
+        elif sasl and not (self.kafka_username and self.kafka_password):
+            raise ValueError("kafka_username, kafka_password: a SASL protocol needs both")
+        elif any(token):
+            raise ValueError("kafka_sasl_mechanism: a token needs OAUTHBEARER and a SASL protocol")
+        if self.kafka_password and not sasl:
+            raise ValueError(
+                "kafka_security_protocol: a password needs SASL_SSL (or SASL_PLAINTEXT)"
+            )
+        if self.kafka_key_file and not self.kafka_cert_file:
+            raise ValueError("kafka_cert_file: set it too, or drop kafka_key_file")
+        if self.kafka_cert_file and not self.kafka_security_protocol.endswith("SSL"):
+            raise ValueError("kafka_security_protocol: a certificate needs SSL or SASL_SSL")
+        return self
+
+    @model_validator(mode="after")
+    def _can_ask_the_registry(self) -> Self:
+        if (self.registry_username is None) != (self.registry_password is None):
+            raise ValueError("registry_username, registry_password: a login needs both")
+        if self.registry_username and self.registry_token:
+            raise ValueError("registry_token: drop it, or the user")
+        if self.registry and not (self.profile or self.forward):
+            raise ValueError(
+                "registry: set profile too, to `native` for messages that are streameval's events"
+            )
         return self
 
     @model_validator(mode="after")
@@ -593,15 +665,14 @@ class Settings(BaseSettings):
             experiments=tuple(experiment.definition() for experiment in self.experiments),
         )
 
-    @property
     def redis_url(self) -> str:
-        """The URL with the password in it: a secret, not to be logged."""
-        url = urlsplit(self.redis.get_secret_value())
+        """Return the URL with the password in it, as it is now: a secret, not to be logged."""
+        url = urlsplit(self.secret("redis"))
         if self.redis_password is None:
             return url.geturl()
         user, _, _ = (url.username or "").partition(":")
         host = url.netloc.rpartition("@")[2]
-        password = quote(self.redis_password.get_secret_value(), safe="")
+        password = quote(self.secret("redis_password"), safe="")
         return urlunsplit(url._replace(netloc=f"{user}:{password}@{host}"))
 
     @property

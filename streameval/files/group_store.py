@@ -17,7 +17,7 @@ async def opened_store(settings: Settings) -> tuple[RedisStateStore, int]:
     Kafka tells that number. Raises `InputError` for a topic that does not exist.
     """
     from streameval.kafka.admin import partitions
-    from streameval.kafka.consumer import client_arguments
+    from streameval.kafka.security import client_arguments
 
     count = await partitions(client_arguments(settings), settings.topic)
     if not count:

@@ -16,7 +16,9 @@ aiokafka 0.14:
    The fetcher wakes up when records are handed out or forgotten.
 5. The fetcher deletes a `FetchResult` that ends from `_records`. One that only waits for memory
    stays (`Fetched.__delitem__`), so nothing is fetched twice.
-6. The classes of the protocol and of batches let us write requests of newer versions, and unpack
+6. Clients connect by the name `create_conn`, with secrets as they were when the client was made.
+   Ours reads those again that can be.
+7. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
 Another version of aiokafka may lack some of this. Then this import fails, or `lacking` names the
@@ -33,6 +35,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import client as _client_module
 from aiokafka.consumer import fetcher as _fetcher_module
 from aiokafka.consumer.fetcher import (
     READ_COMMITTED,
@@ -208,6 +211,22 @@ async def stop_whole(consumer: AIOKafkaConsumer) -> None:
 
 
 # --- Fetched records ----------------------------------------------------------------------------
+
+
+def read_secrets_anew() -> None:
+    """Let every connection read passwords and certificates that have a method `anew`."""
+    if _client_module.create_conn is not _connect:
+        _client_module.create_conn = _connect
+
+
+_create_conn = _client_module.create_conn
+
+
+async def _connect(*place: Any, **options: Any) -> Any:
+    for name in ("ssl_context", "sasl_plain_password"):
+        if (anew := getattr(options.get(name), "anew", None)) is not None:
+            options[name] = anew()
+    return await _create_conn(*place, **options)
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final

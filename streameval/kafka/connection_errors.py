@@ -51,11 +51,12 @@ def unreached(where: str, error: BaseException) -> StreamevalError:
         return RefusedError(f"{where} cannot be verified ({said}): set or correct kafka_ca_file")
     if isinstance(error, BrokerResponseError):
         return RefusedError(
-            f"{where} does not let us in ({said}): correct kafka_username, kafka_password or"
-            " kafka_sasl_mechanism"
+            f"{where} does not let us in ({said}): correct kafka_username, kafka_password,"
+            " the token or kafka_sasl_mechanism"
         )
     if isinstance(error, KafkaConnectionError | ConnectionResetError | ssl.SSLError):
         return UnreachableError(
-            f"{where} closes the connection ({said}): is kafka_security_protocol its listener's?"
+            f"{where} closes the connection ({said}): is kafka_security_protocol its listener's,"
+            " and does it want a kafka_cert_file?"
         )
     return UnreachableError(f"{where} does not answer ({said}): is it running?")

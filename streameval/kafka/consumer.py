@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,7 +34,6 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
 )
-from aiokafka.helpers import create_ssl_context
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import READ_MEMORY
@@ -46,6 +46,7 @@ from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
 from streameval.kafka.records import BatchLocation, DeadLetter, RecordLists, Records
+from streameval.kafka.security import client_arguments
 from streameval.kafka.unreadable_batches import UnreadableBatches
 
 if TYPE_CHECKING:
@@ -76,23 +77,6 @@ HELD_UP_SECONDS: Final = 0.05
 EMBEDDED_CLUSTER: Final = "tansu_cluster"
 
 
-def client_arguments(settings: Settings) -> dict[str, Any]:
-    """Return the arguments that every client of aiokafka takes: servers and security."""
-    arguments: dict[str, Any] = {
-        "bootstrap_servers": settings.kafka,
-        "security_protocol": settings.kafka_security_protocol,
-    }
-    if settings.kafka_security_protocol.endswith("SSL"):
-        ca_file = settings.kafka_ca_file
-        arguments["ssl_context"] = create_ssl_context(cafile=str(ca_file) if ca_file else None)
-    if settings.kafka_security_protocol.startswith("SASL"):
-        assert settings.kafka_password is not None, "the settings check this"
-        arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
-        arguments["sasl_plain_username"] = settings.kafka_username
-        arguments["sasl_plain_password"] = settings.kafka_password.get_secret_value()
-    return arguments
-
-
 def open_event_log(settings: Settings) -> KafkaEventLog:
     """Make the log that the settings describe; it connects in `start`."""
     return KafkaEventLog(
@@ -103,6 +87,7 @@ def open_event_log(settings: Settings) -> KafkaEventLog:
         memory=settings.read_memory,
         session_ms=settings.session_timeout,
         rack=settings.kafka_rack,
+        instance=settings.kafka_instance_id,
     )
 
 
@@ -111,7 +96,8 @@ class KafkaEventLog:
 
     `client` are the arguments of `client_arguments`. Records that are fetched and not handed out
     take at most `memory` bytes, packed and unpacked. A worker silent for `session_ms` loses its
-    partitions. With `rack`, a replica there answers. `max_poll_ms` is for tests of time limits.
+    partitions. With `rack`, a replica there answers. A member of the name `instance` that comes
+    back in time has its partitions again without a rebalance. `max_poll_ms` is for tests.
     """
 
     def __init__(
@@ -124,12 +110,13 @@ class KafkaEventLog:
         memory: int = READ_MEMORY,
         session_ms: int = 10_000,
         rack: str | None = None,
+        instance: str | None = None,
         max_poll_ms: int = MAX_POLL_MS,
     ) -> None:
         self.cluster_id = ""
         self.topic_id = ""
         self.partitions = 0
-        self._trouble = self._said = ""
+        self._trouble = self._refused = self._said = ""
         self._heard: dict[TopicPartition, tuple[int | None, float]] = {}
         self._silent: set[TopicPartition] = set()  # their leaders have not answered for long
         self._leaderless: dict[int, float] = {}  # since when, by partition
@@ -147,6 +134,7 @@ class KafkaEventLog:
             "max_poll_interval_ms": max_poll_ms,
             "rebalance_timeout_ms": REBALANCE_MS,
             "client_rack": rack,
+            "group_instance_id": instance,
             "fetch_max_bytes": memory // 16,
             "metadata_max_age_ms": METADATA_AGE_MS,
         }
@@ -243,7 +231,13 @@ class KafkaEventLog:
             if waiting
             else ""
         )
-        return self._trouble or (silent and unread) or unassigned or self._dead_letters.trouble
+        return (
+            self._refused
+            or self._trouble
+            or (silent and unread)
+            or unassigned
+            or self._dead_letters.trouble
+        )
 
     # ------------------------------------------------------------------ reading
 
@@ -482,15 +476,24 @@ class KafkaEventLog:
         """Whether a broker answers; also notices added partitions, and new lag."""
         if self._consumer is None:
             return False
-        try:
-            await self._identify()
-        except UnreachableError:
-            return False
-        if self.cluster_id != EMBEDDED_CLUSTER:
+        answers = await self._answers()
+        if answers and self.cluster_id != EMBEDDED_CLUSTER:
             await self._look_ahead()
         if self.trouble != self._said:
             self._said = self.trouble
             log.warning("%s", self._said or "Kafka serves all partitions again")
+        return answers
+
+    async def _answers(self) -> bool:
+        """Ask who answers; note why nobody lets us in."""
+        try:
+            with listening() as heard:
+                await self._identify()
+        except UnreachableError:
+            if isinstance(heard.error, ssl.SSLError | KafkaError):
+                self._refused = str(unreached(f"Kafka at {self._servers()}", heard.error))
+            return False
+        self._refused = ""
         return True
 
     async def _look_ahead(self) -> None:

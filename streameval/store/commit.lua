@@ -126,6 +126,12 @@ if checkpoint then
   end
 end
 
+-- Chunks that this commit unlinks are looked at too: in a cluster a slot that is moving refuses those that have
+-- gone, and nothing may be refused after the first write.
+local old = {}
+for name in string.gmatch(stored[8] or '', '%S+') do old[#old + 1] = chunk_key(name) end
+if #old > 0 then redis.call('EXISTS', unpack(old)) end
+
 -- 2. Compute the new values of each user's hash before the first write. Redis spends most of a commit
 -- here and in the writes. So a user costs one call to read and one to write, with the fields that change.
 -- Results replace their inputs in the columns: no table is made for a user.
@@ -340,8 +346,7 @@ if ttl > 0 then
   -- The counters may be gone since the slate: the arms must not stay alone.
   for _, write in ipairs(joined) do call('PEXPIRE', write[1], ttl) end
 end
-local old = stored[8] or ''
-for name in string.gmatch(old, '%S+') do call('UNLINK', chunk_key(name)) end
+for _, key in ipairs(old) do call('UNLINK', key) end
 if pointer then
   call('HSET', partition, 'checkpoint_offset', stored[5] or '', 'header', pointer[1] or '', 'chunks', listed,
     'last_record', pointer[2] or '')

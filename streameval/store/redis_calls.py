@@ -11,26 +11,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.retry import Complaints
+from streameval.store.redis_servers import Command, Url, servers_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# One connection is busy for a commit of one partition; more wait for a free one.
-CONNECTIONS: Final = 8
-# Redis that is silent for longer is asked again, which the comparison of offsets makes safe.
-REPLY_SECONDS: Final = 10.0
-CONNECT_SECONDS: Final = 3.0
 # While the store is away: the pauses between tries, the first and the longest.
 RETRY_SECONDS: Final = (0.05, 1.0)
 
 # Errors that stand for a state of the server that passes, so the same command may work later.
-_PASSING: Final = ("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY")
+_PASSING: Final = (
+    *("OOM", "MISCONF", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "BUSY"),
+    "Script attempted to",  # in a cluster: the slot is moving, or other nodes are away
+)
+_CROSS_SLOT: Final = "do not hash to the same slot"
 
 
 # What servers say to a client that names no password.
@@ -38,35 +35,31 @@ _NO_PASSWORD: Final = ("HELLO must be called", "Authentication required", "NOAUT
 
 
 class RedisCalls:
-    """Connections to one server at `url`, and ways to call it.
+    """Connections to the servers at `url`, and ways to call them.
 
-    redis-py's own retries are off: a retried increment counts twice.
+    A function returns the URL as it is now: its login is read at each new connection.
     """
 
-    def __init__(self, url: str) -> None:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=REPLY_SECONDS,
-            socket_timeout=REPLY_SECONDS,
-            socket_connect_timeout=CONNECT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._redis: Redis = Redis.from_pool(pool)  # closes the pool with itself
-        options = pool.connection_kwargs
-        self.address = options.get("path") or f"{options['host']}:{options.get('port', 6379)}"
+    def __init__(self, url: str | Url) -> None:
+        self._servers = servers_of((lambda: url) if isinstance(url, str) else url)
+        self.address = self._servers.address
+        self._let_in = False
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._complaints = Complaints(logger, f"Redis at {self.address}")
 
     async def _script(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
         """Run a script by its digest; send the script to a server that does not know it."""
         try:
-            return await self._redis.evalsha(_sha(script), 1, key, *arguments)
+            return await self._raw("EVALSHA", _sha(script), 1, key, *arguments)
         except exceptions.NoScriptError:
-            return await self._redis.eval(script, 1, key, *arguments)
+            return await self._raw("EVAL", script, 1, key, *arguments)
 
-    async def _raw(self, *command: str) -> Any:
-        return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+    async def _raw(self, *command: Any) -> Any:
+        return await self._servers.call(*command)
+
+    async def _calls(self, *commands: Command) -> list[Any]:
+        """Send several commands together, once."""
+        return await self._once(lambda: self._servers.calls(commands))
 
     async def _run_once(self, script: str, key: str, arguments: Sequence[Any]) -> Any:
         return await self._once(functools.partial(self._script, script, key, arguments))
@@ -91,9 +84,12 @@ class RedisCalls:
             try:
                 return await self._shielded(call)
             except (exceptions.RedisError, OSError) as error:
-                if not _passes(error) or (end is not None and time.monotonic() + pause > end):
+                if not self._passes(error) or (end is not None and time.monotonic() + pause > end):
                     raise self._ours(error) from error
-                self._complaints.say(f"{doing} not possible, trying on", error)
+                if _is_login(error):
+                    self._complaints.tell(f"{self._ours(error)}. Trying on.")
+                else:
+                    self._complaints.say(f"{doing} not possible, trying on", error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, RETRY_SECONDS[1])
 
@@ -105,7 +101,9 @@ class RedisCalls:
         """
 
         async def run() -> T:
-            return await call()
+            found = await call()
+            self._let_in = True
+            return found
 
         task = asyncio.create_task(run())
         self._in_flight.add(task)
@@ -120,6 +118,11 @@ class RedisCalls:
     def _ours(self, error: Exception) -> RefusedError | UnreachableError:
         """Translate an error of redis-py or of the network into our own."""
         where = f"Redis at {self.address}"
+        if self._let_in and _is_login(error):
+            return UnreachableError(
+                f"{where} refuses the password or user ({error}), which it took before: give"
+                " `redis`, redis_password or their files the new one"
+            )
         if any(word in str(error) for word in _NO_PASSWORD):
             return RefusedError(
                 f"{where} wants a password, and none is configured: set redis_password (or"
@@ -132,9 +135,18 @@ class RedisCalls:
             )
         if isinstance(error, exceptions.NoPermissionError):
             return RefusedError(f"{where}: {error}: extend the rights of the user (ACL SETUSER)")
-        if _passes(error):
+        if self._passes(error):
             return UnreachableError(f"{where} cannot be used now ({error}): is it running?")
         return RefusedError(f"{where} answers: {error}")
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether the same call may work later without anybody changing this process.
+
+        A login that was taken before may be again: whoever changes a password changes two places.
+        """
+        if _is_login(error):
+            return self._let_in
+        return _passes(error)
 
     async def close(self, deadline: float = 1.0) -> None:
         """Wait up to `deadline` seconds for calls under way, then close the connections."""
@@ -142,7 +154,7 @@ class RedisCalls:
             await asyncio.wait(set(self._in_flight), timeout=deadline)
         for task in self._in_flight:
             task.cancel()
-        closing = asyncio.ensure_future(self._redis.aclose())
+        closing = asyncio.ensure_future(self._servers.close())
         await asyncio.wait({closing}, timeout=deadline)
 
 
@@ -151,11 +163,18 @@ def _sha(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
+def _is_login(error: Exception) -> bool:
+    said = str(error)
+    return isinstance(error, exceptions.AuthenticationError) or any(
+        word in said for word in _NO_PASSWORD
+    )
+
+
 def _passes(error: Exception) -> bool:
-    """Whether the same call may work later without anybody changing it."""
-    if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):
+    if isinstance(error, exceptions.NoPermissionError) or _CROSS_SLOT in str(error):
         return False
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
         return True
     kinds = exceptions.BusyLoadingError | exceptions.OutOfMemoryError | exceptions.ReadOnlyError
-    return isinstance(error, kinds) or str(error).startswith(_PASSING)
+    moving = exceptions.ClusterDownError | exceptions.TryAgainError | exceptions.MovedError
+    return isinstance(error, kinds | moving) or str(error).startswith(_PASSING)

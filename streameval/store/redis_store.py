@@ -19,6 +19,7 @@ import functools
 import importlib.resources
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from streameval.core.ledger import UserDelta
 from streameval.core.windows.cells import cluster_of
 from streameval.store.lease import Lease
 from streameval.store.redis_calls import RedisCalls
+from streameval.store.redis_servers import Url
 from streameval.store.stored_values import (
     Applied,
     CheckpointWrite,
@@ -43,7 +45,7 @@ from streameval.store.stored_values import (
     parse_arm_users,
     parse_stored,
 )
-from streameval.store.user_scan import UserScan, parse_user, scan_users
+from streameval.store.user_scan import KEYS_A_CALL, STAYS, UserScan, parse_user, scan_users
 
 # After so long a chunk is not asked for again: its checkpoint is read from the beginning.
 CHUNK_SECONDS: Final = 15.0
@@ -64,21 +66,22 @@ return 1
 
 # Fields of INFO of a server that keeps its data. CONFIG would tell whether snapshots are planned,
 # but a user who may read it may read the administrator's password.
+_KEEPS: Final = "noeviction"
 _PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
 
 
 class RedisStateStore(RedisCalls):
     """Redis, for one consumer group and topic.
 
-    `url` is redis://, rediss:// or unix://. `kinds` are the kinds of positives in the order of the
-    deltas. `user_ttl` (ms) lets counters of silent users go. The keys are made for Redis Cluster,
-    which is not spoken yet. Every call raises `UnreachableError` if the server does not answer, and
-    `RefusedError` if the server, or the data in it, is not fit for use.
+    `url` is one of `servers_of`, or returns it as it is now. `kinds` are the kinds of positives in
+    the order of the deltas. `user_ttl` (ms) lets counters of silent users go. Every call raises
+    `UnreachableError` if the server does not answer, and `RefusedError` if the server, or the data
+    in it, is not fit for use.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Url,
         group: str,
         topic: str,
         kinds: Sequence[str],
@@ -95,20 +98,21 @@ class RedisStateStore(RedisCalls):
     # --- Before work --------------------------------------------------------------------------
 
     async def facts(self) -> Facts:
-        """Ask the server about itself."""
-        info: dict[str, Any] = await self._once(self._redis.info)
-        seconds, microseconds = await self._once(self._redis.time)
+        """Ask the servers about themselves: of several, what is worst."""
+        infos: list[dict[str, Any]] = await self._once(lambda: self._servers.each("INFO"))
+        (seconds, microseconds), *_ = await self._once(lambda: self._servers.each("TIME"))
+        policies = [str(info["maxmemory_policy"]) for info in infos]
         return Facts(
-            version=str(info["redis_version"]),
-            policy=str(info["maxmemory_policy"]),
-            persistent=any(info.get(sign) for sign in _PERSISTENT),
+            version=", ".join(sorted({str(info["redis_version"]) for info in infos})),
+            policy=next((each for each in policies if each != _KEEPS), _KEEPS),
+            persistent=all(any(info.get(sign) for sign in _PERSISTENT) for info in infos),
             now=seconds * 1000 + microseconds // 1000,
         )
 
     async def check(self) -> None:
         """Refuse a server that may forget keys on its own."""
         facts = await self.facts()
-        if facts.policy != "noeviction":
+        if facts.policy != _KEEPS:
             raise RefusedError(
                 f"Redis at {self.address} evicts keys (maxmemory-policy {facts.policy}), which"
                 " would lose counters: run `redis-cli CONFIG SET maxmemory-policy noeviction`"
@@ -246,7 +250,7 @@ class RedisStateStore(RedisCalls):
             count -= 1
         if count < most:
             note = f"{offset} {count + 1} {self._author}"
-            await self._once(lambda: self._redis.set(key, note, px=NOTE_TTL_MS))
+            await self._once(lambda: self._raw("SET", key, note, "PX", NOTE_TTL_MS))
         return count
 
     async def forget_batch(self, partition: int) -> None:
@@ -290,7 +294,7 @@ class RedisStateStore(RedisCalls):
             key = self._key(partition, f"chunk:{name}")
             # `nx`: a write that timed out may arrive late. It must not put a time to live on a
             # chunk that is listed by then.
-            await self._redis.set(key, chunk, px=CHUNK_TTL_MS, nx=True)
+            await self._raw("SET", key, chunk, "PX", CHUNK_TTL_MS, "NX")
 
     def _key(self, partition: int, rest: str) -> str:
         return f"streameval:{{{self._scope}:{partition}}}:{rest}"
@@ -301,14 +305,7 @@ class RedisStateStore(RedisCalls):
         """Look up the counters of one user in `partitions` partitions; None if unknown."""
         keys = [self._key(partition, f"user:{user_id}") for partition in range(partitions)]
 
-        async def look_up() -> list[dict[bytes, bytes]]:
-            pipeline = self._redis.pipeline(transaction=False)
-            for key in keys:
-                pipeline.hgetall(key)
-            rows: list[dict[bytes, bytes]] = await pipeline.execute()
-            return rows
-
-        found = await self._once(look_up)
+        found = await self._calls(*(("HGETALL", key) for key in keys))
         parsed = [
             (partition, parse_user(user_id, 0, row.items())) for partition, row in enumerate(found)
         ]
@@ -335,10 +332,25 @@ class RedisStateStore(RedisCalls):
         """Read the counters of all users of `partition`; `user_scan` says how exact."""
         keys = self._key(partition, "partition"), self._key(partition, "user:")
 
-        async def command(*words: str) -> Any:
-            return await self._once(lambda: self._raw(*words))
+        return await scan_users(partial(self._names, keys[0]), self._run_once, *keys)
 
-        return await scan_users(command, self._run_once, *keys)
+    async def _names(self, home: str, prefix: str) -> list[str] | None:
+        """Return what follows a prefix in the keys beside `home`; None if they moved meanwhile."""
+        client = self._servers.home(home)
+        if client is None:
+            return None
+        found: set[str] = set()
+        cursor = 0
+        while True:
+            command = "SCAN", str(cursor), "MATCH", f"{prefix}*", "COUNT", str(KEYS_A_CALL)
+            answer = await self._once(partial(client.execute_command, *command))
+            cursor, keys = answer
+            found.update(key.decode().removeprefix(prefix) for key in keys)
+            if not int(cursor):
+                break
+        # A slot that moves tells by the next call, and its keys may be on both nodes.
+        await self._run_once(STAYS, home, [])
+        return sorted(found) if self._servers.home(home) is client else None
 
     # --- Leases -------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from streameval.base.limits import HISTORY_POINTS
@@ -92,12 +91,9 @@ class SharedStore(RedisStateStore):
         self, partitions: int, window: str, fingerprint: str
     ) -> dict[int, SumsVersion]:
         """Return which sums are stored, by partition."""
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.time()
-        for partition in range(partitions):
-            key = self._key(partition, f"sums:{window}")
-            pipeline.hmget(key, "offset", "time", "at", "fingerprint")
-        (seconds, microseconds), *rows = await self._once(pipeline.execute)
+        keys = [self._key(partition, f"sums:{window}") for partition in range(partitions)]
+        asked = [("HMGET", key, "offset", "time", "at", "fingerprint") for key in keys]
+        (seconds, microseconds), *rows = await self._calls(("TIME",), *asked)
         now = seconds * 1000 + microseconds // 1000
         return {
             partition: SumsVersion(int(row[0]), int(row[1]), int(row[2]), max(0, now - int(row[2])))
@@ -116,19 +112,15 @@ class SharedStore(RedisStateStore):
 
         Return whether somebody had asked for all of them before.
         """
-        before = []
-        for window in windows:
-            key = self._group_key(f"asked:{window}")
-            ask = partial(self._redis.set, key, 1, px=ASKED_TTL_MS, get=True)
-            before.append(await self._once(ask))
+        keys = [self._group_key(f"asked:{window}") for window in windows]
+        before = await self._calls(*(("EXISTS", key) for key in keys))
+        await self._calls(*(("SET", key, 1, "PX", ASKED_TTL_MS) for key in keys))
         return all(before)
 
     async def asked(self, windows: Sequence[str]) -> set[str]:
         """Return the windows that somebody asked for."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for window in windows:
-            pipeline.exists(self._group_key(f"asked:{window}"))
-        found: list[int] = await self._once(pipeline.execute)
+        keys = [self._group_key(f"asked:{window}") for window in windows]
+        found = await self._calls(*(("EXISTS", key) for key in keys))
         return {window for window, there in zip(windows, found, strict=True) if there}
 
     async def tell(self, worker: str, said: str) -> None:
@@ -137,10 +129,8 @@ class SharedStore(RedisStateStore):
 
     async def workers(self) -> dict[str, tuple[int, str]]:
         """Return what each worker said of itself, and how long ago (ms)."""
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.time()
-        pipeline.hgetall(self._group_key("workers"))
-        (seconds, microseconds), rows = await self._once(pipeline.execute)
+        asked = "HGETALL", self._group_key("workers")
+        (seconds, microseconds), rows = await self._calls(("TIME",), asked)
         now = seconds * 1000 + microseconds // 1000
         found = {}
         for name, row in rows.items():
@@ -155,10 +145,9 @@ class SharedStore(RedisStateStore):
         Numbers of points rise by one each `period` (ms).
         """
         key = self._group_key(f"history:{name}")
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hset(key, str(number % HISTORY_POINTS), number.to_bytes(_NUMBER, "big") + point)
-        pipeline.pexpire(key, (HISTORY_POINTS + 60) * period)
-        await self._once(pipeline.execute)
+        slot, packed = str(number % HISTORY_POINTS), number.to_bytes(_NUMBER, "big") + point
+        ttl = (HISTORY_POINTS + 60) * period
+        await self._calls(("HSET", key, slot, packed), ("PEXPIRE", key, ttl))
 
     async def history(self, name: str, first: int, last: int) -> list[bytes]:
         """Return the points of a history with numbers from first to last, in their order."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from streameval.base.errors import UnreachableError
 from streameval.core.experiments.first_lists import FirstList
 
 # Users of one call: it blocks Redis for a few ms, as a commit does.
@@ -20,7 +21,10 @@ USERS_A_CALL: Final = 1_000
 KEYS_A_CALL: Final = 5_000
 ATTEMPTS: Final = 3
 
+# A key that is not there: in a cluster a node from which its slot is moving refuses it.
+STAYS: Final = "return redis.call('EXISTS', KEYS[1] .. ':none')"
 _READ: Final = """
+redis.call('EXISTS', KEYS[1] .. ':none')
 local rows = {redis.call('HGET', KEYS[1], 'offset')}
 for number = 2, #ARGV do rows[number] = redis.call('HGETALL', ARGV[1] .. ARGV[number]) end
 return rows
@@ -52,18 +56,24 @@ class UserScan(NamedTuple):
 
 
 async def scan_users(
-    command: Callable[..., Awaitable[Any]],
+    names_of: Callable[[str], Awaitable[list[str] | None]],
     script: Callable[[str, str, Sequence[Any]], Awaitable[Any]],
     partition_key: str,
     prefix: str,
 ) -> UserScan:
-    """Read every user below `prefix`; `command` and `script` ask Redis."""
-    found = UserScan(0, 0, [])
+    """Read every user below `prefix`; `names_of` and `script` ask Redis.
+
+    Where names are None, the keys moved to another server, and are read again. Raises
+    `UnreachableError` where they still do.
+    """
+    found: UserScan | None = None
     for _ in range(ATTEMPTS):
         first: list[Any] = await script(_READ, partition_key, [prefix])
         begin = end = int(first[0] or 0)
         rows: list[UserRow] = []
-        names = await _names(command, prefix)
+        names = await names_of(prefix)
+        if names is None:
+            continue
         for at in range(0, len(names), USERS_A_CALL):
             portion = names[at : at + USERS_A_CALL]
             answer: list[Any] = await script(_READ, partition_key, [prefix, *portion])
@@ -72,19 +82,9 @@ async def scan_users(
         found = UserScan(begin, end, rows)
         if begin == end:
             break
+    if found is None:
+        raise UnreachableError(f"the keys {prefix}* move from server to server: ask again")
     return found
-
-
-async def _names(command: Callable[..., Awaitable[Any]], prefix: str) -> list[str]:
-    found: set[str] = set()
-    cursor = 0
-    while True:
-        cursor, keys = await command(
-            "SCAN", str(cursor), "MATCH", f"{prefix}*", "COUNT", str(KEYS_A_CALL)
-        )
-        found.update(key.decode().removeprefix(prefix) for key in keys)
-        if not int(cursor):
-            return sorted(found)
 
 
 def _rows(names: Sequence[str], found: Sequence[list[bytes]], offset: int) -> Iterator[UserRow]:
