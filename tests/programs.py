@@ -26,7 +26,7 @@ KAFKA_LIBS = Path(os.environ.get("STREAMEVAL_KAFKA_LIBS") or CACHE / "kafka/libs
 REGISTRY = CACHE / "registry"
 AXE = CACHE / "npm/node_modules/axe-core/axe.min.js"
 HELM = CACHE / "helm/helm"
-KUBERNETES = CACHE / "helm/python/kubernetes_validate/kubernetes-json-schema"
+HELM_PYTHON = CACHE / "helm/python"
 MOTO = CACHE / "s3/bin/moto_server"
 PATIENCE = 60  # seconds that a program has to say its version, on a busy machine
 
@@ -165,8 +165,13 @@ def _axe():
     return f"axe-core {wanted} is missing in {CACHE / 'npm'}: make npm"
 
 
+def kubernetes_schemas():
+    """The folders of Kubernetes' strict schemas, one for each version."""
+    return HELM_PYTHON.glob("lib/python3*/site-packages/kubernetes_validate/*/*-strict")
+
+
 def _helm():
-    if HELM.exists() and any(KUBERNETES.glob("*-strict")):
+    if HELM.exists() and any(kubernetes_schemas()):
         return ""
     return f"helm is missing in {HELM.parent}: make helm"
 

@@ -68,7 +68,7 @@ def rendered(folder, values):
 def refused():
     """What Kubernetes' strict schema finds wrong with an object."""
     programs.need_pinned("helm")
-    folder = max(programs.KUBERNETES.glob("*-strict"))
+    folder = max(programs.kubernetes_schemas())
 
     def retrieve(uri):
         return Resource.from_contents(
