@@ -151,6 +151,16 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path):
         assert json.loads(data[path.name]) == json.loads(path.read_text())
 
 
+def test_the_values_of_the_docs_render(refused, tmp_path):
+    text = (ROOT / "docs/operations.md").read_text()
+    (block,) = re.findall(r"^```text\n(image: .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = rendered(tmp_path, yaml.safe_load(block))
+    assert refused(found["StatefulSet", "shop"]) == []
+    settings = tmp_path / "streameval.yaml"
+    settings.write_text(found["ConfigMap", "shop"]["data"]["streameval.yaml"])
+    assert load(settings, {"kafka_password": "of the file"}).kafka == "kafka:9093"
+
+
 def test_every_value_of_the_chart_says_what_it_is():
     """A comment stands above each key, but above one that only holds others."""
     before = ""

@@ -10,6 +10,7 @@ import pytest
 import typer
 import yaml
 from default_events import Impression, SlateEvent, decode
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.base.errors import StreamevalError
@@ -17,6 +18,8 @@ from streameval.cli.app import INTERRUPTED, app
 from streameval.cli.experiment import GATE
 from streameval.config.settings import PREFIX, SECRETS, Settings
 from streameval.core.events import REASONS, Rejection
+from streameval.web import exposition
+from streameval.web.forward_page import Families, ForwardStatus
 from streameval.worker.shutdown import EXIT_UNFLUSHED
 
 ROOT = Path(__file__).parent.parent
@@ -91,11 +94,18 @@ def code_of(page: Path) -> str:
     return "\n".join([*fenced, *indented, *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose)])
 
 
+def forward_page() -> str:
+    """What `/metrics` of `streameval forward` shows."""
+    registry = CollectorRegistry()
+    registry.register(Families(lambda: ForwardStatus("", {"calls": {}})))
+    return exposition.page(registry, "")[0].decode()
+
+
 @pages
 def test_every_series_of_the_docs_exists(page):
     golden = (ROOT / "tests" / "golden" / "metrics.prom").read_text(encoding="utf-8")
     rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
-    known = set(re.findall(r"streameval_\w+", golden + rules))
+    known = set(re.findall(r"streameval_\w+", golden + rules + forward_page()))
     assert set(re.findall(r"\bstreameval_[a-z]\w+", page.read_text())) <= known
 
 

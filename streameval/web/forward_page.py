@@ -35,11 +35,14 @@ class ForwardStatus(NamedTuple):
     topics: Mapping[str, Mapping[str, int]]
 
 
-class _Families(Collector):
+class Families(Collector):
+    """The families of a process, as its status is when they are asked for."""
+
     def __init__(self, status: Callable[[], ForwardStatus]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
         status = self._status()
         yield single("forward_ready", "1 while all topics are read", not status.trouble)
         for families, make in ((_COUNTS, counter), (_LEVELS, gauge)):
@@ -54,7 +57,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve /healthz, /readyz and /metrics during the block."""
     registry = CollectorRegistry()
-    registry.register(_Families(status))
+    registry.register(Families(status))
 
     async def metrics(request: web.Request) -> web.Response:
         accept = ",".join(request.headers.getall("Accept", []))
