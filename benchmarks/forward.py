@@ -118,7 +118,7 @@ def measure(events: list[dict[str, object]], folder: Path) -> None:
         delays = []
         for _, at, _, value in (record for each in log for record in each):
             event = json.loads(value)
-            key = trackers.iso(event["ts"]), event["user_id"]
+            key = event["ts"], event["user_id"]
             if key in trickle:
                 delays.append(at - appended[key])
         late = sorted(delays)[int(0.95 * len(delays))]

@@ -261,11 +261,17 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._complaints.tell(self._gone)
 
     async def _horizon(self, consumer: AIOKafkaConsumer) -> float:
-        """Tell how far our partitions have come, and return up to which time records may go."""
-        own = {
-            f"{place.topic}:{place.partition}": await self._front(consumer, place, source)
-            for place, source in list(self._sources.items())
-        }
+        """Tell how far our partitions have come, and return up to which time records may go.
+
+        Ours go together, in the order of time: what counts of them is how far they have been read.
+        Of the others' it is the first record that has not gone.
+        """
+        own: dict[str, str] = {}
+        reached: list[float] = []
+        for place, source in list(self._sources.items()):
+            front, reach = await self._progress(consumer, place, source)
+            own[f"{place.topic}:{place.partition}"] = front
+            reached.append(reach)
         fresh = {name: front for name, front in own.items() if self._fronts.get(name) != front}
         if time.monotonic() - self._told_at >= _TELL_SECONDS:
             self._told_at, fresh = time.monotonic(), own
@@ -280,18 +286,25 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 self._complaints.tell(f"{error} Nothing is forwarded meanwhile.")
                 return -1.0
             self._away = ""
-        fronts = {**self._fronts, **own}
-        if self._all - fronts.keys() and time.monotonic() - self._began < HOLD_SECONDS:
+        if self._all - self._fronts.keys() - own.keys() and (
+            time.monotonic() - self._began < HOLD_SECONDS
+        ):
             return -1.0  # somebody has not told where it begins
-        times = [int(front) for name, front in fronts.items() if front != _NOTHING]
-        return min(times) + self._step if times else float("inf")
+        reached += [
+            float(front)
+            for name, front in self._fronts.items()
+            if name not in own and front != _NOTHING
+        ]
+        return min(reached, default=float("inf")) + self._step
 
-    async def _front(
+    async def _progress(
         self, consumer: AIOKafkaConsumer, place: TopicPartition, source: _Source
-    ) -> str:
-        """Say the time of the next record of a partition; `_NOTHING` without one."""
-        if source.held:
-            return str(source.held[0].time)
+    ) -> tuple[str, float]:
+        """Return the time of the first record that has not gone, and up to which all are read.
+
+        These are `_NOTHING` and infinity where there is nothing to read.
+        """
+        front = str(source.held[0].time if source.held else source.time)
         end = consumer.highwater(place)
         try:
             if end is None:
@@ -300,13 +313,13 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._lags[place] = max(0, end - at)
             if at >= end:
                 source.read_at = time.monotonic()
-                return _NOTHING
+                return front if source.held else _NOTHING, float("inf")
         except (KafkaError, IllegalStateError):
             pass
-        if time.monotonic() - source.read_at > HOLD_SECONDS:
+        if not source.held and time.monotonic() - source.read_at > HOLD_SECONDS:
             self._complaints.tell(f"partition {place.partition} of {place.topic} is not read")
-            return _NOTHING
-        return str(source.time)
+            return _NOTHING, float("inf")
+        return front, source.time
 
     async def _send(
         self,
