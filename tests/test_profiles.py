@@ -428,7 +428,27 @@ def test_recombee():
         did("cart", "i1", "r"),
     ]
     no_time = {key: value for key, value in body.items() if key != "timestamp"}
-    assert "`ts`: params.timestamp || timestamp finds nothing" in refused("recombee", no_time)
+    assert "`ts` is missing in the feedback" in refused("recombee", no_time)
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        ("recombee", {"userId": "u", "itemId": "i", "recommId": "r"}),
+        (
+            "ga4_measurement",
+            {
+                "client_id": "u",
+                "events": [{"name": "select_item", "params": {"items": [{"item_id": "i"}]}}],
+            },
+        ),
+    ],
+)
+def test_a_message_without_a_time_has_its_records(profile, message):
+    values = [json.dumps(message).encode()] * 2
+    decoded = decoder(profile).decode_records(values, [MS, -1])
+    assert [event.ts for event in decoded.events] == [MS]
+    assert [index for index, _ in decoded.rejected] == [1]
 
 
 def test_gorse_and_recsys_app():

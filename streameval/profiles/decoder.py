@@ -98,6 +98,10 @@ class ProfileDecoder(EventDecoder):
             elif found:
                 mapped += found
                 records += [index] * len(found)
+        if timestamps is not None and self._mapping.profile.record_time:
+            for one, index in zip(mapped, records, strict=True):
+                if timestamps[index] >= 0:
+                    one.fields.setdefault("ts", timestamps[index])
         self.near_misses.look(mapped)
         decoded = [
             self._decoded(one, index, rejected) for one, index in zip(mapped, records, strict=True)

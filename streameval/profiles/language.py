@@ -158,10 +158,10 @@ class Profile(_Model):
 
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
-    are events of streameval. JSON may have a registry's frame, which is taken off. Avro and
-    Protobuf are read by `schemas`: the file of each id of a registry, or one file for values
-    without a frame, with the type `message` of Protobuf, or its first. A configured registry reads
-    framed values of any profile.
+    are events of streameval. With `record_time` a message without a time has its record's. JSON may
+    have a registry's frame, which is taken off. Avro and Protobuf are read by `schemas`: the file
+    of each id of a registry, or one file for values without a frame, with the type `message` of
+    Protobuf, or its first. A configured registry reads framed values of any profile.
     """
 
     description: str = ""
@@ -172,6 +172,7 @@ class Profile(_Model):
     split: str | None = None
     rules: tuple[Rule, ...] = ()
     native: bool = False
+    record_time: bool = False
 
     @field_validator("schemas", mode="before")
     @classmethod

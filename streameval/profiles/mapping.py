@@ -6,7 +6,7 @@ profile is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -113,7 +113,10 @@ class Mapping:
         self._unwrap = [compiled(path) for path in unwrap]
         self._split = None if profile.split is None else compiled(profile.split)
         self._split_text = profile.split
-        self._rules = [_CompiledRule(rule, at) for at, rule in enumerate(profile.rules, 1)]
+        may_lack = ("ts",) if profile.record_time else ()
+        self._rules = [
+            _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
+        ]
         self._by_value = _by_value(profile.rules, self._rules)
 
     def messages(self, value: Any) -> Iterator[Any]:
@@ -196,7 +199,7 @@ class Mapping:
 class _CompiledRule:
     """One rule, compiled."""
 
-    def __init__(self, rule: Rule, number: int) -> None:
+    def __init__(self, rule: Rule, number: int, may_lack: Collection[str]) -> None:
         self.wanted: list[tuple[Path, Any]] = []
         self._expression: Path | None = None
         said = rule.when
@@ -208,7 +211,8 @@ class _CompiledRule:
         self.name = rule.name or str(said or f"rule {number}")
         self._each_text = rule.each
         self._each = None if rule.each is None else compiled(rule.each)
-        self._shapes = [_CompiledShape(kind, shape) for kind, shape in rule.shapes.items()]
+        shapes = rule.shapes.items()
+        self._shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
 
     def holds(self, message: Any) -> bool:
         """Tell whether this rule is for a message."""
@@ -245,9 +249,11 @@ class _CompiledRule:
 class _CompiledShape:
     """One event of a rule, compiled."""
 
-    def __init__(self, kind: str, shape: Slate | Impression | Feedback) -> None:
+    def __init__(
+        self, kind: str, shape: Slate | Impression | Feedback, may_lack: Collection[str]
+    ) -> None:
         self._kind = kind
-        self._fills = list(_fills(shape))
+        self._fills = list(_fills(shape, may_lack))
         self._items = _ItemReader(shape.items) if isinstance(shape, Slate) else None
 
     def fields(self, element: Any, message: Any) -> dict[str, Any]:
@@ -368,13 +374,13 @@ def _fast_items(items: Items) -> Callable[[Any], list[Any] | None]:
     return read
 
 
-def _fills(shape: Slate | Impression | Feedback) -> Iterator[Fill]:
+def _fills(shape: Slate | Impression | Feedback, may_lack: Collection[str]) -> Iterator[Fill]:
     """Yield the fields that a rule fills; items are read apart."""
     for name, info in type(shape).model_fields.items():
         source = getattr(shape, name)
         if source is not None and name != "items":
             ours = "feedback" if name == "kind" else name
-            yield _filled(ours, source, required=info.is_required())
+            yield _filled(ours, source, required=info.is_required() and name not in may_lack)
     for name, source in (shape.model_extra or {}).items():
         yield _filled(name, source)
 
