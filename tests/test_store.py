@@ -67,11 +67,16 @@ async def opened(url, topic=None, **options):
         await store.close()
 
 
-@pytest.fixture(scope="module", params=["one server", "cluster"])
+SERVERS = {
+    "one server": servers.shared_redis,
+    "cluster": servers.shared_redis_cluster,
+    "Valkey's cluster": servers.shared_valkey_cluster,
+}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
 def url(request):
-    if request.param == "cluster":
-        return servers.shared_redis_cluster().url
-    return servers.shared_redis().url
+    return SERVERS[request.param]().url
 
 
 def test_a_partition_never_committed_is_empty(url):

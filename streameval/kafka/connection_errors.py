@@ -17,6 +17,10 @@ _LOGGER = logging.getLogger("aiokafka")
 _FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 
+class TokenError(OSError):
+    """No token could be had; an OSError is to aiokafka a connection that failed."""
+
+
 class LastConnectionError(logging.Handler):
     """The last `error` of a connection that aiokafka logged; None until it logs one."""
 
@@ -47,6 +51,8 @@ def listening() -> Iterator[LastConnectionError]:
 def unreached(where: str, error: BaseException) -> StreamevalError:
     """Make the error whose line says how to put it right; `where` names the servers."""
     said = str(error) or repr(error)
+    if isinstance(error, TokenError):
+        return UnreachableError(f"{where} is not asked, for want of a token: {said}")
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(f"{where} cannot be verified ({said}): set or correct kafka_ca_file")
     if isinstance(error, BrokerResponseError):

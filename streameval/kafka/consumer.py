@@ -41,7 +41,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.connection_errors import listening, unreached
+from streameval.kafka.connection_errors import TokenError, listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
@@ -490,7 +490,7 @@ class KafkaEventLog:
             with listening() as heard:
                 await self._identify()
         except UnreachableError:
-            if isinstance(heard.error, ssl.SSLError | KafkaError):
+            if isinstance(heard.error, ssl.SSLError | KafkaError | TokenError):
                 self._refused = str(unreached(f"Kafka at {self._servers()}", heard.error))
             return False
         self._refused = ""

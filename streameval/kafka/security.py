@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiokafka.abc import AbstractTokenProvider
 
+from streameval.base.errors import ConfigError
+from streameval.kafka.connection_errors import TokenError
+
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
 
@@ -26,7 +29,10 @@ _COMMAND_SECONDS: Final = 15.0
 
 
 def client_arguments(settings: Settings) -> dict[str, Any]:
-    """Return the arguments that every client of aiokafka takes: servers and security."""
+    """Return the arguments that every client of aiokafka takes: servers and security.
+
+    Raises ConfigError for files that hold no certificates.
+    """
     with suppress(ImportError):  # another aiokafka: secrets stay what they are now
         from streameval.kafka.aiokafka_internals import read_secrets_anew
 
@@ -37,7 +43,12 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
     }
     if settings.kafka_security_protocol.endswith("SSL"):
         files = settings.kafka_ca_file, settings.kafka_cert_file, settings.kafka_key_file
-        arguments["ssl_context"] = _Certificates.of(*files)
+        try:
+            arguments["ssl_context"] = _Certificates.of(*files)
+        except OSError as error:  # of which `ssl.SSLError` is one
+            raise ConfigError(
+                f"kafka_ca_file, kafka_cert_file, kafka_key_file: no certificates in PEM: {error}"
+            ) from None
     if settings.kafka_security_protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
         if settings.kafka_sasl_mechanism == "OAUTHBEARER":
@@ -102,9 +113,12 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no t
         self._known = "", float("-inf")
 
     async def token(self) -> str:
-        """Return the token as it is now. Raises OSError, which aiokafka takes for no connection."""
+        """Return the token as it is now. Raises TokenError."""
         if self._file is not None:
-            return self._file.read_text(encoding="utf-8-sig").strip()
+            try:
+                return self._file.read_text(encoding="utf-8-sig").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise TokenError(f"kafka_token_file: {error}") from None
         async with self._asking:
             if time.monotonic() - self._known[1] > _TOKEN_SECONDS:
                 self._known = await self._ask(), time.monotonic()
@@ -112,17 +126,21 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no t
 
     async def _ask(self) -> str:
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*self._command, stdout=pipe, stderr=pipe)
+        try:
+            process = await asyncio.create_subprocess_exec(*self._command, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise TokenError(f"kafka_token_command: {error}") from None
         try:
             async with asyncio.timeout(_COMMAND_SECONDS):
                 said, problem = await process.communicate()
         except TimeoutError:
             process.kill()
-            raise OSError(f"kafka_token_command takes more than {_COMMAND_SECONDS:.0f} s") from None
+            late = f"kafka_token_command takes more than {_COMMAND_SECONDS:.0f} s"
+            raise TokenError(late) from None
         token = _token(said.decode().strip())
         if process.returncode or not token:
             last = (problem.decode(errors="replace").strip() or "no token").splitlines()[-1]
-            raise OSError(f"kafka_token_command ended with {process.returncode}: {last}")
+            raise TokenError(f"kafka_token_command ended with {process.returncode}: {last}")
         return token
 
 
