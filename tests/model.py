@@ -34,12 +34,15 @@ from redis import exceptions
 from streameval.core.experiments.first_lists import width_of
 from streameval.core.record_mark import mark
 from streameval.kafka.records import Records
+from streameval.store.user_scan import STAYS
 
 SESSION_SECONDS = 10.0
 REBALANCE_SECONDS = 30.0
 COMMIT = resources.files("streameval.store").joinpath("commit.lua").read_text()
 MEND = resources.files("streameval.store").joinpath("mend.lua").read_text()
-COMMIT_SHA, MEND_SHA = (hashlib.sha1(text.encode()).hexdigest() for text in (COMMIT, MEND))
+COMMIT_SHA, MEND_SHA, STAYS_SHA = (
+    hashlib.sha1(text.encode()).hexdigest() for text in (COMMIT, MEND, STAYS)
+)
 
 
 class _Jump(selectors.SelectSelector):
@@ -484,7 +487,7 @@ class Server:
 
 
 class Client:
-    """The part of redis-py that `Store` uses, for one worker, on a bad line."""
+    """The `Servers` of `Store`, for one worker, on a bad line."""
 
     def __init__(self, rng, server, member, lost):
         self.rng, self.server, self.member, self.lost = rng, server, member, lost
@@ -502,39 +505,42 @@ class Client:
             raise exceptions.ConnectionError("reply lost")
         return answer
 
-    async def evalsha(self, sha, _, key, *arguments):
-        scripts = {COMMIT_SHA: self.server.commit, MEND_SHA: self.server.mend}
-        return await self._call(lambda: scripts.get(sha, self.server.rows)(key, arguments))
+    async def call(self, name, *words):
+        """What `Servers.call` answers; a script is known by its digest."""
+        if name == "EVALSHA":
+            sha, _, key, *arguments = words
+            scripts = {COMMIT_SHA: self.server.commit, MEND_SHA: self.server.mend}
+            if sha == STAYS_SHA:
+                return await self._call(lambda: 0)
+            return await self._call(lambda: scripts.get(sha, self.server.rows)(key, arguments))
+        return await self._call(lambda: self._plain(name, *words))
 
-    async def execute_command(self, name, key, *field):
-        def read():
-            if name == "DEL":
-                return self.server.keys.pop(key, None)
-            if name == "SCAN":
-                prefix = field[1].removesuffix("*")
-                return 0, [key.encode() for key in self.server.keys if key.startswith(prefix)]
-            value = self.server.keys.get(key)
-            if name == "HGET":
-                return (value or {}).get(field[0].encode())
-            return value if name == "GET" else dict(value or {})
+    async def execute_command(self, *command):
+        return await self.call(*command)
 
-        return await self._call(read)
-
-    async def set(self, key, value, **_options):
-        def write():
-            self.server.keys[key] = _bytes(value)
+    def _plain(self, name, key, *rest):
+        if name == "SET":
+            self.server.keys[key] = _bytes(rest[0])
             self.server.volatile.add(key)
+            return True
+        if name == "DEL":
+            return self.server.keys.pop(key, None)
+        if name == "SCAN":
+            prefix = rest[1].removesuffix("*")
+            return 0, [key.encode() for key in self.server.keys if key.startswith(prefix)]
+        value = self.server.keys.get(key)
+        if name == "HGET":
+            return (value or {}).get(rest[0].encode())
+        return value if name == "GET" else dict(value or {})
 
-        await self._call(write)
-
-    async def info(self):
+    async def each(self, name):
         facts = {"maxmemory_policy": "noeviction", "redis_version": "0", "aof_enabled": 1}
-        return await self._call(lambda: facts)
+        return [await self._call(lambda: facts if name == "INFO" else (0, 0))]
 
-    async def time(self):
-        return await self._call(lambda: (0, 0))
+    def home(self, _key):
+        return self
 
-    async def aclose(self):
+    async def close(self):
         """Nothing to close."""
 
 

@@ -106,7 +106,7 @@ class World:
         self.member = reader(self.rng, self.topic, self.group)
         self.member.first, self.member.lag_known = first, lag_known
         store = RedisStateStore("redis://localhost", "g", "t", ("click", "like"))
-        store._redis = Client(self.rng, self.server, self.member, 0.0)
+        store._servers = Client(self.rng, self.server, self.member, 0.0)
         usual = {
             "batch_events": 50_000,
             "batch_users": 1_500,

@@ -213,12 +213,6 @@ async def stop_whole(consumer: AIOKafkaConsumer) -> None:
 # --- Fetched records ----------------------------------------------------------------------------
 
 
-def read_secrets_anew() -> None:
-    """Let every connection read passwords and certificates that have a method `anew`."""
-    if _client_module.create_conn is not _connect:
-        _client_module.create_conn = _connect
-
-
 _create_conn = _client_module.create_conn
 
 
@@ -227,6 +221,9 @@ async def _connect(*place: Any, **options: Any) -> Any:
         if (anew := getattr(options.get(name), "anew", None)) is not None:
             options[name] = anew()
     return await _create_conn(*place, **options)
+
+
+_client_module.create_conn = _connect
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final

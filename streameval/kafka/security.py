@@ -34,9 +34,7 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
     Raises ConfigError for files that hold no certificates.
     """
     with suppress(ImportError):  # another aiokafka: secrets stay what they are now
-        from streameval.kafka.aiokafka_internals import read_secrets_anew
-
-        read_secrets_anew()
+        import streameval.kafka.aiokafka_internals  # noqa: F401  # it reads them anew
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.kafka,
         "security_protocol": settings.kafka_security_protocol,
