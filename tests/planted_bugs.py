@@ -75,7 +75,7 @@ BUGS = (
     Bug(
         "commit, the script: chunks no longer listed stay",
         "streameval/store/commit.lua",
-        "for name in string.gmatch(old, '%S+') do call('UNLINK', chunk_key(name)) end\n",
+        "for _, key in ipairs(old) do call('UNLINK', key) end\n",
         "",
         SCRIPT,
     ),
