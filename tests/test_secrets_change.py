@@ -6,6 +6,7 @@ Nothing is lost, nothing is counted twice, and what is refused is named.
 import base64
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import service
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 OTHERS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 LOGIN = "org.apache.kafka.common.security"
+OPERATIONS = (programs.ROOT / "docs/operations.md").read_text()
 EVENT = '{"type":"impression","ts":%d,"user_id":"u%d","item_id":"i","request_id":"r"}'
 
 
@@ -64,7 +66,9 @@ def test_a_password_of_redis_changes(kind, tmp_path):
                 with contextlib.closing(redis_client.Redis(port=node.port)) as client:
                     client.execute_command(*words)
 
-        rights = ["on", "resetpass", "~*", "+@all"]
+        # The documented rights, and the one that a cluster needs besides.
+        (line,) = re.findall(r"^ACL SETUSER \w+ (on >SECRET .*)$", OPERATIONS, re.MULTILINE)
+        rights = ["reset", *line.replace(">SECRET", "").split(), "+cluster|slots"]
         each("ACL", "SETUSER", "worker", *rights, ">one")
         url = redis.url.replace("://", "://worker@")
         worker = service.Worker(kafka.port, url, topic)
