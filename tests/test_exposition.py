@@ -25,6 +25,7 @@ from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.core.sums import BasisSums, merge
 from streameval.experiments.words import with_beside
 from streameval.web.exposition import Exposition, page, registry
+from streameval.web.forward_page import Families, ForwardStatus
 from streameval.web.status import (
     BUCKETS,
     CheckStatus,
@@ -307,8 +308,11 @@ def test_help_of_a_figure_is_its_formula():
 def test_every_family_is_documented():
     """docs/metrics.md names each family, and no other."""
     endings = {"counter": "_total", "info": "_info"}
+    forward = Families(lambda: ForwardStatus("", {}))
     exported = {
-        family.name + endings.get(family.type, "") for family in Exposition(golden_status).collect()
+        family.name + endings.get(family.type, "")
+        for families in (Exposition(golden_status), forward)
+        for family in families.collect()
     }
     named = set(re.findall(r"`(streameval_[a-z0-9_]+)`", DOCUMENTATION.read_text(encoding="utf-8")))
     assert named == exported

@@ -19,7 +19,13 @@ from test_outcomes import expected, plain, with_ms
 from test_partition_properties import Counters, assert_same, assert_same_rows
 
 from streameval.base import extras
-from streameval.base.errors import ConfigError, InputError, RefusedError, UnusableStateError
+from streameval.base.errors import (
+    ConfigError,
+    InputError,
+    RefusedError,
+    UnreachableError,
+    UnusableStateError,
+)
 from streameval.base.steps import drained
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
@@ -227,12 +233,16 @@ def test_without_a_folder_there_is_none():
 class BusyRedis:
     """Users u0 to u1499, counted once more at each of `commits` between two calls."""
 
-    def __init__(self, commits):
-        self.offset, self.commits = 100, commits
+    def __init__(self, commits, moved=0):
+        self.offset, self.commits, self.moved = 100, commits, moved
 
-    async def command(self, *words):
-        assert words[:1] + words[2:4] == ("SCAN", "MATCH", "p:user:*")
-        return 0, [f"p:user:u{number}".encode() for number in range(1_500)]
+    async def names(self, prefix):
+        assert prefix == "p:user:"
+        return None if self.moves() else [f"u{number}" for number in range(1_500)]
+
+    def moves(self):
+        self.moved -= 1
+        return self.moved >= 0
 
     async def script(self, _script, key, arguments):
         assert key == "p:partition"
@@ -253,11 +263,20 @@ class BusyRedis:
 )
 def test_each_user_is_exact_at_the_offset_beside_it(commits, consistent):
     redis = BusyRedis(commits)
-    scan = asyncio.run(scan_users(redis.command, redis.script, "p:partition", "p:user:"))
+    scan = asyncio.run(scan_users(redis.names, redis.script, "p:partition", "p:user:"))
     assert (scan.begin == scan.end) == consistent
     assert len({row.user for row in scan.rows}) == 1_500
     assert all(row.impressions == row.offset for row in scan.rows)
     assert all(scan.begin <= row.offset <= scan.end for row in scan.rows)
+
+
+def test_users_whose_keys_move_are_read_again_or_not_at_all():
+    redis = BusyRedis(0, moved=2)
+    scan = asyncio.run(scan_users(redis.names, redis.script, "p:partition", "p:user:"))
+    assert len(scan.rows) == 1_500
+    redis = BusyRedis(0, moved=3)
+    with pytest.raises(UnreachableError, match="move from server to server"):
+        asyncio.run(scan_users(redis.names, redis.script, "p:partition", "p:user:"))
 
 
 # --- the leader's schedule -----------------------------------------------------------------------
