@@ -64,6 +64,18 @@ def test_the_chart_has_the_version_the_rules_and_the_dashboards(made):
     assert "streameval/files/quality.json" in names
 
 
+def test_the_source_has_nothing_that_is_made(made):
+    with tarfile.open(made[f"{NAME}.tar.gz"]) as source:
+        names = {name.split("/")[1] for name in source.getnames() if "/" in name}
+    hidden = {name for name in names if name.startswith(".")}
+    ours = {path.name for path in programs.ROOT.iterdir() if path.name.startswith(".")}
+    made_here = {".cache", ".hypothesis", ".venv", ".git"} | {
+        n for n in ours if n.endswith("_cache")
+    }
+    assert hidden <= ours - made_here
+    assert {".ci", "streameval", "tests", "pyproject.toml"} <= names
+
+
 def test_the_wheel_has_the_profiles_and_the_scripts(made):
     with zipfile.ZipFile(made[f"{NAME}-py3-none-any.whl"]) as wheel:
         names = set(wheel.namelist())
