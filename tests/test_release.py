@@ -81,19 +81,3 @@ def test_the_wheel_has_the_profiles_and_the_scripts(made):
         names = set(wheel.namelist())
     assert {"streameval/store/commit.lua", "streameval/profiles/builtin/segment.yaml"} <= names
     assert "streameval/web/static/uplot/uPlot.iife.min.js" in names
-
-
-def test_every_dependency_of_a_worker_has_a_wheel_for_later_pythons():
-    """What runs on 3.11 can be installed on the others without a compiler."""
-    programs.need_pinned("helm")
-    uv = programs.HELM_PYTHON / "bin/uv"
-    for version in ("3.12", "3.13", "3.14"):
-        command = [uv, "pip", "compile", "--python-version", version, "--only-binary", ":all:"]
-        done = subprocess.run(
-            [*command, "--quiet", "--extra", "files", "pyproject.toml"],
-            cwd=programs.ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (version, done.stderr)
