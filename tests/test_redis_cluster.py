@@ -25,7 +25,7 @@ from streameval.store.redis_store import RedisStateStore
 PARTITIONS = 4
 EVENTS = 20_000
 SECONDS = 40
-SEEDS = int(os.environ.get("STREAMEVAL_CLUSTER_SEEDS", "2"))
+SEEDS = int(os.environ.get("STREAMEVAL_CLUSTER_SEEDS", "1"))
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streameval.config.settings import Settings
 
 # Connections within so many seconds share the token of a command.
-_TOKEN_SECONDS: Final = 60.0
+_TOKEN_SECONDS: Final = 10.0
 _COMMAND_SECONDS: Final = 15.0
 
 
