@@ -1,4 +1,4 @@
-"""Make everything of a release in dist/: packages, chart, image, list of packages, checksums.
+"""Make everything of a release in `dist`: packages, chart, image, list of packages, checksums.
 
     make release ARGS=--dry-run     # nothing is refused, no tag, no image
 
@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-DIST = ROOT / "dist"
 HELM = ROOT / ".cache/helm"
 
 
@@ -56,15 +55,15 @@ def refuse(wanted: str, heading: str) -> None:
         sys.exit(f"v{wanted} is tagged already: raise __version__ in streameval/__init__.py")
 
 
-def image(wanted: str) -> None:
+def image(wanted: str, into: Path) -> None:
     """Build the image into a file, by buildah or docker."""
     name = f"streameval:{wanted}"
     if shutil.which("buildah"):
         run("buildah", "build", "--file", "deploy/Dockerfile", "--tag", name, ".")
-        run("buildah", "push", name, f"oci-archive:{DIST}/streameval-{wanted}-image.tar")
+        run("buildah", "push", name, f"oci-archive:{into}/streameval-{wanted}-image.tar")
     elif shutil.which("docker"):
         run("docker", "build", "--file", "deploy/Dockerfile", "--tag", name, ".")
-        run("docker", "save", "--output", DIST / f"streameval-{wanted}-image.tar", name)
+        run("docker", "save", "--output", into / f"streameval-{wanted}-image.tar", name)
     else:
         sys.exit("buildah or docker is needed for the image")
 
@@ -73,27 +72,29 @@ def main() -> None:
     """Make the release."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="refuse nothing; no tag, no image")
+    parser.add_argument("--into", type=Path, default=ROOT / "dist", help="the folder, made anew")
     options = parser.parse_args()
+    into: Path = options.into
     wanted = version()
     heading, changes = section(wanted)
     if not options.dry_run:
         refuse(wanted, heading)
-    shutil.rmtree(DIST, ignore_errors=True)
-    DIST.mkdir()
-    run(sys.executable, "-m", "build", "--outdir", DIST, ".")
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir()
+    run(sys.executable, "-m", "build", "--outdir", into, ".")
     versions = "--version", wanted, "--app-version", wanted
-    run(HELM / "helm", "package", "deploy/helm/streameval", *versions, "--destination", DIST)
-    (DIST / f"streameval-{wanted}.tgz").rename(DIST / f"streameval-chart-{wanted}.tgz")
+    run(HELM / "helm", "package", "deploy/helm/streameval", *versions, "--destination", into)
+    (into / f"streameval-{wanted}.tgz").rename(into / f"streameval-chart-{wanted}.tgz")
     sbom = "cyclonedx_py", "requirements", "deploy/requirements.lock", "--output-reproducible"
-    run(HELM / "python/bin/python", "-m", *sbom, "-o", DIST / f"streameval-{wanted}-sbom.json")
-    (DIST / "CHANGES.md").write_text(changes)
+    run(HELM / "python/bin/python", "-m", *sbom, "-o", into / f"streameval-{wanted}-sbom.json")
+    (into / "CHANGES.md").write_text(changes)
     if not options.dry_run:
-        image(wanted)
+        image(wanted, into)
     sums = [
         f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}"
-        for each in sorted(DIST.iterdir())
+        for each in sorted(into.iterdir())
     ]
-    (DIST / "SHA256SUMS").write_text("\n".join(sums) + "\n")
+    (into / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     print(*sums, sep="\n")
     if options.dry_run:
         return

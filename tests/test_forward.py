@@ -13,6 +13,7 @@ import pytest
 import servers
 import service
 import trackers
+from test_profiles_registry import answers
 
 from streameval.base.in_memory import InMemory
 from streameval.config.load import load
@@ -174,6 +175,32 @@ def test_its_pages_tell_what_it_does(topics, tmp_path):
         assert one.end() == 0
     finally:
         one.process.kill()
+
+
+def test_a_source_waits_for_the_schemas_of_its_records(topics, tmp_path):
+    """Nothing is rejected for a registry that answers 500, and nothing goes meanwhile."""
+    kafka, _, topic, names, config = topics
+    shown, done = split(trackers.stream(6, count=50))
+    framed = [(key, b"\0\0\0\0\x07" + value) for key, value in shown]
+    service.produce(kafka.port, names["shown"], framed)
+    service.produce(kafka.port, names["done"], done)
+    with answers({"/schemas/ids/7": (500, "")}) as registry:
+        given = json.loads(config.read_text()) | {"registry": registry.url}
+        config.write_text(json.dumps(given))
+        one = Forward(config, tmp_path / "log")
+        try:
+            service.wait_for(lambda: "answers 500" in one.page("/readyz")[1], 60, "its line")
+            registry.by_path["/schemas/ids/7"] = (200, {"schemaType": "JSON", "schema": "{}"})
+            service.wait_for(
+                lambda: sum(map(len, log_of(kafka, topic).values())) == len(shown) + len(done),
+                60,
+                "all events",
+            )
+            service.wait_for(lambda: one.page("/readyz") == (200, "ok\n"), 30, "it is ready")
+            assert one.end() == 0
+        finally:
+            one.process.kill()
+    assert service.dead_letters(kafka.port, topic) == []
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import base64
 
+import protos
 import pytest
 import trackers
 
@@ -17,25 +18,14 @@ pytest.importorskip("grpc_tools")
 DEFINITION = Definition(dimensions=())
 EVENTS = trackers.stream(8, count=120)
 PLAIN = EventDecoder.of(DEFINITION).decode_batch(trackers.lines(EVENTS))[0]
-NATIVE = """syntax = "proto3";
-package shop;
-import "shop/item.proto";
-import "google/protobuf/timestamp.proto";
-
+NATIVE = protos.EVENT.replace(
+    "message Event {",
+    """import "shop/item.proto";
 message Note { string text = 1; }
 message Event {
-  string type = 1;
-  google.protobuf.Timestamp ts = 2;
-  string user_id = 3;
-  string request_id = 4;
-  string item_id = 5;
-  string feedback = 6;
-  optional double value = 7;
-  repeated string items = 8;
   message Inner { string a = 1; int64 b = 2; repeated Item many = 3; }
-  Inner inner = 9;
-}
-"""
+  Inner inner = 9;""",
+)
 ITEM = """syntax = "proto3";
 package shop;
 enum Kind { NONE = 0; NEW = 1; }
@@ -63,31 +53,17 @@ def reader(folder, text):
     return library.decoder_of(DEFINITION, str(profile))
 
 
+OTHERS = {"shop/item.proto": ITEM}
+
+
 @pytest.fixture(scope="module")
 def types():
-    """The messages of the files, made by protobuf's own reader of descriptors."""
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message_factory import GetMessageClassesForFiles
-
-    from streameval.profiles.protobuf import _compiled
-
-    pool = DescriptorPool()
-    files = _compiled(NATIVE, {"shop/item.proto": ITEM})
-    for each in files:
-        pool.Add(each)
-    return GetMessageClassesForFiles([files[-1].name, "shop/item.proto"], pool)
+    """The classes of the messages."""
+    return protos.classes(NATIVE, OTHERS)
 
 
 def body(types, event):
-    message = types["shop.Event"]()
-    for name, value in event.items():
-        if name == "ts":
-            message.ts.FromMilliseconds(value)
-        elif name == "items":
-            message.items.extend(value)
-        else:
-            setattr(message, name, value)
-    return message.SerializeToString()
+    return protos.message(types["shop.Event"], event).SerializeToString()
 
 
 def test_a_stream_in_protobuf_is_the_stream_in_json(types, tmp_path):
@@ -100,16 +76,15 @@ def test_a_stream_in_protobuf_is_the_stream_in_json(types, tmp_path):
 
 
 def test_a_set_of_descriptors_needs_no_compiler(types, tmp_path):
-    from streameval.profiles.protobuf import _compiled
-
-    packed = descriptors.FileDescriptorSet(file=_compiled(NATIVE, {"shop/item.proto": ITEM}))
+    files = protos.descriptors(NATIVE, OTHERS).values()
+    packed = descriptors.FileDescriptorSet(file=files)
     (tmp_path / "event.binpb").write_bytes(packed.SerializeToString())
     read = reader(tmp_path, "schemas: event.binpb\nmessage: shop.Event")
     assert read.decode_batch([body(types, event) for event in EVENTS]) == (PLAIN, [])
 
 
 def test_fields_of_any_kind_are_plain(types):
-    schema = ProtobufSchema(NATIVE, {"shop/item.proto": ITEM}, "shop.Event")
+    schema = ProtobufSchema(NATIVE, OTHERS, "shop.Event")
     message = types["shop.Event"](type="slate")
     message.inner.b = 2**60
     message.inner.many.add(id="x", kind=1, place=0)
@@ -125,17 +100,22 @@ def test_fields_of_any_kind_are_plain(types):
 
 
 def test_a_registrys_descriptor_in_base64_is_read_with_what_it_imports(types):
-    from streameval.profiles.protobuf import _compiled
-
-    main, others = "", {}
-    for each in _compiled(NATIVE, {"shop/item.proto": ITEM}):
-        others[each.name] = main = base64.b64encode(each.SerializeToString()).decode()
-    schema = ProtobufSchema(main, {"shop/item.proto": others["shop/item.proto"]})
+    packed = {
+        name: base64.b64encode(each.SerializeToString()).decode()
+        for name, each in protos.descriptors(NATIVE, OTHERS).items()
+    }
+    schema = ProtobufSchema(list(packed.values())[-1], {name: packed[name] for name in OTHERS})
     value = body(types, EVENTS[0])
     assert schema.read_framed(b"\x02\x02" + value)["user_id"] == EVENTS[0]["user_id"]
     inner = types["shop.Event"].Inner(a="x").SerializeToString()
     assert schema.read_framed(b"\x04\x02\x00" + inner) == {"a": "x", "b": 0}
     assert schema.read_framed(b"\x00" + b"\x0a\x01t") == {"text": "t"}  # the first message
+
+
+def test_a_descriptor_that_imports_what_nobody_has_is_told():
+    main = descriptors.FileDescriptorProto(name="a.proto", dependency=["google/protobuf/no.proto"])
+    with pytest.raises(ValueError, match=r"imports google/protobuf/no\.proto, which protobuf does"):
+        ProtobufSchema(base64.b64encode(main.SerializeToString()).decode())
 
 
 @pytest.mark.parametrize(

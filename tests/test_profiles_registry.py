@@ -7,6 +7,7 @@ import json
 import threading
 import time
 
+import protos
 import pytest
 import servers
 import service
@@ -42,20 +43,6 @@ AVRO = {
         ),
     ],
 }
-PROTO = """syntax = "proto3";
-package shop;
-import "google/protobuf/timestamp.proto";
-message Event {
-  string type = 1;
-  google.protobuf.Timestamp ts = 2;
-  string user_id = 3;
-  string request_id = 4;
-  string item_id = 5;
-  string feedback = 6;
-  optional double value = 7;
-  repeated string items = 8;
-}
-"""
 
 
 # ------------------------------------------------------------- answers that a registry may give
@@ -146,6 +133,17 @@ def test_an_id_that_is_not_known_is_told_and_asked_for_again_later(monkeypatch):
         read_by.unready([b"\0\0\0\0\x07{}"])()
         line = trackers.lines(EVENTS)[0]
         assert read_by.decode_batch([b"\0\0\0\0\x07" + line]) == (PLAIN[:1], [])
+
+
+def test_more_unknown_ids_than_any_bound_are_told_all_the_same():
+    """Each is asked for once: whoever waits for all of them gets them."""
+    values = [b"\0" + number.to_bytes(4, "big") + b"{}" for number in range(1_500)]
+    with answers({}) as server:
+        read_by = decoder(server.url)
+        read_by.unready(values)()
+        assert read_by.unready(values) is None
+        assert len(read_by.decode_batch(values)[1]) == 1_500
+        assert len(server.asked) == 1_500
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,7 @@ def serialisers(url, topic):
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     context = SerializationContext(topic, MessageField.VALUE)
-    kind = message_class()
+    kind = protos.classes(protos.EVENT, {})["shop.Event"]
     plain = {"title": "Event", "type": "object", "properties": {"type": {"type": "string"}}}
     contexts = {
         name: SerializationContext(f"{topic}-{name}", MessageField.VALUE)
@@ -252,33 +250,8 @@ def serialisers(url, topic):
         yield {
             "avro": lambda event: avro(event, context),
             "json": lambda event: in_json(event, contexts["json"]),
-            "protobuf": lambda event: protobuf(message_of(kind, event), contexts["protobuf"]),
+            "protobuf": lambda event: protobuf(protos.message(kind, event), contexts["protobuf"]),
         }
-
-
-def message_class():
-    from google.protobuf import descriptor_pool
-    from google.protobuf.message_factory import GetMessageClassesForFiles
-
-    from streameval.profiles.protobuf import _compiled
-
-    pool = descriptor_pool.DescriptorPool()
-    *others, main = _compiled(PROTO, {})
-    for each in (*others, main):
-        pool.Add(each)
-    return GetMessageClassesForFiles([main.name], pool)["shop.Event"]
-
-
-def message_of(kind, event):
-    message = kind()
-    for name, value in event.items():
-        if name == "ts":
-            message.ts.FromMilliseconds(value)
-        elif name == "items":
-            message.items.extend(value)
-        else:
-            setattr(message, name, value)
-    return message
 
 
 @pytest.mark.servers
@@ -288,8 +261,9 @@ def test_text_of_protobuf_is_compiled_as_java_producers_register_it():
     server = servers.shared_registry()
     topic = servers.unique("text")
     with SchemaRegistryClient({"url": servers.api_of(server)}) as client:
-        number = client.register_schema(f"{topic}-value", Schema(PROTO, "PROTOBUF"))
-    message = message_of(message_class(), EVENTS[0]).SerializeToString()
+        number = client.register_schema(f"{topic}-value", Schema(protos.EVENT, "PROTOBUF"))
+    kind = protos.classes(protos.EVENT, {})["shop.Event"]
+    message = protos.message(kind, EVENTS[0]).SerializeToString()
     value = b"\0" + number.to_bytes(4, "big") + b"\0" + message
     assert decoder(servers.api_of(server)).decode_batch([value]) == (PLAIN[:1], [])
 

@@ -13,18 +13,18 @@ import pytest
 import streameval
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
-DIST = programs.ROOT / "dist"
 NAME = f"streameval-{streameval.__version__}"
 
 
 @pytest.fixture(scope="module")
-def made():
+def made(tmp_path_factory):
     """The files of a dry run, by name."""
     programs.need_pinned("helm")
-    command = [sys.executable, ".ci/release.py", "--dry-run"]
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    command = [sys.executable, ".ci/release.py", "--dry-run", "--into", folder]
     done = subprocess.run(command, cwd=programs.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {path.name: path for path in DIST.iterdir()}
+    return {path.name: path for path in folder.iterdir()}
 
 
 def test_a_release_has_its_files_and_their_checksums(made):

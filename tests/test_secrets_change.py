@@ -298,3 +298,16 @@ def test_a_named_member_that_comes_back_has_its_partitions_without_a_rebalance()
         assert owned(workers[1]) == before[1]
         assert "assigned partitions" not in workers[1].logged().split("assigned partitions")[-1]
         assert workers[1].logged().count("assigned partitions") <= 2
+
+
+def test_two_members_of_one_name_are_told():
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    topic = topic_on(kafka)
+    told = {"group": topic, "kafka_instance_id": "same"}
+    workers = [service.Worker(kafka.port, redis.url, topic, **told) for _ in range(2)]
+    line = "has another worker the kafka_instance_id same, too? Give each one of its own"
+    with workers[0], workers[1]:
+        service.wait_for(lambda: any(line in one.logged() for one in workers), 60, line)
+        service.produce(kafka.port, topic, records(0, 50))
+        _, ends = service.read_log(kafka.port, topic, 2)
+        service.wait_until_read(redis.url, topic, ends, group=topic)

@@ -130,6 +130,8 @@ class Waiting:
             await asyncio.sleep(RETRY_SECONDS)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Ask no more, until `holds` begins anew."""
         for task in self._tasks.values():
             task.cancel()
+        self._tasks.clear()
+        self.why.clear()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
@@ -44,6 +43,7 @@ from streameval.base.limits import (
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
+from streameval.config import places
 from streameval.config.experiments import ExperimentSettings, check_experiments, event_field
 from streameval.config.figure_settings import (
     LONGEST,
@@ -72,138 +72,7 @@ SECRETS: Final = (
 )
 """The keys that may also stand in a file; no output contains them."""
 
-# The options that a URL of Redis may carry; files are PEM.
-_TLS: Final[dict[str, set[str] | None]] = {
-    "ssl_ca_certs": None,
-    "ssl_certfile": None,
-    "ssl_keyfile": None,
-    "ssl_cert_reqs": {"required", "none"},
-    "ssl_check_hostname": {"true", "false"},
-}
-"""Each option of a Redis URL and its values; None stands for a file."""
-_SENTINEL: Final[dict[str, set[str] | None]] = {
-    "sentinel_username": set(),
-    "sentinel_password": set(),
-}
-"""The login of the Sentinels themselves, of any value."""
-_PATHS: Final = {
-    "": (r"/?|/[0-9]{1,9}", "the database is a number: write redis://HOST:PORT/0"),
-    "cluster": (r"/?|/0", "a cluster has no databases: write redis+cluster://HOST:PORT"),
-    "sentinel": (
-        r"/[A-Za-z0-9._-]+(/[0-9]{0,9})?",
-        "name the master that the Sentinels watch: redis+sentinel://HOST:PORT/NAME/0",
-    ),
-}
-"""By the kind of servers: the path of a Redis URL, and what to write."""
-
-
-def _name(value: str) -> str:
-    # Kafka's rule for topics; groups share it, because both are part of Redis' keys.
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
-        raise ValueError(f"write 1 to 249 of the characters A-Z a-z 0-9 . _ - , not {value!r}")
-    return value
-
-
-def _servers(value: str) -> str:
-    for server in value.split(","):
-        _address(server.strip())
-    return value
-
-
-def _address(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    good = port.isascii() and port.isdigit() and int(port) <= 65_535
-    if not host or "/" in host or not good:
-        raise ValueError(f"write host:port{_like(value)}, not {value!r}")
-    return value
-
-
-def _web_address(value: str) -> str:
-    """Return an address of the web without a slash at its end."""
-    url = urlsplit(value)
-    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-        raise ValueError(f"write http://… or https://…, not {value!r}")
-    return value.rstrip("/")
-
-
-def _like(value: str) -> str:
-    """Suggest the intended address, if the value contains one."""
-    meant = re.fullmatch(r"\w+://([\w.-]+:\d{1,5})/?", value, re.ASCII)
-    return f", like {meant[1]}" if meant else ""
-
-
-def _port_alone(value: object) -> object:
-    """Refuse a port without a host: which interface it opens is for a person to decide."""
-    text = str(value)
-    if isinstance(value, int | str) and text.isascii() and text.isdecimal():
-        raise ValueError(
-            f"write host:port: 127.0.0.1:{text} for this machine, 0.0.0.0:{text} for all"
-        )
-    return value
-
-
-def _redis_url(value: SecretStr) -> SecretStr:
-    # No message quotes any part of the URL: a misplaced part may be the password.
-    try:
-        url = urlsplit(value.get_secret_value())
-        options = parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query))
-        places = [urlsplit(f"//{each}") for each in url.netloc.rpartition("@")[2].split(",")]
-        good = all(each.hostname and each.port != 0 for each in places) and not url.fragment
-    except ValueError:
-        good = False
-    scheme, _, kind = url.scheme.partition("+") if good else ("", "", "")
-    if scheme not in {"redis", "rediss"} or kind not in _PATHS or (len(places) > 1 and not kind):
-        raise ValueError(
-            "write redis://HOST:PORT/DATABASE, or rediss:// for TLS;"
-            " redis+cluster://HOST:PORT,HOST:PORT; redis+sentinel://HOST:PORT,HOST:PORT/NAME"
-        )
-    pattern, cure = _PATHS[kind]
-    if not re.fullmatch(pattern, url.path):
-        raise ValueError(cure)
-    names = [name for name, _ in options]
-    known = (_TLS if scheme == "rediss" else {}) | (_SENTINEL if kind == "sentinel" else {})
-    if not known.keys() >= set(names):
-        raise ValueError(
-            f"only rediss:// has options, and only these: {', '.join(_TLS)}; Sentinels also have"
-            f" {' and '.join(_SENTINEL)}"
-        )
-    if len(names) > len(set(names)):
-        raise ValueError(f"{', '.join(names)}: write each once")
-    for name, given in options:
-        values = known[name]
-        if values is None and not _is_file(Path(given)):
-            raise ValueError(f"{name}: write a file that exists")
-        if values and given not in values:
-            raise ValueError(f"{name}: write {' or '.join(sorted(values))}")
-    return value
-
-
-def _is_file(value: Path) -> bool:
-    try:
-        return value.is_file()
-    except OSError as error:
-        raise ValueError(f"{str(value)!r} cannot be used: {error.strerror}") from None
-
-
-def _file(value: Path) -> Path:
-    if not _is_file(value):
-        raise ValueError(f"no such file: {str(value)!r}")
-    return value
-
-
-def _folder(value: Path) -> Path:
-    if not str(value).strip(".") or _is_file(value):
-        raise ValueError(f"write a folder, not {str(value)!r}")
-    return value
-
-
-def _on_disk(value: object) -> object:
-    if isinstance(value, str) and "://" in value:
-        raise ValueError("snapshots go to a folder that all workers share, not to a URI")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(places.name)]
 
 
 def _distinct(key: str, values: Sequence[str]) -> None:
@@ -332,7 +201,7 @@ class Settings(BaseSettings):
     )
 
     # Kafka
-    kafka: Annotated[str, AfterValidator(_servers)] = Field(
+    kafka: Annotated[str, AfterValidator(places.servers)] = Field(
         "127.0.0.1:9092", description="Bootstrap servers, host:port, separated by commas."
     )
     topic: Name = Field(DEFAULT_TOPIC, description="The topic of events, keyed by user_id.")
@@ -350,7 +219,7 @@ class Settings(BaseSettings):
         description="Topics that `streameval forward` reads, each `{topic: clicks, profile:"
         " segment}`: it writes their events to `topic`, keyed by user.",
     )
-    registry: Annotated[str, AfterValidator(_web_address)] | None = Field(
+    registry: Annotated[str, AfterValidator(places.web_address)] | None = Field(
         None,
         description="The schema registry (the URL of Confluent's API), which is asked for the"
         " schemas of framed messages in Avro, Protobuf and JSON; needs `profile`.",
@@ -360,7 +229,7 @@ class Settings(BaseSettings):
     registry_token: SecretStr | None = Field(
         None, description="The registry's bearer token, in place of a user."
     )
-    registry_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+    registry_ca_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="Certificates that sign the registry's (PEM); without it, the system's."
     )
     dead_letter_topic: Name = Field(
@@ -411,18 +280,18 @@ class Settings(BaseSettings):
             " rack-aware `replica.selector.class`."
         ),
     )
-    kafka_ca_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+    kafka_ca_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="Certificates that sign Kafka's (PEM); without it, the system's."
     )
-    kafka_cert_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+    kafka_cert_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="This worker's certificate (PEM), where Kafka wants one."
     )
-    kafka_key_file: Annotated[Path, AfterValidator(_file)] | None = Field(
+    kafka_key_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="The key of that certificate (PEM), if it is in another file."
     )
 
     # Redis
-    redis: Annotated[SecretStr, AfterValidator(_redis_url)] = Field(
+    redis: Annotated[SecretStr, AfterValidator(places.redis_url)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         description="Redis' URL with the number of the database, `rediss://` for TLS,"
         " `redis://USER@HOST` for an ACL user; `redis+cluster://HOST:PORT,HOST:PORT` and"
@@ -467,16 +336,16 @@ class Settings(BaseSettings):
         " keeps what checks, windows and configured experiments (from their `since` on) still need;"
         " null: they stay for ever.",
     )
-    snapshots: Annotated[Path, BeforeValidator(_on_disk), AfterValidator(_folder)] | None = Field(
-        None, description="Folder of the snapshots; null: none are taken."
-    )
+    snapshots: (
+        Annotated[Path, BeforeValidator(places.on_disk), AfterValidator(places.folder)] | None
+    ) = Field(None, description="Folder of the snapshots; null: none are taken.")
     snapshot_interval: Annotated[int, Duration("10s", "366d")] = Field(
         900_000, description="Time between snapshots, taken by the leader of the workers."
     )
     snapshot_keep: Integer = Field(
         96, ge=1, le=1_000_000, description="Snapshots to keep; the oldest go."
     )
-    checks: Annotated[Path, AfterValidator(_file)] | None = Field(
+    checks: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None,
         description="YAML file of the checks that follow each snapshot (`streameval check"
         " --schema`); needs `snapshots` and `outcomes`; null: no checks.",
@@ -488,11 +357,13 @@ class Settings(BaseSettings):
     )
 
     # Web page and log
-    listen: Annotated[str, BeforeValidator(_port_alone), AfterValidator(_address)] = Field(
-        "127.0.0.1:8080",
-        description="The address of the pages and /metrics; port 0: any free port.",
+    listen: Annotated[str, BeforeValidator(places.port_alone), AfterValidator(places.address)] = (
+        Field(
+            "127.0.0.1:8080",
+            description="The address of the pages and /metrics; port 0: any free port.",
+        )
     )
-    public_url: Annotated[str, AfterValidator(_web_address)] | None = Field(
+    public_url: Annotated[str, AfterValidator(places.web_address)] | None = Field(
         None,
         description="The address at which people reach the pages of a worker, such as"
         " `https://metrics.example/streameval`: alerts link to its `/runbook`; null: `listen`.",

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from aiokafka.errors import BrokerResponseError, KafkaConnectionError
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    BrokerResponseError,
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 
@@ -19,6 +26,13 @@ _FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 class TokenError(OSError):
     """No token could be had; an OSError is to aiokafka a connection that failed."""
+
+
+REFUSALS: Final = (
+    *(SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError),
+    *(AuthenticationFailedError, ssl.SSLError, TokenError),
+)
+"""Errors of a connection that say that nobody lets us in, and not that nobody is there."""
 
 
 class LastConnectionError(logging.Handler):

@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
+from collections import deque
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -41,7 +41,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.connection_errors import TokenError, listening, unreached
+from streameval.kafka.connection_errors import REFUSALS, listening, unreached
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
@@ -73,6 +73,9 @@ SILENCE_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 0.5
 # `poll` waits so long beyond its timeout for a read that a rebalance holds up.
 HELD_UP_SECONDS: Final = 0.05
+# Two members of one name take it from each other at each heartbeat.
+TWIN_ASSIGNMENTS: Final = 5
+TWIN_SECONDS: Final = 30.0
 # The embedded broker tells end offsets that count batches (its high watermarks are good).
 EMBEDDED_CLUSTER: Final = "tansu_cluster"
 
@@ -147,6 +150,9 @@ class KafkaEventLog:
         self._stale: set[TopicPartition] = set()  # sought since `_reading` fetched
         self._paused: set[TopicPartition] = set()  # by the listener
         self._ends: dict[TopicPartition, int] = {}  # of partitions that stand still
+        self._assignments: deque[tuple[float, frozenset[TopicPartition]]] = deque(
+            maxlen=TWIN_ASSIGNMENTS
+        )
         self._unreadable = UnreadableBatches()
         self._asking: asyncio.Task[None] | None = None  # whether a large batch may be unpacked
         self._allowed: set[TopicPartition] = set()  # to unpack one
@@ -415,6 +421,7 @@ class KafkaEventLog:
         """Hear from the group that `topic_partitions` come; they wait for `seek` and `resume`."""
         assert self._listener is not None, "start comes first"
         self._unassigned = None
+        self._notice_a_twin(topic_partitions)
         if self._source is not None:
             self._source.share(len(topic_partitions))
         for topic_partition in topic_partitions:
@@ -425,6 +432,21 @@ class KafkaEventLog:
         await self._listener.assigned(
             [topic_partition.partition for topic_partition in topic_partitions]
         )
+
+    def _notice_a_twin(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Tell of another member of our name: Kafka hands all of ours to one and to the other."""
+        instance, now = self._arguments["group_instance_id"], time.monotonic()
+        self._assignments.append((now, frozenset(topic_partitions)))
+        (first, _), several = self._assignments[0], {each for _, each in self._assignments}
+        often = len(self._assignments) == TWIN_ASSIGNMENTS and now - first < TWIN_SECONDS
+        if instance and topic_partitions and often and len(several) == 1:
+            log.warning(
+                "the same partitions were assigned %d times in %.0f s: has another worker the"
+                " kafka_instance_id %s, too? Give each one of its own",
+                TWIN_ASSIGNMENTS,
+                now - first,
+                instance,
+            )
 
     # ------------------------------------------------------------------ asking
 
@@ -490,8 +512,9 @@ class KafkaEventLog:
             with listening() as heard:
                 await self._identify()
         except UnreachableError:
-            if isinstance(heard.error, ssl.SSLError | KafkaError | TokenError):
-                self._refused = str(unreached(f"Kafka at {self._servers()}", heard.error))
+            if heard.error is not None:
+                said = str(unreached(f"Kafka at {self._servers()}", heard.error))
+                self._refused = said if isinstance(heard.error, REFUSALS) else ""
             return False
         self._refused = ""
         return True

@@ -107,18 +107,19 @@ def _files(text: str | bytes, others: Mapping[str, str]) -> list[Any]:
     try:
         if isinstance(text, bytes):
             return list(FileDescriptorSet.FromString(text).file)
-        packed = {name: base64.b64decode(each, validate=True) for name, each in others.items()}
-        main = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-        read = [FileDescriptorProto.FromString(each) for each in packed.values()]
-        for one, name in zip(read, packed, strict=True):
-            one.name = name
-        google = {name for each in (main, *read) for name in each.dependency if _is_google(name)}
-        return [*_google_files(google), *read, main]
+        main, *read = (
+            FileDescriptorProto.FromString(base64.b64decode(each, validate=True))
+            for each in (text, *others.values())
+        )
     except (binascii.Error, ValueError, DecodeError):
         if not isinstance(text, bytes):
             return _compiled(text, others)
         problem = "is no set of descriptors (protoc --include_imports -o)"
         raise ValueError(problem) from None
+    for one, name in zip(read, others, strict=True):
+        one.name = name
+    google = {name for each in (main, *read) for name in each.dependency if _is_google(name)}
+    return [*_google_files(google), *read, main]
 
 
 def _is_google(name: str) -> bool:

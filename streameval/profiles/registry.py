@@ -18,17 +18,15 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, Request, build_opener
 
-import msgspec
-
 from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
+from streameval.profiles.envelopes import parsed
 from streameval.profiles.protobuf import ProtobufSchema
 from streameval.profiles.schema_files import FRAME, framed_id
 
 AGAIN_SECONDS: Final = 60.0
 """Time until an unknown id is asked for again."""
 _TIMEOUT: Final = 5.0
-_MOST_SCHEMAS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
 _MOST_REFERENCES: Final = 100
 _ACCEPT: Final = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -46,15 +44,16 @@ class Schema(Protocol):
 class _Json:
     """JSON Schema: the body is JSON, and is checked as any event is."""
 
-    read_framed = staticmethod(msgspec.json.Decoder(Any).decode)
+    def read_framed(self, body: bytes) -> Any:
+        """Return the value as any JSON is read."""
+        return parsed(body, "json")
 
 
 class _Wrong:
     """A schema that cannot be used: each of its values is told why."""
 
-    def __init__(self, said: str, *, is_final: bool) -> None:
+    def __init__(self, said: str) -> None:
         self._said = said
-        self.until = float("inf") if is_final else time.monotonic() + AGAIN_SECONDS
 
     def read_framed(self, body: bytes) -> Any:
         """Raise ValueError."""
@@ -76,6 +75,7 @@ class Registry:
         self._url = url.rstrip("/")
         self._login, self._ca_file = login, ca_file
         self._schemas: dict[int, Schema] = {}
+        self._unknown: dict[int, float] = {}  # those that it lacks, and until when
 
     def missing(self, values: Iterable[bytes | None]) -> list[int]:
         """Return the ids in frames of values whose schemas have not been asked for."""
@@ -85,16 +85,17 @@ class Registry:
     def expire(self) -> None:
         """Forget the ids that were unknown a while ago."""
         now = time.monotonic()
-        for number, schema in list(self._schemas.items()):
-            if isinstance(schema, _Wrong) and schema.until < now:
-                del self._schemas[number]
+        for number in [number for number, until in list(self._unknown.items()) if until < now]:
+            del self._unknown[number], self._schemas[number]
 
     def ask(self, ids: Sequence[int]) -> None:
-        """Ask for schemas, and wait for the answer. Raises `UnreachableError`, and `InputError`."""
-        for number in ids:
-            if len(self._schemas) >= _MOST_SCHEMAS:
-                del self._schemas[next(iter(self._schemas))]
-            self._schemas[number] = self._schema(number)
+        """Ask for schemas, and wait for the answers. Raises `UnreachableError`, and `InputError`.
+
+        A schema that is known stays, for others may be reading by it.
+        """
+        unknown = [number for number in ids if not self._ask(number)]
+        # As one, or the first of many would be asked for again before the last has been.
+        self._unknown |= dict.fromkeys(unknown, time.monotonic() + AGAIN_SECONDS)
 
     def read(self, value: bytes) -> Any:
         """Return a framed value as plain data. Raises ValueError, and what its library raises."""
@@ -104,14 +105,18 @@ class Registry:
             raise ValueError("no frame of a registry")
         return schema.read_framed(value[FRAME:])
 
-    def _schema(self, number: int) -> Schema:
+    def _ask(self, number: int) -> bool:
+        """Ask for one schema; return whether the registry has it."""
         found = self._get(f"schemas/ids/{number}?format=serialized")
         if found is None:
-            return _Wrong(f"the schema registry has no schema with the id {number}", is_final=False)
+            said = f"the schema registry has no schema with the id {number}"
+            self._schemas[number] = _Wrong(said)
+            return False
         try:
-            return self._made(found)
+            self._schemas[number] = self._made(found)
         except ValueError as error:
-            return _Wrong(f"the schema {number} of the registry {error}", is_final=True)
+            self._schemas[number] = _Wrong(f"the schema {number} of the registry {error}")
+        return True
 
     def _made(self, found: dict[str, Any]) -> Schema:
         kind = found.get("schemaType") or "AVRO"

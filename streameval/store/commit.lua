@@ -130,7 +130,7 @@ end
 -- gone, and nothing may be refused after the first write.
 local old = {}
 for name in string.gmatch(stored[8] or '', '%S+') do old[#old + 1] = chunk_key(name) end
-if #old > 0 then redis.call('EXISTS', unpack(old)) end
+for _, key in ipairs(old) do redis.call('EXISTS', key) end
 
 -- 2. Compute the new values of each user's hash before the first write. Redis spends most of a commit
 -- here and in the writes. So a user costs one call to read and one to write, with the fields that change.
