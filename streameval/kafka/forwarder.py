@@ -5,7 +5,8 @@
    partition that has records to read. So a source with a backlog does not make the events of the
    others late. Processes share through Redis how far each partition has come.
 3. Offsets are committed when Kafka has acknowledged the events. After a kill records are sent
-   again, and duplicates count once.
+   again, and duplicates count once. They are not late either: between two commits no more is sent
+   than half of `allowed_lateness` (a second at least).
 
 A partition without records holds nobody. One that is not read for `HOLD_SECONDS` does not either.
 """
@@ -38,14 +39,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS: Final = 10.0
-"""A partition that has told nothing for so long, or is not read, holds the others no more."""
+HOLD_SECONDS: Final = 60.0
+"""A partition that has told nothing for so long, or is not read, holds the others no more.
+
+The group needs 10 s to miss a process that was killed, and more where several are.
+"""
+_HOLD_MS: Final = round(HOLD_SECONDS * 1000)
+_LOOK_SECONDS: Final = 10.0
 _FETCH_MS: Final = 200
 # The same while records wait for others to come nearer.
 _STEP_MS: Final = 10
 _RECORDS: Final = 2_000
 # Records of a partition in memory; then it is paused.
 _MOST_HELD: Final = 4_000
+# The least time of events between two commits, since each waits for Kafka.
+_LEAST_MS: Final = 1_000
 _TELL_SECONDS: Final = 0.5
 _SAY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
@@ -56,10 +64,10 @@ _NOTHING: Final = "-"
 class Pace(Protocol):
     """A place at which processes share the time of each partition, as `SharedStore` is."""
 
-    async def tell(self, worker: str, said: str) -> None:
-        """Write the word on a partition."""
+    async def tell(self, worker: str, said: str, lasts: int) -> None:
+        """Write the word on a partition, which lasts so long (ms)."""
 
-    async def workers(self) -> dict[str, tuple[int, str]]:
+    async def workers(self, lasts: int) -> dict[str, tuple[int, str]]:
         """Return the latest words on each partition, and their age (ms)."""
 
 
@@ -230,12 +238,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 ignored = source.take(records, self._decoders[place.topic])
                 self._counts[place.topic]["ignored"] += ignored
         horizon = await self._horizon(consumer)
-        due = {
-            place: records
-            for place, source in self._sources.items()
-            if (records := source.due(horizon))
-        }
-        if due:
+        while due := self._due(horizon):
             await self._send(consumer, producer, due)
         await self._look_for_sources(consumer)
         for place, source in self._sources.items():
@@ -249,9 +252,21 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         )
         self._say()
 
+    def _due(self, horizon: float) -> dict[TopicPartition, list[_Held]]:
+        """Take records up to a time, and of them no more than what one commit may cover."""
+        first = min(
+            (source.held[0].time for source in self._sources.values() if source.held), default=0
+        )
+        end = min(horizon, first + max(self._step, _LEAST_MS))
+        return {
+            place: records
+            for place, source in self._sources.items()
+            if (records := source.due(end))
+        }
+
     async def _look_for_sources(self, consumer: AIOKafkaConsumer) -> None:
         """Name a topic that was deleted; the others go on."""
-        if time.monotonic() - self._looked_at >= HOLD_SECONDS:
+        if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = time.monotonic()
             with contextlib.suppress(KafkaError):  # no answer tells nothing
                 gone = ", ".join(sorted(self._decoders.keys() - await consumer.topics()))
@@ -278,8 +293,8 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         if fresh or any(source.held for source in self._sources.values()):
             try:
                 for name, front in fresh.items():
-                    await self._pace.tell(name, front)
-                told = await self._pace.workers()
+                    await self._pace.tell(name, front, _HOLD_MS)
+                told = await self._pace.workers(_HOLD_MS)
                 self._fronts = {name: said for name, (_, said) in told.items()}
             except UnreachableError as error:
                 self._away = str(error)
@@ -316,9 +331,11 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 return front if source.held else _NOTHING, float("inf")
         except (KafkaError, IllegalStateError):
             pass
-        if not source.held and time.monotonic() - source.read_at > HOLD_SECONDS:
+        silent = time.monotonic() - source.read_at
+        if not source.held and silent > _LOOK_SECONDS:
             self._complaints.tell(f"partition {place.partition} of {place.topic} is not read")
-            return _NOTHING, float("inf")
+            if silent > HOLD_SECONDS:
+                return _NOTHING, float("inf")
         return front, source.time
 
     async def _send(

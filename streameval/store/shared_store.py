@@ -123,19 +123,19 @@ class SharedStore(RedisStateStore):
         found = await self._calls(*(("EXISTS", key) for key in keys))
         return {window for window, there in zip(windows, found, strict=True) if there}
 
-    async def tell(self, worker: str, said: str) -> None:
-        """Write the state of a worker, "" when it goes; forget workers that are silent."""
-        await self._run_once(_TELL, self._group_key("workers"), [worker, said, WORKER_TTL_MS])
+    async def tell(self, worker: str, said: str, lasts: int = WORKER_TTL_MS) -> None:
+        """Write the state of a worker, "" when it goes; forget those older than `lasts` (ms)."""
+        await self._run_once(_TELL, self._group_key("workers"), [worker, said, lasts])
 
-    async def workers(self) -> dict[str, tuple[int, str]]:
-        """Return what each worker said of itself, and how long ago (ms)."""
+    async def workers(self, lasts: int = WORKER_TTL_MS) -> dict[str, tuple[int, str]]:
+        """Return what each worker said of itself within `lasts` (ms), and how long ago (ms)."""
         asked = "HGETALL", self._group_key("workers")
         (seconds, microseconds), rows = await self._calls(("TIME",), asked)
         now = seconds * 1000 + microseconds // 1000
         found = {}
         for name, row in rows.items():
             at, _, said = row.decode().partition(" ")
-            if now - int(at) <= WORKER_TTL_MS:
+            if now - int(at) <= lasts:
                 found[name.decode()] = max(0, now - int(at)), said
         return dict(sorted(found.items()))
 

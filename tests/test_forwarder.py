@@ -1,0 +1,121 @@
+"""What `streameval forward` sends between two commits, with clients of Kafka that only note it."""
+
+import asyncio
+import itertools
+import json
+from types import SimpleNamespace
+
+import pytest
+import trackers
+from aiokafka import TopicPartition
+
+from streameval.config.load import load
+from streameval.kafka.forwarder import Forwarder
+
+PLACES = [TopicPartition("shown", 0), TopicPartition("shown", 1), TopicPartition("done", 0)]
+PROFILES = {"shown": "metarank", "done": "segment"}
+
+
+class Pace:
+    """The words of one process alone."""
+
+    def __init__(self):
+        self.words = {}
+
+    async def tell(self, worker, said, lasts):
+        self.words[worker] = said
+
+    async def workers(self, lasts):
+        return {name: (0, said) for name, said in self.words.items()}
+
+
+class Kafka:
+    """A consumer and a producer: `done` has what was sent and committed, in order."""
+
+    def __init__(self, logs):
+        self.logs, self.at, self.done = logs, dict.fromkeys(logs, 0), []
+
+    async def getmany(self, timeout_ms, max_records):
+        read = {}
+        for place, log in self.logs.items():
+            found = log[self.at[place] : self.at[place] + max_records]
+            self.at[place] += len(found)
+            read[place] = found
+        return read
+
+    def highwater(self, place):
+        return len(self.logs[place])
+
+    async def position(self, place):
+        return self.at[place]
+
+    async def topics(self):
+        return set(PROFILES)
+
+    def paused(self):
+        return set()
+
+    def pause(self, place):
+        """Nothing is paused: all of a log is at hand."""
+
+    def assignment(self):
+        return set(self.logs)
+
+    async def send(self, topic, value, key, timestamp_ms):
+        self.done.append(timestamp_ms)
+        return asyncio.sleep(0)
+
+    async def commit(self, ends):
+        self.done.append(dict(ends))
+
+
+def logs_of(events):
+    """The events as records of their topics, each user's lists in one partition."""
+    logs = {place: [] for place in PLACES}
+    for event in events:
+        shown = event["type"] == "slate"
+        place = PLACES[len(event["user_id"]) % 2] if shown else PLACES[2]
+        value = json.dumps((trackers.metarank if shown else trackers.segment)(event)).encode()
+        at = len(logs[place])
+        logs[place].append(
+            SimpleNamespace(
+                partition=place.partition,
+                offset=at,
+                timestamp=event["ts"],
+                key=b"k",
+                value=value,
+            )
+        )
+    return logs
+
+
+@pytest.mark.parametrize("lateness", ["20s", "2m", "0s"])
+def test_a_kill_before_a_commit_sends_nothing_again_that_is_late(lateness, tmp_path):
+    config = tmp_path / "streameval.yaml"
+    sources = [{"topic": topic, "profile": name} for topic, name in PROFILES.items()]
+    config.write_text(json.dumps({"topic": "t", "allowed_lateness": lateness, "forward": sources}))
+    settings = load(config)
+    events = trackers.stream(7, count=600)
+    kafka = Kafka(logs_of(events))
+
+    async def turns():
+        forwarder = Forwarder(settings, Pace())
+        await forwarder.on_partitions_assigned(PLACES)
+        for _ in range(5):
+            await forwarder._turn(kafka, kafka)
+
+    asyncio.run(turns())
+    runs = [
+        list(times)
+        for sent, times in itertools.groupby(kafka.done, lambda one: isinstance(one, int))
+        if sent
+    ]
+    assert sum(map(len, runs)) == len(events)
+    most = max(settings.allowed_lateness // 2, 1_000)
+    for times in runs:
+        assert max(times) - min(times) <= most
+    assert len(runs) > 1
+    commits = [one for one in kafka.done if isinstance(one, dict)]
+    assert len(commits) == len(runs), "each run ends with a commit"
+    ends = {place: end for commit in commits for place, end in commit.items()}
+    assert ends == {place: len(log) for place, log in kafka.logs.items()}
