@@ -227,7 +227,7 @@ class KafkaEventLog:
 
     @property
     def trouble(self) -> str:
-        """One line on what Kafka lacks though it answers; "" where it lacks nothing."""
+        """One line on all that Kafka lacks though it answers; "" where it lacks nothing."""
         silent = ", ".join(str(each.partition) for each in sorted(self._silent))
         unread = f"the leader of partitions {silent} does not answer: they are not read"
         since = self._unassigned
@@ -237,13 +237,8 @@ class KafkaEventLog:
             if waiting
             else ""
         )
-        return (
-            self._refused
-            or self._trouble
-            or (silent and unread)
-            or unassigned
-            or self._dead_letters.trouble
-        )
+        lacks = self._trouble or (silent and unread), unassigned, self._dead_letters.trouble
+        return self._refused or "; ".join(filter(None, lacks))
 
     # ------------------------------------------------------------------ reading
 
