@@ -276,9 +276,11 @@ class Worker:
     def __enter__(self):
         return self if self.process else self.start()
 
-    def __exit__(self, *_):
+    def __exit__(self, failed, *_):
         if self.process.poll() is None:
             self.kill()
+        if failed:
+            print(f"the last that the worker said:\n{self.logged()[-3000:]}")
 
 
 def refused(worker, path):

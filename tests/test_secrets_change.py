@@ -180,13 +180,14 @@ def test_tokens_are_taken_anew_before_they_expire(source, tmp_path):
                 f"import json;print(json.dumps({{'access_token': open({str(file)!r}).read()}}))"
             )
             told["kafka_token_command"] = [sys.executable, "-c", printed]
-        file.write_text(token(8))
+        file.write_text(token(20))
+        expires = time.time() + 20  # a slow machine needs 10 s to start a worker
         with service.Worker(kafka.port, redis.url, topic, **told) as worker:
             service.produce(kafka.port, topic, records(0, 50))
             _, ends = service.read_log(kafka.port, topic, 2)
             service.wait_until_read(redis.url, topic, ends)
             file.write_text(token(600))
-            time.sleep(10)  # the first one has expired
+            time.sleep(max(0, expires - time.time()) + 2)
             service.produce(kafka.port, topic, records(50, 50))
             assert compared(kafka, redis.url, topic, worker) == 100
 
