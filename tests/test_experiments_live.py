@@ -190,7 +190,9 @@ def test_the_leader_adjusts_by_the_past_as_compare_does(tmp_path):
             said = printed(worker, "ranker")[0]
             assert "B against A, adjusted by what" in said
             service.wait_for(
-                lambda: "B against A, adjusted by what" in worker.page("/"), 30, "the page says it"
+                lambda: "B against A, adjusted by what" in worker.page("/api/v1/experiments"),
+                30,
+                "the API says it",
             )
             listed = json.loads(worker.page("/api/v1/experiments/ranker"))
             assert [("adjusted" in row) for row in listed["experiments"]][:3] == [1, 1, 0]
@@ -276,8 +278,14 @@ def compare(workers, wanted):
     for worker in workers:
         if worker.running:
             service.wait_for(
-                lambda worker=worker: sentence in worker.page("/"), 30, f"the page says {sentence}"
+                lambda worker=worker: sentence in sentences_of(worker), 30, f"it says {sentence}"
             )
+
+
+def sentences_of(worker):
+    """What the page says of all experiments."""
+    cards = json.loads(worker.page("/api/v1/experiments"))["experiments"]
+    return [sentence for card in cards for sentence in card["sentences"]]
 
 
 def of(rows, column):

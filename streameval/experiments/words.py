@@ -395,7 +395,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
 def _decided(row: Row) -> str:
     scale, unit = in_units(row["metric"])
     near, far = sorted((abs(row["low"]) * scale, abs(row["high"]) * scale))
-    decimals = max(decimals_of(far - near), decimals_of(near, 1))
+    decimals = max(_decimals_of(far - near), _decimals_of(near, 1))
     side = "ahead of" if row["verdict"] == "better" else "behind"
     # Of a figure that should be low, the arm that has less is ahead.
     less = (row["verdict"] == "better") != (row["difference"] > 0)
@@ -428,11 +428,11 @@ def _bounds(metric: str, row: Row) -> str:
         return "no bounds yet"
     scale, unit = in_units(metric)
     low, high = row["low"] * scale, row["high"] * scale
-    decimals = decimals_of(high - low)
+    decimals = _decimals_of(high - low)
     return f"{low:+.{decimals}f} to {high:+.{decimals}f} {unit}".rstrip()
 
 
-def decimals_of(number: float, steps: int = 5) -> int:
+def _decimals_of(number: float, steps: int = 5) -> int:
     """Return the decimals that leave at least `steps` steps of the last digit in a number."""
     if number <= 0:
         return 0

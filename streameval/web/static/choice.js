@@ -19,8 +19,8 @@ export class Choice {
     this.form = el("form", { id: "choice", class: "choice", "aria-label": "What is shown" });
     const names = [...new Set(settings.figures.map(nameOf))];
     const kinds = [...new Set(settings.figures.filter((one) => one.by === "feedback").map((one) => one.key))];
-    this.select("window", "Window", settings.windows, settings.window);
-    this.select("basis", "Basis", settings.bases, settings.basis);
+    this.select("window", "Window", settings.windows, settings.windows[0]);
+    this.select("basis", "Basis", settings.bases, settings.bases[0]);
     this.select("figure", "Figure of the chart", names, names[0], words);
     this.select("kind", "Kind of feedback", kinds, kinds[0]);
     // Variants stand side by side over all values of further dimensions, until the reader wants others.
@@ -55,11 +55,6 @@ export class Choice {
   /** Whether the reader, and not the page, has chosen this. */
   isAsked(name) {
     return this.asked.has(name);
-  }
-
-  /** Whether the reader has chosen neither window nor basis. */
-  isUsual() {
-    return !this.isAsked("window") && !this.isAsked("basis");
   }
 
   /** Choose for a reader who has not; tell whether that is a change. */

@@ -30,10 +30,9 @@ const parts = build();
 function build() {
   const figures = document.getElementById("figures");
   const note = el("p", { class: "dim", id: "note" });
-  // What the server wrote stays until the workers have shared what they know.
-  const [title, ...written] = figures.children;
-  const shown = el("div", { id: "key-figures" }, ...(choice.isUsual() ? written : []));
-  figures.replaceChildren(title, choice.form, note, shown);
+  const asked = el("p", { class: "dim" }, "The workers are asked for their figures.");
+  const shown = el("div", { id: "key-figures" }, asked);
+  figures.append(choice.form, note, shown);
   const chart = new Chart("history", "Over time");
   const lacking = el(
     "p",
@@ -170,7 +169,6 @@ function drawExperiments(cards) {
     section = el("section", { id: "experiments", "aria-labelledby": "experiments-title" }, title);
     main.prepend(section);
   }
-  if (!parts.cards.size) section?.querySelectorAll("article").forEach((told) => told.remove());
   for (const found of cards) {
     if (!parts.cards.has(found.name)) parts.cards.set(found.name, article(found.name, section));
     const { body, more } = parts.cards.get(found.name);
