@@ -361,18 +361,44 @@ class RedisNodes:
         ]
 
 
+def _with_tls(certificate, **more):
+    """Settings of a Redis that takes TLS at a port of its own too; none without a certificate."""
+    if certificate is None:
+        return {}
+    file, key = certificate
+    files = {"tls_cert_file": file, "tls_key_file": key, "tls_ca_cert_file": file}
+    clients = {"tls_auth_clients": "no", "tls_replication": "yes"}
+    return {"tls_port": free_port(), **files, **clients, **more}
+
+
+def _secure(scheme, certificate, ports, path=""):
+    """The URL of servers at TLS ports, which have the name localhost."""
+    places = ",".join(f"localhost:{port}" for port in ports)
+    return f"{scheme}://{places}{path}?ssl_ca_certs={certificate[0]}"
+
+
 @contextlib.contextmanager
-def redis_cluster(primaries=3, replicas=1, *, aof="always", program=None):
-    """A cluster of real redis-servers, or of `program`, on loopback. A context manager."""
+def redis_cluster(primaries=3, replicas=1, *, aof="always", program=None, certificate=None):
+    """A cluster of real redis-servers, or of `program`, on loopback. A context manager.
+
+    With a `certificate` and its key for localhost, `secure_url` reaches it by TLS: nodes then tell
+    their name, as those of a provider do.
+    """
     program = program or programs.need("redis-server")
+    named = {"cluster_announce_hostname": "localhost"}
+    named["cluster_preferred_endpoint_type"] = "hostname"
     with contextlib.ExitStack() as stack:
-        nodes = []
+        nodes, ports = [], []
         for number in range(primaries * (1 + replicas)):
-            node = _redis(f"redis{number}", program, aof, None, "noeviction", {})
+            tls = _with_tls(certificate, tls_cluster="yes", **named)
+            ports.append(tls.get("tls_port"))
+            node = _redis(f"redis{number}", program, aof, None, "noeviction", tls)
             node.command += ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]
             node.command += ["--cluster-port", str(free_port()), "--repl-diskless-sync-delay", "0"]
             nodes.append(stack.enter_context(_running(node)))
         together = RedisNodes(nodes, f"redis+cluster://{','.join(n.address for n in nodes[:3])}")
+        if certificate:
+            together.secure_url = _secure("rediss+cluster", certificate, ports[:3])
         places = [node.address for node in nodes]
         words = ["--cluster", "create", *places, "--cluster-replicas", replicas, "--cluster-yes"]
         said = together.cli(nodes[0], *words)
@@ -385,29 +411,42 @@ def redis_cluster(primaries=3, replicas=1, *, aof="always", program=None):
 
 
 @contextlib.contextmanager
-def redis_sentinels(replicas=1, sentinels=3):
-    """A master, its replicas and the Sentinels that watch them, on loopback. A context manager."""
+def redis_sentinels(replicas=1, sentinels=3, *, certificate=None):
+    """A master, its replicas and the Sentinels that watch them, on loopback. A context manager.
+
+    With a `certificate` and its key for localhost, `secure_url` reaches them by TLS.
+    """
     program = programs.need("redis-server")
+    named = {"replica_announce_ip": "localhost"} if certificate else {}
     with contextlib.ExitStack() as stack:
-        master = stack.enter_context(redis(aof="always"))
-        nodes = [master]
-        for _ in range(replicas):
-            followed = {"replicaof": f"127.0.0.1 {master.port}", "repl_diskless_sync_delay": 0}
-            nodes.append(stack.enter_context(redis(aof="always", **followed)))
-        watching = []
+        host, nodes, port = "localhost" if certificate else "127.0.0.1", [], None
+        for _ in range(1 + replicas):
+            tls = _with_tls(certificate, **named)
+            followed = {"replicaof": f"{host} {port}", "repl_diskless_sync_delay": 0}
+            node = redis(aof="always", **tls, **(followed if nodes else {}))
+            nodes.append(stack.enter_context(node))
+            port = port or tls.get("tls_port") or nodes[0].port
+        watching, ports = [], []
         for number in range(sentinels):
-            port, folder = free_port(), _folder("sentinel")
-            lines = [f"port {port}", "bind 127.0.0.1", f"dir {folder}"]
-            lines += [f"sentinel monitor main 127.0.0.1 {master.port} 2"]
+            tls = _with_tls(certificate)
+            ports.append(tls.get("tls_port"))
+            own, folder = free_port(), _folder("sentinel")
+            lines = [f"port {own}", "bind 127.0.0.1", f"dir {folder}"]
+            lines += [f"{key.replace('_', '-')} {value}" for key, value in tls.items()]
+            if certificate:
+                lines += ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"]
+            lines += [f"sentinel monitor main {host} {port} 2"]
             lines += ["sentinel down-after-milliseconds main 1000"]
             lines += ["sentinel failover-timeout main 5000"]
             path = pathlib.Path(folder, "sentinel.conf")
             path.write_text("\n".join(lines) + "\n")
             command = [str(program), str(path), "--sentinel"]
-            one = Server(f"sentinel{number}", command, _redis_answers, port, folder)
+            one = Server(f"sentinel{number}", command, _redis_answers, own, folder)
             watching.append(stack.enter_context(_running(one)))
         together = RedisNodes(nodes, "")
         together.url = f"redis+sentinel://{','.join(one.address for one in watching)}/main/0"
+        if certificate:
+            together.secure_url = _secure("rediss+sentinel", certificate, ports, "/main/0")
         end = time.monotonic() + 60
         while not all(
             f"slaves={replicas},sentinels={sentinels}" in together.cli(one, "INFO", "sentinel")

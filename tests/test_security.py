@@ -227,3 +227,31 @@ def test_what_no_worker_needs_is_refused_to_its_scripts_too(limited, script):
         client.eval(script, 0)
     with contextlib.closing(redis_client.Redis.from_url(administrator)) as client:
         assert client.get("foreign") == b"secret"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_a_worker_counts_on_through_a_fail_over_by_tls(kind, certificate):
+    """Every node and Sentinel is reached by TLS, and told apart by its name."""
+    file, key, _ = certificate
+    kafka, topic = servers.shared_kafka(), servers.unique("secure")
+    service.create_topic(kafka.port, topic)
+    event = b'{"type":"impression","ts":%d,"user_id":"u%d","item_id":"i","request_id":"r"}'
+    sent = [(b"u%d" % n, event % (1_700_000_000_000 + n, n)) for n in range(100)]
+    made = servers.redis_cluster if kind == "cluster" else servers.redis_sentinels
+    with made(certificate=(file, key)) as redis:
+        plain = lambda: (  # noqa: E731
+            redis.url if kind == "cluster" else redis.primaries()[0].url
+        )
+        with service.Worker(kafka.port, redis.secure_url, topic) as worker:
+            for part in (sent[:50], sent[50:]):
+                service.produce(kafka.port, topic, part)
+                log, ends = service.read_log(kafka.port, topic, 4)
+                service.wait_until_read(plain(), topic, ends)
+                if part[0] == sent[0]:
+                    count = len(redis.primaries())
+                    redis.primaries()[-1].kill()
+                    service.wait_for(lambda n=count: len(redis.primaries()) == n, 60, "another one")
+            users, _ = comparison.compare_all(plain(), topic, [worker], log)
+            assert users == 100
+            assert worker.stop() == 0
