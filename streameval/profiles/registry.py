@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any, Final, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import HTTPSHandler, Request, build_opener
+from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
@@ -74,6 +74,7 @@ class Registry:
     ) -> None:
         self._url = url.rstrip("/")
         self._login, self._ca_file = login, ca_file
+        self._opener: OpenerDirector | None = None
         self._schemas: dict[int, Schema] = {}
         self._unknown: dict[int, float] = {}  # those that it lacks, and until when
 
@@ -93,6 +94,7 @@ class Registry:
 
         A schema that is known stays, for others may be reading by it.
         """
+        self._opener = None  # the certificates may have changed
         unknown = [number for number in ids if not self._ask(number)]
         # As one, or the first of many would be asked for again before the last has been.
         self._unknown |= dict.fromkeys(unknown, time.monotonic() + AGAIN_SECONDS)
@@ -158,8 +160,10 @@ class Registry:
         if login := self._login():
             request.add_unredirected_header("Authorization", login)  # for no other server
         try:
-            context = ssl.create_default_context(cafile=self._ca_file)
-            opener = build_opener(HTTPSHandler(context=context))
+            opener = self._opener
+            if opener is None:  # reading certificates takes longer than a request
+                context = ssl.create_default_context(cafile=self._ca_file)
+                opener = self._opener = build_opener(HTTPSHandler(context=context))
             with opener.open(request, timeout=_TIMEOUT) as answer:
                 body = _whole(answer, time.monotonic() + _TIMEOUT)
         except HTTPError as error:
