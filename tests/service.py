@@ -76,7 +76,7 @@ def truncate(kafka_port, topic, before):
 
 
 def produce(kafka_port, topic, records, *, seconds=None, **options):
-    """Send (key, value) records; spread over `seconds` if given."""
+    """Send records, each key, value and perhaps headers; spread over `seconds` if given."""
 
     async def send():
         producer = AIOKafkaProducer(
@@ -91,8 +91,8 @@ def produce(kafka_port, topic, records, *, seconds=None, **options):
             batch = list(records)
             began = time.monotonic()
             last = None
-            for number, (key, value) in enumerate(batch):
-                last = await producer.send(topic, value, key=key)
+            for number, (key, value, *headers) in enumerate(batch):
+                last = await producer.send(topic, value, key=key, headers=(headers or [None])[0])
                 if seconds and number % 500 == 0:
                     ahead = began + seconds * number / len(batch) - time.monotonic()
                     await asyncio.sleep(max(0, ahead))

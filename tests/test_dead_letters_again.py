@@ -9,9 +9,11 @@ import pytest
 import servers
 import service
 import trackers
+from test_profiles_registry import answers
 
 from streameval.base.errors import RefusedError
 from streameval.kafka import resend as resending
+from streameval.kafka.records import SCHEMA_HEADER
 
 pytestmark = pytest.mark.servers
 
@@ -101,6 +103,27 @@ def test_after_a_cure_each_record_counts_once(servers_and_topic, tmp_path):
         ]
         found = rejected(worker)
         assert (found["letters"], found["resent"]) == (clicks + 1, clicks)
+
+
+def test_a_letter_keeps_the_header_that_names_its_schema(servers_and_topic):
+    """A registry that has lost a schema has it again: the record counts when it is sent again."""
+    kafka, redis, topic = servers_and_topic
+    (event, *_) = trackers.stream(4, count=20)
+    header = (SCHEMA_HEADER, b"\0\0\0\0\x07")
+    record = (event["user_id"].encode(), trackers.lines([event])[0], [header])
+    with answers({}) as registry:
+        settings = {"profile": "native", "registry": registry.url, "group": topic}
+        with service.Worker(kafka.port, redis.url, topic, **settings) as worker:
+            worker.wait_until_up()
+            service.produce(kafka.port, topic, [record])
+            service.wait_for(lambda: rejected(worker)["letters"] == 1, 60, "a letter")
+            assert "no schema with the id 7" in rejected(worker)["groups"][0]["example"]["detail"]
+            worker.stop()
+            registry.by_path["/schemas/ids/7"] = (200, {"schemaType": "JSON", "schema": "{}"})
+            worker.start().wait_until_up()
+            assert command(worker, "--resend").stderr.splitlines()[-1] == "sent 1 records"
+            counted = 'streameval_events_total{event="slate"} 1.0'
+            service.wait_for(lambda: counted in worker.page(), 60, counted)
 
 
 def letters_of(kafka, topic, *values, source):

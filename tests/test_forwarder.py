@@ -83,6 +83,7 @@ def logs_of(events):
                 offset=at,
                 timestamp=event["ts"],
                 key=b"k",
+                headers=(),
                 value=value,
             )
         )

@@ -6,6 +6,8 @@ import http.server
 import json
 import threading
 import time
+import uuid
+from types import SimpleNamespace
 
 import protos
 import pytest
@@ -17,7 +19,8 @@ from test_profiles_live import BEGIN, figures, read
 from streameval.base.errors import InputError, UnreachableError
 from streameval.config.load import load
 from streameval.core.definition import Definition
-from streameval.core.events import EventDecoder
+from streameval.core.events import EventDecoder, Identified
+from streameval.kafka.records import SCHEMA_HEADER, value_of
 from streameval.profiles import library, registry
 
 DEFINITION = Definition(dimensions=())
@@ -112,8 +115,8 @@ def test_a_schema_is_asked_for_once_and_others_that_it_refers_to():
     with answers(by_path) as server:
         asked = registry.Registry(server.url + "/")
         value = b"\0\0\0\0\x07\x02x"
-        assert asked.missing([value, None, b"{}", b"\0\0\0"]) == [7]
-        asked.ask([7])
+        assert asked.missing([value, None, b"{}", b"\0\0\0"]) == ["7"]
+        asked.ask(["7"])
         assert asked.missing([value]) == []
         assert asked.read(value) == {"a": {"b": "x"}}
         assert server.asked == ["/schemas/ids/7", "/subjects/in%2Fner/versions/3"]
@@ -144,6 +147,35 @@ def test_more_unknown_ids_than_any_bound_are_told_all_the_same():
         assert read_by.unready(values) is None
         assert len(read_by.decode_batch(values)[1]) == 1_500
         assert len(server.asked) == 1_500
+
+
+def test_a_header_names_the_schema_by_its_id_or_its_guid():
+    """The value then is alone; without a registry nobody looks at the header."""
+    guid = uuid.UUID(int=0x6F1E_0000_0000_4000_8000_0000_0000_0001)
+    line = trackers.lines(EVENTS[:1])[0]
+    json_schema = (200, {"schemaType": "JSON", "schema": "{}"})
+    by_path = {"/schemas/ids/7": json_schema, f"/schemas/guids/{guid}": json_schema}
+    headers = [b"\0\0\0\0\x07", b"\1" + guid.bytes]
+    values = [Identified.of(line, header) for header in headers]
+    with answers(by_path) as server:
+        read_by = decoder(server.url)
+        read_by.unready(values)()
+        assert sorted(server.asked) == sorted(by_path)
+        assert read_by.decode_batch(values) == (PLAIN[:1] * 2, [])
+    assert library.decoder_of(DEFINITION, "native").decode_batch(values) == (PLAIN[:1] * 2, [])
+    assert values == [line, line], "they are the values for everybody else"
+    for record in (
+        SimpleNamespace(value=line, headers=[("x", b"1"), (SCHEMA_HEADER, headers[0])]),
+        SimpleNamespace(value=line, headers=((SCHEMA_HEADER, headers[0]),)),
+    ):
+        assert value_of(record).schema == headers[0]
+    for record in (
+        SimpleNamespace(value=None, headers=[(SCHEMA_HEADER, headers[0])]),
+        SimpleNamespace(value=line, headers=[(SCHEMA_HEADER, b"")]),
+        SimpleNamespace(value=line, headers=[(SCHEMA_HEADER, None)]),
+        SimpleNamespace(value=line, headers=()),
+    ):
+        assert value_of(record) is record.value
 
 
 @pytest.mark.parametrize(
@@ -287,10 +319,18 @@ def test_a_stream_in_every_encoding_has_the_same_figures():
         streams = {name: [*map(write, events)] for name, write in by_encoding.items()}
     kinds = [*streams.values(), lines]
     streams["all"] = [kinds[at % 4][at] for at in range(len(events))]
+    streams["headers"] = [kinds[at % 3][at] for at in range(len(events))]
     for name, values in streams.items():
         records = [*zip(keys, values, strict=True)]
+        if name == "headers":  # what a frame begins with stands in a header, as others have it
+            sizes = {"avro": 5, "json": 5, "protobuf": 6}  # which has the index of the message too
+            sizes = [sizes[kind] for kind in list(streams)[:3]]
+            records = [
+                (key, value[sizes[at % 3] :], [(SCHEMA_HEADER, value[: sizes[at % 3]])])
+                for at, (key, value) in enumerate(records)
+            ]
         more = {"profile": "native", "registry": url}
-        with read(records, kill=name == "all", **more) as (worker, letters):
+        with read(records, kill=name in {"all", "headers"}, **more) as (worker, letters):
             service.wait_for(lambda w=worker: figures(w) == wanted, 60, f"the figures of {name}")
             assert letters() == []
 

@@ -49,7 +49,7 @@ class Consumer:
                 raise CorruptRecordException("Invalid CRC")
         self.positions[topic_partition] = end
         found = [
-            SimpleNamespace(offset=offset, timestamp=offset, key=b"k", value=b"v")
+            SimpleNamespace(offset=offset, timestamp=offset, key=b"k", value=b"v", headers=())
             for offset in range(at, end)
         ]
         return {topic_partition: found} if found else {}
@@ -112,7 +112,8 @@ def test_the_plain_source_keeps_the_beginning_of_a_value_that_is_too_large():
     consumer = Consumer()
 
     async def getmany(topic_partition, **_):
-        large = SimpleNamespace(offset=3, timestamp=5, key=b"k", value=b"x" * (MAX_EVENT_BYTES + 1))
+        text = b"x" * (MAX_EVENT_BYTES + 1)
+        large = SimpleNamespace(offset=3, timestamp=5, key=b"k", value=text, headers=())
         return {topic_partition: [large]}
 
     consumer.getmany = getmany

@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.kafka.connection_errors import listening, unreached
+from streameval.kafka.records import value_of
 
 log = logging.getLogger(__name__)
 Client = Mapping[str, Any]
@@ -234,7 +235,8 @@ async def _read(
     while missing and time.monotonic() < give_up:
         for topic_partition, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
             found += [
-                Sampled(each.partition, each.timestamp, each.key, each.value) for each in records
+                Sampled(each.partition, each.timestamp, each.key, value_of(each))
+                for each in records
             ]
             # The position also counts offsets without a record of a compacted or transactional log.
             if await consumer.position(topic_partition) >= extents[topic_partition].end:

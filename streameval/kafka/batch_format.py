@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -31,6 +31,7 @@ class Row(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 def batches(data: bytes) -> Iterator[memoryview]:

@@ -43,7 +43,7 @@ from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.base.retry import Complaints, answer_within
 from streameval.kafka.admin import replicas
-from streameval.kafka.records import DeadLetter
+from streameval.kafka.records import DeadLetter, schema_header
 
 log = logging.getLogger(__name__)
 
@@ -247,8 +247,11 @@ class DeadLetters:
             value=b"" if letter.value is None else letter.value[:size],
             key=None if letter.key is None or not size else letter.key[:size],
             headers=[
-                (name, str(value).encode(errors="backslashreplace"))
-                for name, value in headers.items()
+                *(
+                    (name, str(value).encode(errors="backslashreplace"))
+                    for name, value in headers.items()
+                ),
+                *schema_header(letter.value),
             ],
         )
 

@@ -30,7 +30,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.records import DeadLetter
+from streameval.kafka.records import DeadLetter, value_of
 from streameval.kafka.security import client_arguments
 from streameval.profiles.decoder import ProfileDecoder
 
@@ -93,7 +93,7 @@ class _Source:
         """Map records just read, and let them wait; return how many messages no rule takes."""
         self.read_at = time.monotonic()
         decoded, mapped = decoder.take(
-            [record.value for record in records], [record.timestamp for record in records]
+            [value_of(record) for record in records], [record.timestamp for record in records]
         )
         events: dict[int, list[tuple[bytes, bytes]]] = {}
         times: dict[int, int] = {}
@@ -107,7 +107,7 @@ class _Source:
             letter = None
             if index in rejected:
                 place = record.partition, record.offset, record.timestamp
-                letter = DeadLetter(*place, record.key, record.value, rejected[index])
+                letter = DeadLetter(*place, record.key, value_of(record), rejected[index])
             held = self.time, record.offset, record.timestamp, events.get(index, ()), letter
             self.held.append(_Held(*held))
         return decoded.ignored
@@ -230,7 +230,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         )
         for place, records in read.items():
             if records and (source := self._sources.get(place)) is not None:
-                values = [record.value for record in records]
+                values = [value_of(record) for record in records]
                 unready = self._decoders[place.topic].unready(values)
                 if self._waiting.holds(place.topic, unready):
                     consumer.seek(place, records[0].offset)

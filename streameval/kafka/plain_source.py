@@ -25,7 +25,7 @@ from aiokafka.errors import (
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES, MAX_EVENT_BYTES
 from streameval.core.events import TooLarge
 from streameval.core.record_mark import RecordMark, mark
-from streameval.kafka.records import UNIT, BatchLocation, LogIdentity, RecordLists
+from streameval.kafka.records import UNIT, BatchLocation, LogIdentity, RecordLists, value_of
 
 # How often partitions are looked through while nothing has come.
 PAUSE_SECONDS: Final = 0.02
@@ -193,7 +193,7 @@ def _lists(records: Sequence[ConsumerRecord]) -> list[RecordLists]:
 
 
 def _unit(records: Sequence[ConsumerRecord]) -> RecordLists:
-    keys, values = [each.key for each in records], [each.value for each in records]
+    keys, values = [each.key for each in records], [value_of(each) for each in records]
     for at, value in enumerate(values):
         if value is not None and len(value) > MAX_EVENT_BYTES:
             values[at] = TooLarge.of(len(value), value[:MAX_DEAD_LETTER_BYTES])

@@ -28,7 +28,7 @@ from streameval.kafka.aiokafka_internals import (
     set_records,
 )
 from streameval.kafka.batch_format import batches, is_transactional, opened
-from streameval.kafka.records import UNIT, RecordLists
+from streameval.kafka.records import UNIT, RecordLists, value_of
 from streameval.kafka.unpacking import Memory, Parts, bound_legacy_codecs
 
 # Bytes of one partition in a fetch, at most and at least. With more, others wait for long. With
@@ -268,7 +268,7 @@ class _Gathered:
             [row.offset for row in rows],
             [row.timestamp for row in rows],
             [row.key for row in rows],
-            [row.value for row in rows],
+            [value_of(row) if row.headers else row.value for row in rows],
             size,
             missing,
         )

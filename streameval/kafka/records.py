@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
-from streameval.core.events import Rejection
+from streameval.core.events import Identified, Rejection
 
 UNIT = 1_000
 """Records handed out together, at most."""
+SCHEMA_HEADER: Final = "__value_schema_id"
+"""The header in which producers may name the schema of a value (Confluent's serialisers)."""
 
 
 class Records(NamedTuple):
@@ -47,6 +49,26 @@ class RecordLists(NamedTuple):
     def first(self) -> int:
         """The first offset of these records and runs."""
         return min([*self.offsets[:1], *(begin for begin, _ in self.missing[:1])])
+
+
+def value_of(record: Any) -> bytes | None:
+    """Return the value of a record of aiokafka; it knows its schema where a header names it."""
+    value: bytes | None = record.value
+    for name, schema in record.headers:
+        if name == SCHEMA_HEADER and schema and value.__class__ is bytes:
+            return Identified.of(value, schema)
+    return value
+
+
+def cut(text: bytes, size: int) -> bytes:
+    """Return the first bytes of a key or value, which still knows its schema."""
+    head = text[:size]
+    return Identified.of(head, text.schema) if isinstance(text, Identified) else head
+
+
+def schema_header(value: bytes | None) -> list[tuple[str, bytes]]:
+    """Return the header that names the schema of a value, if one did."""
+    return [(SCHEMA_HEADER, value.schema)] if isinstance(value, Identified) else []
 
 
 class BatchLocation(NamedTuple):

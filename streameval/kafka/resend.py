@@ -19,6 +19,7 @@ from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.kafka.admin import our_errors, partitions
 from streameval.kafka.dead_letters import FORMS
+from streameval.kafka.records import cut, schema_header, value_of
 
 RESENT: Final = "resent"
 """The header of a mark: the topic, partition and offset of the record that was sent."""
@@ -113,7 +114,7 @@ def _letter(record: Any, resent: set[Place], most: int) -> Letter | None:
             resent.add(Place(topic, int(partition), int(offset)))
             return None
         place = Place(headers["topic"], int(headers["partition"]), int(headers["offset"]))
-        value = record.value or b""
+        value = value_of(record) or b""
         return Letter(
             place,
             headers["reason"],
@@ -121,7 +122,7 @@ def _letter(record: Any, resent: set[Place], most: int) -> Letter | None:
             record.timestamp,
             int(headers["timestamp"]),
             record.key,
-            value[:most],
+            cut(value, most),
             len(value),
         )
     except (KeyError, ValueError):
@@ -162,6 +163,7 @@ async def resend(
                         topic,
                         letter.value,
                         letter.key,
+                        headers=schema_header(letter.value),
                         partition=letter.place.partition,
                         timestamp_ms=letter.timestamp if letter.timestamp >= 0 else None,
                     ),

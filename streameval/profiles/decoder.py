@@ -17,7 +17,7 @@ from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
 from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
-from streameval.profiles.schema_files import framed_id
+from streameval.profiles.schema_files import framed_id, with_frame
 
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
@@ -43,6 +43,9 @@ class ProfileDecoder(EventDecoder):
     def __init__(self, name: str, mapping: Mapping, registry: Registry | None, *args: Any) -> None:
         super().__init__(*args)
         self._name, self._mapping, self._registry = name, mapping, registry
+        # Values by one schema alone may begin with what looks like a frame.
+        by_id = isinstance(mapping.profile.schemas or "", dict)
+        self._has_frames = registry is not None or by_id
         self._type: Any = Union[self.types]  # noqa: UP007
         self.ignored: Counter[str] = Counter()
         self._ignored = self.mapped = 0
@@ -61,7 +64,7 @@ class ProfileDecoder(EventDecoder):
         if self._registry is None:
             return None
         self._registry.expire()
-        missing = self._registry.missing(values)
+        missing = self._registry.missing(map(with_frame, values))
         return partial(self._registry.ask, missing) if missing else None
 
     def parse(self, value: Any) -> Any:
@@ -85,8 +88,7 @@ class ProfileDecoder(EventDecoder):
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[Decoded, list[Mapped]]:
         """Decode as `decode_records` does; also return the fields of each event."""
-        if self._registry is not None and (missing := self._registry.missing(values)):
-            self._registry.ask(missing)
+        values = self._with_schemas(values)
         before = self._ignored
         mapped: list[Mapped] = []
         records: list[int] = []
@@ -116,6 +118,14 @@ class ProfileDecoder(EventDecoder):
         self.mapped += len(decoded)
         ignored = self._ignored - before
         return Decoded(decoded, records, sorted(rejected.items()), ignored), mapped
+
+    def _with_schemas(self, values: Sequence[bytes | None]) -> Sequence[bytes | None]:
+        """Return values with the frames of headers, after the registry was asked for new ids."""
+        if self._has_frames:
+            values = list(map(with_frame, values))
+        if self._registry is not None and (missing := self._registry.missing(values)):
+            self._registry.ask(missing)
+        return values
 
     def _mapped(self, value: bytes | None) -> list[Mapped] | Rejection:
         """Map a value, and count its messages that no rule takes."""
@@ -181,8 +191,10 @@ class ProfileDecoder(EventDecoder):
         mapping = self._mapping
         if mapping.profile.native:
             return []
-        framed = self._registry is not None and framed_id(value) is not None
-        messages = mapping.messages(self._parsed(value, framed=framed))
+        (found,) = self._with_schemas([value])
+        assert found is not None, "a value"
+        framed = self._registry is not None and framed_id(found) is not None
+        messages = mapping.messages(self._parsed(found, framed=framed))
         return list(dict.fromkeys(name for one in messages for name in mapping.rules_of(one)[1:]))
 
     def said_ignored(self) -> str:

@@ -22,7 +22,7 @@ from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
 from streameval.profiles.envelopes import parsed
 from streameval.profiles.protobuf import ProtobufSchema
-from streameval.profiles.schema_files import FRAME, framed_id
+from streameval.profiles.schema_files import body_of, framed_id
 
 AGAIN_SECONDS: Final = 60.0
 """Time until an unknown id is asked for again."""
@@ -75,10 +75,10 @@ class Registry:
         self._url = url.rstrip("/")
         self._login, self._ca_file = login, ca_file
         self._opener: OpenerDirector | None = None
-        self._schemas: dict[int, Schema] = {}
-        self._unknown: dict[int, float] = {}  # those that it lacks, and until when
+        self._schemas: dict[str, Schema] = {}
+        self._unknown: dict[str, float] = {}  # those that it lacks, and until when
 
-    def missing(self, values: Iterable[bytes | None]) -> list[int]:
+    def missing(self, values: Iterable[bytes | None]) -> list[str]:
         """Return the ids in frames of values whose schemas have not been asked for."""
         ids = {number for value in values if value and (number := framed_id(value)) is not None}
         return sorted(ids - self._schemas.keys()) if ids else []
@@ -89,7 +89,7 @@ class Registry:
         for number in [number for number, until in list(self._unknown.items()) if until < now]:
             del self._unknown[number], self._schemas[number]
 
-    def ask(self, ids: Sequence[int]) -> None:
+    def ask(self, ids: Sequence[str]) -> None:
         """Ask for schemas, and wait for the answers. Raises `UnreachableError`, and `InputError`.
 
         A schema that is known stays, for others may be reading by it.
@@ -105,11 +105,13 @@ class Registry:
         schema = None if number is None else self._schemas.get(number)
         if schema is None:
             raise ValueError("no frame of a registry")
-        return schema.read_framed(value[FRAME:])
+        return schema.read_framed(body_of(value))
 
-    def _ask(self, number: int) -> bool:
+    def _ask(self, number: str) -> bool:
         """Ask for one schema; return whether the registry has it."""
-        found = self._get(f"schemas/ids/{number}?format=serialized")
+        found = self._get(
+            f"schemas/{'guids' if '-' in number else 'ids'}/{number}?format=serialized"
+        )
         if found is None:
             said = f"the schema registry has no schema with the id {number}"
             self._schemas[number] = _Wrong(said)

@@ -37,7 +37,7 @@ from streameval.core.ledger import SegmentChanges, UserDelta
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
-from streameval.kafka.records import DeadLetter, Records
+from streameval.kafka.records import DeadLetter, Records, cut
 from streameval.web.status import PartitionStatus, ProcessCounters
 
 if TYPE_CHECKING:
@@ -571,7 +571,7 @@ def _head(text: bytes | None) -> bytes | None:
     """Keep as much of a key or a value as a dead letter may hold."""
     if text is None:
         return None
-    return text.head if isinstance(text, TooLarge) else text[:MAX_DEAD_LETTER_BYTES]
+    return text.head if isinstance(text, TooLarge) else cut(text, MAX_DEAD_LETTER_BYTES)
 
 
 def _mismatches(keys: Sequence[bytes | None], events: Sequence[Event]) -> int:
