@@ -1,4 +1,4 @@
-"""What `streameval forward` sends between two commits, with clients of Kafka that only note it."""
+"""What `streameval forward` sends and holds, with clients of Kafka that only note it."""
 
 import asyncio
 import itertools
@@ -10,7 +10,7 @@ import trackers
 from aiokafka import TopicPartition
 
 from streameval.config.load import load
-from streameval.kafka.forwarder import Forwarder
+from streameval.kafka import forwarder
 
 PLACES = [TopicPartition("shown", 0), TopicPartition("shown", 1), TopicPartition("done", 0)]
 PROFILES = {"shown": "metarank", "done": "segment"}
@@ -34,10 +34,13 @@ class Kafka:
 
     def __init__(self, logs):
         self.logs, self.at, self.done = logs, dict.fromkeys(logs, 0), []
+        self.rests, self.silent = set(), set()
 
     async def getmany(self, timeout_ms, max_records):
         read = {}
         for place, log in self.logs.items():
+            if place in self.rests | self.silent:
+                continue
             found = log[self.at[place] : self.at[place] + max_records]
             self.at[place] += len(found)
             read[place] = found
@@ -53,10 +56,13 @@ class Kafka:
         return set(PROFILES)
 
     def paused(self):
-        return set()
+        return self.rests
 
     def pause(self, place):
-        """Nothing is paused: all of a log is at hand."""
+        self.rests.add(place)
+
+    def resume(self, place):
+        self.rests.remove(place)
 
     def assignment(self):
         return set(self.logs)
@@ -74,7 +80,7 @@ def logs_of(events):
     logs = {place: [] for place in PLACES}
     for event in events:
         shown = event["type"] == "slate"
-        place = PLACES[len(event["user_id"]) % 2] if shown else PLACES[2]
+        place = PLACES[int(event["user_id"][1:]) % 2] if shown else PLACES[2]
         value = json.dumps((trackers.metarank if shown else trackers.segment)(event)).encode()
         at = len(logs[place])
         logs[place].append(
@@ -90,20 +96,47 @@ def logs_of(events):
     return logs
 
 
+def settings_in(folder, **keys):
+    config = folder / "streameval.yaml"
+    sources = [{"topic": topic, "profile": name} for topic, name in PROFILES.items()]
+    config.write_text(json.dumps({"topic": "t", "forward": sources} | keys))
+    return load(config)
+
+
+def test_large_records_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
+    """A partition with a backlog that is not read yet holds the others, and these rest."""
+    monkeypatch.setattr(forwarder, "_MOST_BYTES", 20_000)
+    kafka = Kafka(logs_of(trackers.stream(7, count=600)))
+    kafka.silent.add(PLACES[2])
+
+    async def turns():
+        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
+        await one.on_partitions_assigned(PLACES)
+        await one._turn(kafka, kafka)
+        assert kafka.rests == set(PLACES[:2])
+        assert kafka.done == []
+        kafka.silent.clear()
+        for _ in range(5):
+            await one._turn(kafka, kafka)
+        assert kafka.rests == set()
+        assert [source.size for source in one._sources.values()] == [0, 0, 0]
+
+    asyncio.run(turns())
+    ends = {place: end for one in kafka.done if isinstance(one, dict) for place, end in one.items()}
+    assert ends == {place: len(log) for place, log in kafka.logs.items()}
+
+
 @pytest.mark.parametrize("lateness", ["20s", "2m", "0s"])
 def test_a_kill_before_a_commit_sends_nothing_again_that_is_late(lateness, tmp_path):
-    config = tmp_path / "streameval.yaml"
-    sources = [{"topic": topic, "profile": name} for topic, name in PROFILES.items()]
-    config.write_text(json.dumps({"topic": "t", "allowed_lateness": lateness, "forward": sources}))
-    settings = load(config)
+    settings = settings_in(tmp_path, allowed_lateness=lateness)
     events = trackers.stream(7, count=600)
     kafka = Kafka(logs_of(events))
 
     async def turns():
-        forwarder = Forwarder(settings, Pace())
-        await forwarder.on_partitions_assigned(PLACES)
+        one = forwarder.Forwarder(settings, Pace())
+        await one.on_partitions_assigned(PLACES)
         for _ in range(5):
-            await forwarder._turn(kafka, kafka)
+            await one._turn(kafka, kafka)
 
     asyncio.run(turns())
     runs = [

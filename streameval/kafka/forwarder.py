@@ -50,8 +50,9 @@ _FETCH_MS: Final = 200
 # The same while records wait for others to come nearer.
 _STEP_MS: Final = 10
 _RECORDS: Final = 2_000
-# Records of a partition in memory; then it is paused.
+# Records of a partition in memory, and their bytes; then it is paused.
 _MOST_HELD: Final = 4_000
+_MOST_BYTES: Final = 8 << 20
 # The least time of events between two commits, since each waits for Kafka.
 _LEAST_MS: Final = 1_000
 _TELL_SECONDS: Final = 0.5
@@ -72,9 +73,10 @@ class Pace(Protocol):
 
 
 class _Held(NamedTuple):
-    """A record that waits: its time (ms), and its events or dead letter."""
+    """A record of `size` bytes that waits: its time (ms), and its events or dead letter."""
 
     time: int
+    size: int
     offset: int
     timestamp: int
     events: Sequence[tuple[bytes, bytes]]
@@ -86,6 +88,7 @@ class _Source:
 
     def __init__(self) -> None:
         self.held: deque[_Held] = deque()
+        self.size = 0
         self.time = 0
         self.read_at = time.monotonic()
 
@@ -108,8 +111,10 @@ class _Source:
             if index in rejected:
                 place = record.partition, record.offset, record.timestamp
                 letter = DeadLetter(*place, record.key, value_of(record), rejected[index])
-            held = self.time, record.offset, record.timestamp, events.get(index, ()), letter
+            size = len(record.value or b"")
+            held = self.time, size, record.offset, record.timestamp, events.get(index, ()), letter
             self.held.append(_Held(*held))
+            self.size += size
         return decoded.ignored
 
     def due(self, horizon: float) -> list[_Held]:
@@ -117,7 +122,13 @@ class _Source:
         found = []
         while self.held and self.held[0].time <= horizon:
             found.append(self.held.popleft())
+            self.size -= found[-1].size
         return found
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more records should be read for now."""
+        return len(self.held) >= _MOST_HELD or self.size >= _MOST_BYTES
 
 
 class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -244,9 +255,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         for place, source in self._sources.items():
             if waits := place.topic in self._waiting:
                 source.read_at = time.monotonic()  # its events must not be late for it
-            is_full = waits or len(source.held) >= _MOST_HELD
-            if is_full != (place in consumer.paused()):
-                (consumer.pause if is_full else consumer.resume)(place)
+            rests = waits or source.is_full
+            if rests != (place in consumer.paused()):
+                (consumer.pause if rests else consumer.resume)(place)
         self.trouble = "; ".join(
             filter(None, (self._away, self._gone, *self._waiting.why.values()))
         )
