@@ -728,6 +728,27 @@ def test_paths_are_those_of_jmespath():
         assert compiled(text)(element, message) == wanted, text
 
 
+def test_a_path_is_code_in_which_no_text_of_it_can_act():
+    """Names and literals with quotes, backslashes and line ends; and paths of any depth."""
+    import jmespath
+
+    from streameval.profiles.paths import compiled
+
+    odd = ["'", '"', "'''", "\\", "a\nb", "'] = 1; x['", "\u2028", "{x}", "element", "None", "é"]
+    message = {name: {name: at} for at, name in enumerate(odd)} | {"element": {"None": "found"}}
+    for name in odd:
+        quoted = json.dumps(name)
+        for text in (f"{quoted}.{quoted}", f"x || {quoted}", f"{quoted} == `{quoted}`"):
+            assert compiled(text)(message, message) == jmespath.search(text, message), text
+        assert compiled(f"`{quoted}`")(message, message) == name
+    deep = inner = {}
+    for _ in range(300):
+        inner["a"] = inner = {}
+    inner["a"] = 7
+    for text in (".".join("a" * 301), " || ".join("b" * 400), "!" * 300 + "a", "a" + "[0]" * 300):
+        assert compiled(text)(deep, deep) == jmespath.search(text, deep), text[:9]
+
+
 def test_patterns_of_times_have_a_zone():
     profile = with_fields(ts={"from": "ts", "unit": "%d.%m.%Y %H:%M:%S.%f", "zone": "+02:00"})
     (event,) = decoder(profile).decode_batch(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Union
@@ -561,11 +561,13 @@ def _refuse_repeated(event: SlateEvent) -> None:
 
 
 _RFC_3339 = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d|60)(?:\.(\d+))?"
-    r"(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))",
+    r"\d{4}-\d{2}-\d{2}[Tt](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?"
+    r"([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
 )
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_SECONDS = slice(17, 19)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 def _milliseconds(text: str) -> int:
@@ -576,19 +578,12 @@ def _milliseconds(text: str) -> int:
     match = _RFC_3339.fullmatch(text)
     if match is None:
         raise ValueError("Expected RFC 3339 with an offset - at `$.ts`")
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
-    if second == "60":
-        second, fraction = "59", "999"
+    if text[_SECONDS] == "60":
+        text = f"{text[: _SECONDS.start]}59.999{match[1]}"
     try:
-        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_DAY
+        ts = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MS
     except ValueError:
         raise ValueError("Expected a day of the calendar - at `$.ts`") from None
-    ts = ((days * 24 + int(hour)) * 60 + int(minute)) * 60_000 + int(second) * 1_000
-    if fraction:
-        ts += int(fraction[:3].ljust(3, "0"))
-    if sign:
-        offset = (int(hours) * 60 + int(minutes)) * 60_000
-        ts += -offset if sign == "+" else offset
     if not MIN_TS <= ts < MAX_TS:
         raise ValueError("Expected a time from 2000 to 2099 - at `$.ts`")
     return ts

@@ -1,31 +1,33 @@
 """A profile compiled: from a message, as plain data, to the fields of events.
 
-`Mapping.events` is on the way of each record, so paths and conversions are looked up once, when a
-profile is compiled.
+`Mapping.events` is on the way of each record. So the fields of an event are read by one function,
+which is written as code when a profile is compiled: a call for each field would take as long as all
+the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
-from streameval.profiles.cells import CellError, converter, text
+from streameval.profiles.cells import CellError, converter, number, text
 from streameval.profiles.envelopes import of_text, opened, parsed
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
-from streameval.profiles.paths import Path, compiled, first_steps, is_false
+from streameval.profiles.paths import Code, Path, compiled, is_false
 from streameval.profiles.schema_files import SchemaFiles
 
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
 _NONE: Final = "finds nothing"
-# Names of a path that has a short way.
-_SHORT: Final = 2
 # Fields in which trackers put the name of an event.
 _NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
+# The test, as code, of a text that is there.
+_IS_TEXT: Final = "found.__class__ is str and found"
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
 
 
@@ -45,13 +47,22 @@ class Mapped(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A field of an event: where its value is, how it is converted, whether it must be there."""
+    """A field of an event: where its value is, how it is converted, whether it must be there.
+
+    `source` names the place to people. Where `path` is given, a value found there for which the
+    code `test` holds is the code `quick`; any other one is left to `fill`. `made` is the value of a
+    field that always has the same.
+    """
 
     name: str
     find: Path
     convert: Callable[[Any], Any]
     source: str
     required: bool
+    path: str | None = None
+    test: str = _IS_TEXT
+    quick: str = "found"
+    made: Any = None
 
     def fill(self, fields: dict[str, Any], element: Any, message: Any) -> None:
         """Put the value into `fields`, if there is one. Raises MappingError."""
@@ -67,33 +78,23 @@ class _Field(NamedTuple):
             raise MappingError(f"`{self.name}`: {self.source} {found}")
 
 
-Fill: TypeAlias = Callable[[dict[str, Any], Any, Any], None]
-"""A function that puts a value of an element and its message into fields. Raises MappingError."""
+def _filling(code: Code, fields: Sequence[_Field]) -> Iterator[str]:
+    """Write the lines that put values of `element` and `message` into `fields`.
 
-
-def _fill(field: _Field, path: str | None, take: Take | None) -> Fill:
-    """Return `field.fill`, with a short way for a text that is there and goes as it is."""
-    steps = None if path is None else first_steps(path)
-    is_text = field.convert is text or (field.name == "ts" and take is None)
-    if steps is None or len(steps[1]) > _SHORT or not is_text:
-        return field.fill
-    of_message, names = steps
-    target, slow = field.name, field.fill
-    first, second = names[0], names[1] if len(names) > 1 else None
-
-    def fill(fields: dict[str, Any], element: Any, message: Any) -> None:
-        try:
-            value = (message if of_message else element)[first]
-            if second is not None:
-                value = value[second]
-        except (KeyError, TypeError):
-            value = None
-        if value.__class__ is str and value:
-            fields[target] = value
-        else:
-            slow(fields, element, message)
-
-    return fill
+    They raise CellError, and `fill` tells of which field that is.
+    """
+    for field in fields:
+        fill = f"{code.value(field.fill)}(fields, element, message)"
+        if field.made is not None:
+            yield f"fields[{field.name!r}] = {code.value(field.made)}"
+            continue
+        if field.path is None:
+            yield fill
+            continue
+        yield f"found = {code.path(field.path)}"
+        quick = field.quick or f"{code.value(field.convert)}(found)"
+        yield f"if {field.test}: fields[{field.name!r}] = {quick}"
+        yield f"else: {fill}"
 
 
 class Mapping:
@@ -252,15 +253,20 @@ class _CompiledShape:
     def __init__(
         self, kind: str, shape: Slate | Impression | Feedback, may_lack: Collection[str]
     ) -> None:
-        self._kind = kind
-        self._fills = list(_fills(shape, may_lack))
+        code, self._fields = Code(), list(_fields(shape, may_lack))
+        filling = _filling(code, self._fields)
+        begin = f"fields = {{'type': {kind!r}}}"
+        self._read = code.function("element, message", [begin, *filling, "return fields"])
         self._items = _ItemReader(shape.items) if isinstance(shape, Slate) else None
 
     def fields(self, element: Any, message: Any) -> dict[str, Any]:
         """Return the fields of the event. Raises MappingError, and ValueError of JMESPath."""
-        fields: dict[str, Any] = {"type": self._kind}
-        for fill in self._fills:
-            fill(fields, element, message)
+        try:
+            fields: dict[str, Any] = self._read(element, message)
+        except CellError:
+            for field in self._fields:
+                field.fill({}, element, message)
+            raise
         if self._items is not None:
             fields["items"] = self._items.read(element, message)
         return fields
@@ -272,21 +278,34 @@ class _ItemReader:
     def __init__(self, items: str | Items) -> None:
         self._text = items if isinstance(items, str) else items.each
         self._find = compiled(self._text)
-        self._fills: list[Fill] | None = None
-        self._after: Fill | None = None
-        self._fast: Callable[[Any], list[Any] | None] = lambda _: None
+        self._fields: list[_Field] = []
+        self._after: _Field | None = None
         self._auto = False
         self._convert = converter("item_id", None)
         if isinstance(items, Items):
-            self._fills = [
-                _filled(name, source, required=name == "item_id")
+            self._fields = [
+                _field(name, source, required=name == "item_id")
                 for name in _OF_ITEMS
                 if (source := getattr(items, name)) is not None
             ]
-            self._fast = _fast_items(items)
             where = items.position
             self._auto = isinstance(where, Take) and where.base == "auto"
-            self._after = None if items.after is None else _filled("after", items.after)
+            self._after = None if items.after is None else _field("after", items.after)
+        self._each = self._reader()
+
+    def _reader(self) -> Callable[[Any, Any], list[Any]]:
+        """Return the function that reads the items of a list and its message."""
+        if not self._fields:
+            return lambda found, _: list(map(self._convert, found))
+        code = Code()
+        alone = "fields if len(fields) > 1 else fields['item_id']"
+        lines = ["fields = {}", *_filling(code, self._fields), f"items.append({alone})"]
+        each = (f"    {line}" for line in lines)
+        head = ["items = []", "for element in found:"]
+        read: Callable[[Any, Any], list[Any]] = code.function(
+            "found, message", [*head, *each, "return items"]
+        )
+        return read
 
     def read(self, element: Any, message: Any) -> list[Any]:
         found = self._find(element, message)
@@ -296,36 +315,38 @@ class _ItemReader:
             raise MappingError(f"`items`: {self._text} finds no list")
         if len(found) > MAX_ITEMS:
             raise MappingError(f"`items`: {len(found):,} items, at most {MAX_ITEMS:,}")
-        if (fast := self._fast(found)) is not None:
-            return fast
+        try:
+            items = self._each(found, message)
+        except (CellError, MappingError):
+            self._explain(found, message)
+            raise
         before: dict[str, Any] = {}
         if self._after is not None:
-            self._after(before, element, message)
-        first = int(before.get("after") or 0)
-        items = []
-        for number, item in enumerate(found):
-            try:
-                read = self._item(item, message)
-            except MappingError as error:
-                raise MappingError(f"item {number}: {error}") from None
-            if first:
-                fields = read if isinstance(read, dict) else {"item_id": read}
-                read = {"position": first + number + 1, **fields}
-            items.append(read)
+            self._after.fill(before, element, message)
+        if first := int(before.get("after") or 0):
+            items = [
+                {
+                    "position": first + number,
+                    **(item if isinstance(item, dict) else {"item_id": item}),
+                }
+                for number, item in enumerate(items, 1)
+            ]
         if self._auto:
             _count_from_one(items)
         return items
 
-    def _item(self, item: Any, message: Any) -> Any:
-        if self._fills is None:
+    def _explain(self, found: Sequence[Any], message: Any) -> None:
+        """Raise the MappingError of the first item that cannot be read."""
+        for at, item in enumerate(found):
             try:
-                return self._convert(item)
+                if not self._fields:
+                    self._convert(item)
+                for field in self._fields:
+                    field.fill({}, item, message)
             except CellError as error:
-                raise MappingError(f"`item_id` {error}") from None
-        fields: dict[str, Any] = {}
-        for fill in self._fills:
-            fill(fields, item, message)
-        return fields if len(fields) > 1 else fields["item_id"]
+                raise MappingError(f"item {at}: `item_id` {error}") from None
+            except MappingError as error:
+                raise MappingError(f"item {at}: {error}") from None
 
 
 def _count_from_one(items: Sequence[Any]) -> None:
@@ -336,75 +357,49 @@ def _count_from_one(items: Sequence[Any]) -> None:
             item["position"] += 1
 
 
-def _fast_items(items: Items) -> Callable[[Any], list[Any] | None]:
-    """Return the short way for items with an id of text, and a whole number as position.
-
-    It returns None for a list with any other item.
-    """
-    nothing: Callable[[Any], None] = lambda _: None  # noqa: E731
-    position = items.position
-    base = position.base if isinstance(position, Take) else 1
-    where = position.path if isinstance(position, Take) else position
-    if not isinstance(items.item_id, str) or items.after or items.score or items.propensity:
-        return nothing
-    if base == "auto":
-        return nothing
-    names = [first_steps(path) for path in (items.item_id, where or "position")]
-    if where is None or "||" in f"{items.item_id}{where}":
-        return nothing
-    if any(one is None or one[0] or len(one[1]) > 1 for one in names):
-        return nothing
-    (item_id,), (place,) = (one[1] for one in names if one is not None)
-    add = 1 - base
-
-    def read(found: Any) -> list[Any] | None:
-        rows = []
-        try:
-            for item in found:
-                name, number = item[item_id], item[place]
-                if name.__class__ is not str or number.__class__ is not int:
-                    return None
-                if number < base or not name:
-                    return None
-                rows.append({"item_id": name, "position": number + add})
-        except (KeyError, TypeError):
-            return None
-        return rows
-
-    return read
-
-
-def _fills(shape: Slate | Impression | Feedback, may_lack: Collection[str]) -> Iterator[Fill]:
+def _fields(shape: Slate | Impression | Feedback, may_lack: Collection[str]) -> Iterator[_Field]:
     """Yield the fields that a rule fills; items are read apart."""
     for name, info in type(shape).model_fields.items():
         source = getattr(shape, name)
         if source is not None and name != "items":
             ours = "feedback" if name == "kind" else name
-            yield _filled(ours, source, required=info.is_required() and name not in may_lack)
+            yield _field(ours, source, required=info.is_required() and name not in may_lack)
     for name, source in (shape.model_extra or {}).items():
-        yield _filled(name, source)
-
-
-def _filled(name: str, source: str | Take, *, required: bool = False) -> Fill:
-    field = _field(name, source, required=required)
-    take = source if isinstance(source, Take) else None
-    return _fill(field, source if isinstance(source, str) else source.path, take)
+        yield _field(name, source)
 
 
 def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     take = source if isinstance(source, Take) else None
+    path = source if isinstance(source, str) else source.path
     convert = converter(name, take)
-    if take is None:
-        assert isinstance(source, str), "a source is a path or a Take"
-        return _Field(name, compiled(source), convert, source, required)
-    if take.path is not None:
-        return _Field(name, compiled(take.path), convert, take.path, required)
+    if path is not None:
+        test, quick = _quick(name, convert, take)
+        return _Field(name, compiled(path), convert, path, required, path, test, quick)
+    assert take is not None, "a source is a path or a Take"
     if take.const is not None:
-        value = take.const
-        return _Field(name, lambda _, __: value, convert, "const", required)
+        value, made = take.const, None
+        with suppress(CellError):  # one that does not fit is told for each message
+            made = None if value == "" else convert(value)
+        return _Field(name, lambda _, __: value, convert, "const", required, made=made)
     assert take.product is not None, "the language sees to it"
     factors = [compiled(path) for path in take.product]
     return _Field(name, _product(factors), convert, " * ".join(take.product), required)
+
+
+def _quick(name: str, convert: Callable[[Any], Any], take: Take | None) -> tuple[str, str]:
+    """Return the test of a value that is read at once, and what it becomes, as code.
+
+    That is "" where it is converted by a call.
+    """
+    if convert is text or (name == "ts" and take is None):
+        return _IS_TEXT, "found"
+    if convert is number:
+        return "found.__class__ is int or found.__class__ is float", "found"
+    if name == "position":
+        base = take.base if take else 1
+        least, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
+        return f"found.__class__ is int and found >= {least}", f"found + {add}"
+    return "found is not None and found != ''", ""
 
 
 def _product(factors: Sequence[Path]) -> Path:

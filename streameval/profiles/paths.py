@@ -1,13 +1,15 @@
-"""Paths of JMESPath, compiled to plain functions; its library walks a tree each time.
+"""Paths of JMESPath, written as expressions of Python; its library walks a tree each time.
 
 `$` at the beginning of a path stands for the whole message, within `each`. The parts of the
-language that profiles use are compiled, and others are left to the library.
+language that profiles use are written as code, and others are left to the library. No text of a
+profile becomes code itself: names and literals stand there as Python quotes them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import jmespath
@@ -30,33 +32,151 @@ class _UnknownError(Exception):
 
 def compiled(text: str) -> Path:
     """Compile a path. Raises ConfigError."""
-    tree = _tree(text)
-    try:
-        return _function(tree)
-    except _UnknownError:
-        search = jmespath.compile(_ROOT.sub('"$"', text)).search
-        return lambda element, message: search(
-            {**element, _MESSAGE: message} if isinstance(element, dict) else element
-        )
-
-
-def first_steps(text: str) -> tuple[bool, list[str]] | None:
-    """Return the names of a path that is no more than that, or of its first alternative, else None.
-
-    Before them stands whether they begin at the message.
-    """
-    tree = _tree(text)
-    while tree["type"] == "or_expression":
-        tree = tree["children"][0]
-    names = _names(tree)
-    if names is None or names == [_MESSAGE]:
-        return None
-    return (True, names[1:]) if names[0] == _MESSAGE else (False, names)
+    code = Code()
+    function: Path = code.function("element, message", [f"return {code.path(text)}"])
+    return function
 
 
 def is_false(found: Any) -> bool:
     """Tell whether JMESPath takes a value for false: nothing, false, or empty; not the number 0."""
     return found is None or found is False or (isinstance(found, str | list | dict) and not found)
+
+
+class Code:
+    """Code of one function with an `element` and its `message`, and the values it has names for."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {
+            "_is_false": is_false,
+            "_same": _same,
+            "_type_of": _type_of,
+            "_at": _at,
+            "_projected": _projected,
+        }
+        self._numbers = count()
+
+    def new(self) -> str:
+        """Return a name that no other part of the code has."""
+        return f"_{next(self._numbers)}"
+
+    def value(self, value: Any) -> str:
+        """Return a name for a value."""
+        name = self.new()
+        self._values[name] = value
+        return name
+
+    def path(self, text: str) -> str:
+        """Write a path as an expression. Raises ConfigError."""
+        tree = _tree(text)
+        try:
+            written = self.expression(tree, "element")
+            compile(written, text, "eval")
+        except (_UnknownError, SyntaxError, MemoryError, RecursionError):  # it may be too deep
+            search = jmespath.compile(_ROOT.sub('"$"', text)).search
+
+            def by_library(element: Any, message: Any) -> Any:
+                inner = isinstance(element, dict)
+                return search({**element, _MESSAGE: message} if inner else element)
+
+            written = f"{self.value(by_library)}(element, message)"
+        return written
+
+    def function(self, parameters: str, lines: Iterable[str]) -> Any:
+        """Return the function of these lines."""
+        body = "\n    ".join(lines)
+        exec(f"def written({parameters}):\n    {body}\n", self._values)  # noqa: S102  # our own code
+        return self._values["written"]
+
+    def expression(self, tree: Any, element: str) -> str:
+        """Write a tree as an expression of the variable `element`. Raises _UnknownError."""
+        names = _names(tree)
+        if names is not None:
+            return self._steps(names, element)
+        writer = _WRITERS.get(tree["type"])
+        if writer is None:
+            raise _UnknownError
+        return writer(self, tree, element)
+
+    def _steps(self, names: Sequence[str], element: str) -> str:
+        is_root = names[0] == _MESSAGE
+        source = "message" if is_root else element
+        for name in names[is_root:]:
+            held = source if source.isidentifier() else self.new()
+            found = source if source.isidentifier() else f"({held} := {source})"
+            source = f"({held}.get({name!r}) if {found}.__class__ is dict else None)"
+        return source
+
+    def chain(self, tree: Any, element: str) -> str:
+        """Write parts of which each looks in what the one before has found."""
+        first, *rest = tree["children"]
+        found = self.expression(first, element)
+        for part in rest:
+            held = self.new()
+            found = f"({held} := {found}, {self.expression(part, held)})[1]"
+        return found
+
+    def index(self, tree: Any, element: str) -> str:
+        """Write the element of a list."""
+        return f"_at({element}, {tree['value']})"
+
+    def either(self, tree: Any, element: str) -> str:
+        """Write the first value, or the second where that is false."""
+        one, other = (self.expression(child, element) for child in tree["children"])
+        held = self.new()
+        return f"({held} if {self._holds(held, one)} else {other})"
+
+    def both(self, tree: Any, element: str) -> str:
+        """Write the second value, or the first where that is false."""
+        one, other = (self.expression(child, element) for child in tree["children"])
+        held = self.new()
+        return f"({other} if {self._holds(held, one)} else {held})"
+
+    def _holds(self, held: str, source: str) -> str:
+        # What Python takes for true is true; of the rest most is None.
+        return f"(({held} := {source}) or {held} is not None and not _is_false({held}))"
+
+    def negation(self, tree: Any, element: str) -> str:
+        """Write whether a value is false."""
+        return f"_is_false({self.expression(tree['children'][0], element)})"
+
+    def compared(self, tree: Any, element: str) -> str:
+        """Write whether two values are the same, or not."""
+        if tree["value"] not in {"eq", "ne"}:
+            raise _UnknownError
+        one, other = (self.expression(child, element) for child in tree["children"])
+        return f"(_same({one}, {other}) is {tree['value'] == 'eq'})"
+
+    def literal(self, tree: Any, _: str) -> str:
+        """Write a value that stands in the path."""
+        value = tree["value"]
+        return repr(value) if isinstance(value, str) else self.value(value)
+
+    def current(self, _: Any, element: str) -> str:
+        """Write the element itself."""
+        return element
+
+    def projected(self, tree: Any, element: str) -> str:
+        """Write what each element of a list has."""
+        rows, *parts = (self._part(child) for child in tree["children"])
+        return f"_projected({rows}({element}, message), message, {', '.join(parts)})"
+
+    def _part(self, tree: Any) -> str:
+        inner = Code()
+        line = f"return {inner.expression(tree, 'element')}"
+        return self.value(inner.function("element, message", [line]))
+
+    def called(self, tree: Any, element: str) -> str:
+        """Write the call of a function."""
+        parts = [self.expression(child, element) for child in tree["children"]]
+        if tree["value"] == "type" and len(parts) == 1:
+            return f"_type_of({parts[0]})"
+        if tree["value"] != "not_null":
+            raise _UnknownError
+        found = "None"
+        for part in reversed(parts):
+            held = self.new()
+            found = f"({held} if ({held} := {part}) is not None else {found})"
+        return found
 
 
 def _tree(text: str) -> Any:
@@ -77,114 +197,26 @@ def _names(tree: Any) -> list[str] | None:
     return None if None in parts else [name for part in parts if part for name in part]
 
 
-def _function(tree: Any) -> Path:
-    names = _names(tree)
-    if names is not None:
-        return _steps(names)
-    make = _MAKERS.get(tree["type"])
-    if make is None:
-        raise _UnknownError
-    return make(tree.get("value"), [_function(child) for child in tree["children"]])
+def _same(one: Any, other: Any) -> bool:
+    # For Python true is 1.
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _steps(names: Sequence[str]) -> Path:
-    if names[0] == _MESSAGE:
-        inner = _steps(names[1:]) if len(names) > 1 else None
-        return lambda _, message: message if inner is None else inner(message, message)
-    if len(names) == 1:
-        (name,) = names
-        return lambda element, _: element.get(name) if isinstance(element, dict) else None
-
-    def find(element: Any, _: Any) -> Any:
-        for name in names:
-            if not isinstance(element, dict):
-                return None
-            element = element.get(name)
-        return element
-
-    return find
+def _at(found: Any, at: int) -> Any:
+    if not isinstance(found, list) or not -len(found) <= at < len(found):
+        return None
+    return found[at]
 
 
-def _chain(_: Any, parts: Sequence[Path]) -> Path:
-    first, *rest = parts
-
-    def find(element: Any, message: Any) -> Any:
-        found = first(element, message)
-        for path in rest:
-            found = path(found, message)
-        return found
-
-    return find
-
-
-def _index(at: int, _: Sequence[Path]) -> Path:
-    def find(element: Any, _: Any) -> Any:
-        if not isinstance(element, list) or not -len(element) <= at < len(element):
-            return None
-        return element[at]
-
-    return find
-
-
-def _either(_: Any, parts: Sequence[Path]) -> Path:
-    one, other = parts
-
-    def find(element: Any, message: Any) -> Any:
-        found = one(element, message)
-        return other(element, message) if is_false(found) else found
-
-    return find
-
-
-def _both(_: Any, parts: Sequence[Path]) -> Path:
-    one, other = parts
-
-    def find(element: Any, message: Any) -> Any:
-        found = one(element, message)
-        return found if is_false(found) else other(element, message)
-
-    return find
-
-
-def _compared(sign: str, parts: Sequence[Path]) -> Path:
-    if sign not in {"eq", "ne"}:
-        raise _UnknownError
-    one, other = parts
-
-    def find(element: Any, message: Any) -> bool:
-        found, wanted = one(element, message), other(element, message)
-        # For Python true is 1.
-        same = found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
-        return same == (sign == "eq")
-
-    return find
-
-
-def _projected(_: Any, parts: Sequence[Path]) -> Path:
-    rows, each, *conditions = parts
-
-    def find(element: Any, message: Any) -> Any:
-        found = rows(element, message)
-        if not isinstance(found, list):
-            return None
-        taken = (
-            each(row, message)
-            for row in found
-            if not any(is_false(condition(row, message)) for condition in conditions)
-        )
-        return [one for one in taken if one is not None]
-
-    return find
-
-
-def _called(name: str, parts: Sequence[Path]) -> Path:
-    if name == "not_null":
-        return lambda element, message: next(
-            (found for path in parts if (found := path(element, message)) is not None), None
-        )
-    if name == "type" and len(parts) == 1:
-        return lambda element, message: _type_of(parts[0](element, message))
-    raise _UnknownError
+def _projected(found: Any, message: Any, each: Path, *conditions: Path) -> Any:
+    if not isinstance(found, list):
+        return None
+    taken = (
+        each(row, message)
+        for row in found
+        if not any(is_false(condition(row, message)) for condition in conditions)
+    )
+    return [one for one in taken if one is not None]
 
 
 def _type_of(value: Any) -> str:
@@ -193,22 +225,20 @@ def _type_of(value: Any) -> str:
     return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
 
 
-_MAKERS: Final[dict[str, Callable[[Any, Sequence[Path]], Path]]] = {
-    "subexpression": _chain,
-    "index_expression": _chain,
-    "pipe": _chain,
-    "index": _index,
-    "or_expression": _either,
-    "and_expression": _both,
-    "not_expression": lambda _, parts: (
-        lambda element, message: is_false(parts[0](element, message))
-    ),
-    "comparator": _compared,
-    "literal": lambda value, _: lambda *_: value,
-    "current": lambda *_: lambda element, _: element,
-    "identity": lambda *_: lambda element, _: element,
-    "filter_projection": _projected,
-    "projection": _projected,
-    "function_expression": _called,
+_WRITERS: Final[dict[str, Callable[[Code, Any, str], str]]] = {
+    "subexpression": Code.chain,
+    "index_expression": Code.chain,
+    "pipe": Code.chain,
+    "index": Code.index,
+    "or_expression": Code.either,
+    "and_expression": Code.both,
+    "not_expression": Code.negation,
+    "comparator": Code.compared,
+    "literal": Code.literal,
+    "current": Code.current,
+    "identity": Code.current,
+    "filter_projection": Code.projected,
+    "projection": Code.projected,
+    "function_expression": Code.called,
 }
-"""Makers of functions by kind of node, from its value and the functions of its parts."""
+"""Writers of expressions by kind of node."""
