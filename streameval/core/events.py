@@ -602,7 +602,7 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 def mended(value: bytes) -> bytes:
     """Return JSON with a control character for each half of a surrogate pair."""
-    if b"\\ud" not in value and b"\\uD" not in value:
+    if b"\\" not in value or (b"\\ud" not in value and b"\\uD" not in value):
         return value
     return _HALVES.sub(lambda found: b"\\u0000" if found[1] else found[0], value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,7 @@ def parsed(value: bytes, form: str) -> Any:
     """Parse the bytes of a record. Raises any exception for malformed ones."""
     if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
-    if value[:1] == b"\0" and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
+    if value and not value[0] and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
         value = value[_FRAME:]  # JSON Schema in a registry's frame
     return _decode(mended(value))
 
@@ -128,18 +129,19 @@ def _by_name(event: Mapping[str, Any]) -> dict[str, Any]:
     for column in ("contexts", "derived_contexts"):
         held = event.get(column)
         for part in held.get("data") or () if isinstance(held, Mapping) else ():
-            if isinstance(part, Mapping) and (name := _schema_name(part)):
+            if isinstance(part, Mapping) and (name := _schema_name(str(part.get("schema", "")))):
                 named.setdefault(f"contexts_{name}", []).append(part.get("data"))
     held = event.get("unstruct_event")
     inner = held.get("data") if isinstance(held, Mapping) else None
-    if isinstance(inner, Mapping) and (name := _schema_name(inner)):
+    if isinstance(inner, Mapping) and (name := _schema_name(str(inner.get("schema", "")))):
         named[f"unstruct_event_{name}"] = inner.get("data")
     return named
 
 
-def _schema_name(part: Mapping[str, Any]) -> str:
+@lru_cache(maxsize=1_000)
+def _schema_name(schema: str) -> str:
     """Return `iglu:com.acme/a_b/jsonschema/1-0-0` as `com_acme_a_b_1`."""
-    vendor, _, rest = str(part.get("schema", "")).removeprefix("iglu:").partition("/")
+    vendor, _, rest = schema.removeprefix("iglu:").partition("/")
     name, _, version = rest.partition("/")
     model = version.rpartition("/")[2].partition("-")[0]
     return f"{vendor}_{name}_{model}".replace(".", "_").lower() if name and model else ""

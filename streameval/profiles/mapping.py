@@ -50,8 +50,8 @@ class _Field(NamedTuple):
     """A field of an event: where its value is, how it is converted, whether it must be there.
 
     `source` names the place to people. Where `path` is given, a value found there for which the
-    code `test` holds is the code `quick`; any other one is left to `fill`. `made` is the value of a
-    field that always has the same.
+    code `test` holds becomes the code `quick`, without a call. `made` is the value of a field that
+    always has the same.
     """
 
     name: str
@@ -92,8 +92,10 @@ def _filling(code: Code, fields: Sequence[_Field]) -> Iterator[str]:
             yield fill
             continue
         yield f"found = {code.path(field.path)}"
-        quick = field.quick or f"{code.value(field.convert)}(found)"
-        yield f"if {field.test}: fields[{field.name!r}] = {quick}"
+        if field.test:
+            yield f"if {field.test}: fields[{field.name!r}] = {field.quick}"
+        convert = f"fields[{field.name!r}] = {code.value(field.convert)}(found)"
+        yield f"{'el' * bool(field.test)}if found is not None and found != '': {convert}"
         yield f"else: {fill}"
 
 
@@ -114,6 +116,7 @@ class Mapping:
         self._unwrap = [compiled(path) for path in unwrap]
         self._split = None if profile.split is None else compiled(profile.split)
         self._split_text = profile.split
+        self._may_be_bare = profile.format != "snowplow" and not unwrap
         may_lack = ("ts",) if profile.record_time else ()
         self._rules = [
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
@@ -181,9 +184,8 @@ class Mapping:
     def _is_bare(self, value: Any) -> bool:
         """Tell whether a value is one message, with nothing around it."""
         return (
-            value.__class__ is dict
-            and self.profile.format != "snowplow"
-            and not self._unwrap
+            self._may_be_bare
+            and value.__class__ is dict
             and "specversion" not in value
             and (self._split is None or self._split(value, value) is None)
         )
@@ -387,10 +389,7 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
 
 
 def _quick(name: str, convert: Callable[[Any], Any], take: Take | None) -> tuple[str, str]:
-    """Return the test of a value that is read at once, and what it becomes, as code.
-
-    That is "" where it is converted by a call.
-    """
+    """Return the test of a value that needs no conversion, and what it becomes, as code."""
     if convert is text or (name == "ts" and take is None):
         return _IS_TEXT, "found"
     if convert is number:
@@ -399,7 +398,7 @@ def _quick(name: str, convert: Callable[[Any], Any], take: Take | None) -> tuple
         base = take.base if take else 1
         least, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
         return f"found.__class__ is int and found >= {least}", f"found + {add}"
-    return "found is not None and found != ''", ""
+    return "", ""
 
 
 def _product(factors: Sequence[Path]) -> Path:

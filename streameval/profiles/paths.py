@@ -51,7 +51,6 @@ class Code:
             "_same": _same,
             "_type_of": _type_of,
             "_at": _at,
-            "_projected": _projected,
         }
         self._numbers = count()
 
@@ -121,19 +120,27 @@ class Code:
 
     def either(self, tree: Any, element: str) -> str:
         """Write the first value, or the second where that is false."""
-        one, other = (self.expression(child, element) for child in tree["children"])
+        one, other = tree["children"]
         held = self.new()
-        return f"({held} if {self._holds(held, one)} else {other})"
+        return (
+            f"({held} if {self._holds(held, one, element)} else {self.expression(other, element)})"
+        )
 
     def both(self, tree: Any, element: str) -> str:
         """Write the second value, or the first where that is false."""
-        one, other = (self.expression(child, element) for child in tree["children"])
+        one, other = tree["children"]
         held = self.new()
-        return f"({other} if {self._holds(held, one)} else {held})"
+        return (
+            f"({self.expression(other, element)} if {self._holds(held, one, element)} else {held})"
+        )
 
-    def _holds(self, held: str, source: str) -> str:
+    def _holds(self, held: str, tree: Any, element: str) -> str:
+        """Write whether a value is true, and let `held` have it."""
+        held_value = f"({held} := {self.expression(tree, element)})"
+        if tree["type"] in {"comparator", "not_expression"}:
+            return held_value
         # What Python takes for true is true; of the rest most is None.
-        return f"(({held} := {source}) or {held} is not None and not _is_false({held}))"
+        return f"({held_value} or {held} is not None and not _is_false({held}))"
 
     def negation(self, tree: Any, element: str) -> str:
         """Write whether a value is false."""
@@ -143,8 +150,13 @@ class Code:
         """Write whether two values are the same, or not."""
         if tree["value"] not in {"eq", "ne"}:
             raise _UnknownError
-        one, other = (self.expression(child, element) for child in tree["children"])
-        return f"(_same({one}, {other}) is {tree['value'] == 'eq'})"
+        is_equal, children = tree["value"] == "eq", tree["children"]
+        one, other = (self.expression(child, element) for child in children)
+        if any(
+            child["type"] == "literal" and isinstance(child["value"], str) for child in children
+        ):
+            return f"({one} {'==' if is_equal else '!='} {other})"
+        return f"(_same({one}, {other}) is {is_equal})"
 
     def literal(self, tree: Any, _: str) -> str:
         """Write a value that stands in the path."""
@@ -156,14 +168,16 @@ class Code:
         return element
 
     def projected(self, tree: Any, element: str) -> str:
-        """Write what each element of a list has."""
-        rows, *parts = (self._part(child) for child in tree["children"])
-        return f"_projected({rows}({element}, message), message, {', '.join(parts)})"
-
-    def _part(self, tree: Any) -> str:
-        inner = Code()
-        line = f"return {inner.expression(tree, 'element')}"
-        return self.value(inner.function("element, message", [line]))
+        """Write what each element of a list has, where conditions hold for it."""
+        source, each, *conditions = tree["children"]
+        rows, row, found = self.new(), self.new(), self.new()
+        tests = [
+            *(self._holds(self.new(), condition, row) for condition in conditions),
+            f"({found} := {self.expression(each, row)}) is not None",
+        ]
+        taken = f"[{found} for {row} in {rows} if {' and '.join(tests)}]"
+        rest = f"{taken} if {rows}.__class__ is list else None"
+        return f"({rows} := {self.expression(source, element)}, {rest})[1]"
 
     def called(self, tree: Any, element: str) -> str:
         """Write the call of a function."""
@@ -206,17 +220,6 @@ def _at(found: Any, at: int) -> Any:
     if not isinstance(found, list) or not -len(found) <= at < len(found):
         return None
     return found[at]
-
-
-def _projected(found: Any, message: Any, each: Path, *conditions: Path) -> Any:
-    if not isinstance(found, list):
-        return None
-    taken = (
-        each(row, message)
-        for row in found
-        if not any(is_false(condition(row, message)) for condition in conditions)
-    )
-    return [one for one in taken if one is not None]
 
 
 def _type_of(value: Any) -> str:
