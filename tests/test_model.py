@@ -16,8 +16,7 @@ from world import World, simulate
 
 from streameval.base.limits import MAX_TS, MIN_TS
 
-FLOOR, SEEDS = 40, 200
-DEEP = SEEDS
+FLOOR, DEEP, SEEDS = 40, 120, 200
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
