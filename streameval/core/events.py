@@ -555,7 +555,7 @@ def _refuse_repeated(event: SlateEvent) -> None:
         # Usually all are ids. A struct cannot be hashed, so an object raises TypeError.
         distinct = len(set(items))
     except TypeError:
-        distinct = len(event.positions)
+        distinct = len({one if isinstance(one, str) else one.item_id for one in items})
     if distinct != len(items):
         raise ValueError("An item stands twice in the slate - at `$.items`")
 

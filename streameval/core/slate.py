@@ -296,13 +296,17 @@ def record_identity(record: SlateRecord) -> SlateIdentity:
 
 def whole_items(event: SlateEvent) -> dict[str, int] | str:
     """Return the items of a list that came whole, in the form in which a slate keeps them."""
-    if 0 < len(event.items) <= MAX_LISTED:
+    is_short = 0 < len(event.items) <= MAX_LISTED
+    if is_short:
         try:
             return BETWEEN.join(event.items)  # type: ignore[arg-type]
         except TypeError:  # not only ids
             pass
+    positions = event.positions
+    if is_short and [*positions.values()] == _PLACES[: len(positions)]:
+        return BETWEEN.join(positions)
     share = sharing()
-    return {share(item, item): position for item, position in event.positions.items()}
+    return {share(item, item): position for item, position in positions.items()}
 
 
 def extras_of(fallback: bool | None, latency_ms: float | None) -> int:  # noqa: FBT001  # fields
@@ -323,6 +327,7 @@ def precedes(slate: Slate, best: Slate) -> bool:
 
 
 _ITEMS: dict[str, str] = {}
+_PLACES = [*range(1, MAX_LISTED + 1)]
 
 
 def sharing() -> Callable[[str, str], str]:
