@@ -130,8 +130,13 @@ def measure(events: list[dict[str, object]], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument(
+        "--times", type=int, default=100, help="1: 2.6 events a second of their time"
+    )
     options = parser.parse_args()
     events = trackers.stream(1, count=options.events // 2, users=options.events // 20)
+    for event in events:
+        event["ts"] = trackers.BEGIN + (event["ts"] - trackers.BEGIN) // options.times
     with tempfile.TemporaryDirectory() as folder:
         measure(events[: options.events], Path(folder))
 
