@@ -182,12 +182,13 @@ def _parsed(value: str, parse: Callable[[str], datetime]) -> datetime:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 
 
 def _ms(moment: datetime, zone: tzinfo | None) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - _EPOCH) // _MS
 
 
 def _zone(name: str) -> tzinfo:

@@ -128,12 +128,12 @@ def _by_name(event: Mapping[str, Any]) -> dict[str, Any]:
     named = {key: value for key, value in event.items() if key not in _JSON_COLUMNS}
     for column in ("contexts", "derived_contexts"):
         held = event.get(column)
-        for part in held.get("data") or () if isinstance(held, Mapping) else ():
-            if isinstance(part, Mapping) and (name := _schema_name(str(part.get("schema", "")))):
+        for part in held.get("data") or () if isinstance(held, dict) else ():
+            if isinstance(part, dict) and (name := _schema_name(str(part.get("schema", "")))):
                 named.setdefault(f"contexts_{name}", []).append(part.get("data"))
     held = event.get("unstruct_event")
-    inner = held.get("data") if isinstance(held, Mapping) else None
-    if isinstance(inner, Mapping) and (name := _schema_name(str(inner.get("schema", "")))):
+    inner = held.get("data") if isinstance(held, dict) else None
+    if isinstance(inner, dict) and (name := _schema_name(str(inner.get("schema", "")))):
         named[f"unstruct_event_{name}"] = inner.get("data")
     return named
 
