@@ -709,6 +709,7 @@ def test_paths_are_those_of_jmespath():
         ),
         *("g == `0`", "i == `0`", "g == `false`", "g && a.f", "a.f && g", "not_null(h, i, g)"),
         *("type(a)", "type(g)", "type(h)", "type(i)", "type(a.b)", "type(a.f)", "g < `1`"),
+        *("*", "a.*", "a.b[0:1]", "a.{x: b}", "a.b[]", "value", "path || g", "function"),
         *("a.b | [1]", "a.[b, f]", "a.b[?c].not_null(d, c)", "a.b[1].c && type(a.b) == 'array'"),
     ):
         found, wanted = compiled(text)(message, message), jmespath.search(text, message)

@@ -43,7 +43,10 @@ def is_false(found: Any) -> bool:
 
 
 class Code:
-    """Code of one function with an `element` and its `message`, and the values it has names for."""
+    """Code of one function with an `element` and its `message`, and the values it has names for.
+
+    A method with the name of a kind of node of JMESPath writes such nodes.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {
@@ -74,8 +77,8 @@ class Code:
             search = jmespath.compile(_ROOT.sub('"$"', text)).search
 
             def by_library(element: Any, message: Any) -> Any:
-                inner = isinstance(element, dict)
-                return search({**element, _MESSAGE: message} if inner else element)
+                has_root = _MESSAGE in text and isinstance(element, dict)
+                return search({**element, _MESSAGE: message} if has_root else element)
 
             written = f"{self.value(by_library)}(element, message)"
         return written
@@ -91,10 +94,10 @@ class Code:
         names = _names(tree)
         if names is not None:
             return self._steps(names, element)
-        writer = _WRITERS.get(tree["type"])
+        writer: Callable[[Any, str], str] | None = getattr(self, tree["type"], None)
         if writer is None:
             raise _UnknownError
-        return writer(self, tree, element)
+        return writer(tree, element)
 
     def _steps(self, names: Sequence[str], element: str) -> str:
         is_root = names[0] == _MESSAGE
@@ -105,7 +108,7 @@ class Code:
             source = f"({held}.get({name!r}) if {found}.__class__ is dict else None)"
         return source
 
-    def chain(self, tree: Any, element: str) -> str:
+    def subexpression(self, tree: Any, element: str) -> str:
         """Write parts of which each looks in what the one before has found."""
         first, *rest = tree["children"]
         found = self.expression(first, element)
@@ -114,11 +117,13 @@ class Code:
             found = f"({held} := {found}, {self.expression(part, held)})[1]"
         return found
 
+    index_expression = pipe = subexpression
+
     def index(self, tree: Any, element: str) -> str:
         """Write the element of a list."""
         return f"_at({element}, {tree['value']})"
 
-    def either(self, tree: Any, element: str) -> str:
+    def or_expression(self, tree: Any, element: str) -> str:
         """Write the first value, or the second where that is false."""
         one, other = tree["children"]
         held = self.new()
@@ -126,7 +131,7 @@ class Code:
             f"({held} if {self._holds(held, one, element)} else {self.expression(other, element)})"
         )
 
-    def both(self, tree: Any, element: str) -> str:
+    def and_expression(self, tree: Any, element: str) -> str:
         """Write the second value, or the first where that is false."""
         one, other = tree["children"]
         held = self.new()
@@ -142,11 +147,11 @@ class Code:
         # What Python takes for true is true; of the rest most is None.
         return f"({held_value} or {held} is not None and not _is_false({held}))"
 
-    def negation(self, tree: Any, element: str) -> str:
+    def not_expression(self, tree: Any, element: str) -> str:
         """Write whether a value is false."""
         return f"_is_false({self.expression(tree['children'][0], element)})"
 
-    def compared(self, tree: Any, element: str) -> str:
+    def comparator(self, tree: Any, element: str) -> str:
         """Write whether two values are the same, or not."""
         if tree["value"] not in {"eq", "ne"}:
             raise _UnknownError
@@ -167,7 +172,9 @@ class Code:
         """Write the element itself."""
         return element
 
-    def projected(self, tree: Any, element: str) -> str:
+    identity = current
+
+    def filter_projection(self, tree: Any, element: str) -> str:
         """Write what each element of a list has, where conditions hold for it."""
         source, each, *conditions = tree["children"]
         rows, row, found = self.new(), self.new(), self.new()
@@ -179,7 +186,9 @@ class Code:
         rest = f"{taken} if {rows}.__class__ is list else None"
         return f"({rows} := {self.expression(source, element)}, {rest})[1]"
 
-    def called(self, tree: Any, element: str) -> str:
+    projection = filter_projection
+
+    def function_expression(self, tree: Any, element: str) -> str:
         """Write the call of a function."""
         parts = [self.expression(child, element) for child in tree["children"]]
         if tree["value"] == "type" and len(parts) == 1:
@@ -226,22 +235,3 @@ def _type_of(value: Any) -> str:
     if value is None:
         return "null"
     return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
-
-
-_WRITERS: Final[dict[str, Callable[[Code, Any, str], str]]] = {
-    "subexpression": Code.chain,
-    "index_expression": Code.chain,
-    "pipe": Code.chain,
-    "index": Code.index,
-    "or_expression": Code.either,
-    "and_expression": Code.both,
-    "not_expression": Code.negation,
-    "comparator": Code.compared,
-    "literal": Code.literal,
-    "current": Code.current,
-    "identity": Code.current,
-    "filter_projection": Code.projected,
-    "projection": Code.projected,
-    "function_expression": Code.called,
-}
-"""Writers of expressions by kind of node."""
