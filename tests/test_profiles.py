@@ -351,7 +351,7 @@ def test_metarank(ts):
         "user": "u",
         "session": "s",
         "fields": [{"name": "query", "value": "cat"}],
-        "items": [{"id": "i1"}, {"id": "i2"}],
+        "items": [{"id": "i1", "relevancy": 2.0}, {"id": "i2"}],
     }
     interaction = {
         "event": "interaction",
@@ -364,7 +364,7 @@ def test_metarank(ts):
     }
     metadata = {"event": "item", "id": "y", "item": "i1", "timestamp": ts, "fields": []}
     assert mapped("metarank", ranking, interaction, metadata) == [
-        shown("r", "i1", "i2"),
+        shown("r", {"item_id": "i1", "score": 2.0}, "i2"),
         did("click", "i1", "r", user="s"),
     ]
 
