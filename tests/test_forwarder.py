@@ -126,6 +126,28 @@ def test_large_records_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
     assert ends == {place: len(log) for place, log in kafka.logs.items()}
 
 
+def test_a_turn_ends_while_the_words_of_others_are_fresh(tmp_path, monkeypatch):
+    """A commit that takes long ends the turn: the next one tells how far it has come, and stops."""
+    kafka, now = Kafka(logs_of(trackers.stream(7, count=600))), [0.0]
+    monkeypatch.setattr(forwarder, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    commit = kafka.commit
+
+    async def slow(ends):
+        now[0] += 2
+        await commit(ends)
+
+    kafka.commit = slow
+
+    async def turns():
+        one = forwarder.Forwarder(settings_in(tmp_path, allowed_lateness="20s"), Pace())
+        await one.on_partitions_assigned(PLACES)
+        for number in range(1, 4):
+            await one._turn(kafka, kafka)
+            assert sum(isinstance(each, dict) for each in kafka.done) == number
+
+    asyncio.run(turns())
+
+
 @pytest.mark.parametrize("lateness", ["20s", "2m", "0s"])
 def test_a_kill_before_a_commit_sends_nothing_again_that_is_late(lateness, tmp_path):
     settings = settings_in(tmp_path, allowed_lateness=lateness)

@@ -19,9 +19,10 @@ from test_profiles_live import BEGIN, figures, read
 from streameval.base.errors import InputError, UnreachableError
 from streameval.config.load import load
 from streameval.core.definition import Definition
-from streameval.core.events import EventDecoder, Identified
+from streameval.core.events import EventDecoder
 from streameval.kafka.records import SCHEMA_HEADER, value_of
 from streameval.profiles import library, registry
+from streameval.profiles.frames import Unframed
 
 DEFINITION = Definition(dimensions=())
 EVENTS = trackers.stream(8, count=120)
@@ -156,7 +157,7 @@ def test_a_header_names_the_schema_by_its_id_or_its_guid():
     json_schema = (200, {"schemaType": "JSON", "schema": "{}"})
     by_path = {"/schemas/ids/7": json_schema, f"/schemas/guids/{guid}": json_schema}
     headers = [b"\0\0\0\0\x07", b"\1" + guid.bytes]
-    values = [Identified.of(line, header) for header in headers]
+    values = [Unframed.of(line, header) for header in headers]
     with answers(by_path) as server:
         read_by = decoder(server.url)
         read_by.unready(values)()
@@ -168,7 +169,7 @@ def test_a_header_names_the_schema_by_its_id_or_its_guid():
         SimpleNamespace(value=line, headers=[("x", b"1"), (SCHEMA_HEADER, headers[0])]),
         SimpleNamespace(value=line, headers=((SCHEMA_HEADER, headers[0]),)),
     ):
-        assert value_of(record).schema == headers[0]
+        assert value_of(record).frame == headers[0]
     for record in (
         SimpleNamespace(value=None, headers=[(SCHEMA_HEADER, headers[0])]),
         SimpleNamespace(value=line, headers=[(SCHEMA_HEADER, b"")]),

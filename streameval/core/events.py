@@ -292,19 +292,6 @@ class TooLarge(bytes):
         return made
 
 
-class Identified(bytes):
-    """A value whose schema a header of its record names: `schema`, as a frame begins with it."""
-
-    schema: bytes
-
-    @classmethod
-    def of(cls, value: bytes, schema: bytes) -> Identified:
-        """Stand for a value."""
-        made = cls(value)
-        made.schema = schema
-        return made
-
-
 class Decoded(NamedTuple):
     """What a batch of values has become.
 

@@ -249,7 +249,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 ignored = source.take(records, self._decoders[place.topic])
                 self._counts[place.topic]["ignored"] += ignored
         horizon = await self._horizon(consumer)
-        while due := self._due(horizon):
+        # No longer than our words are fresh: others wait for them, and so does who stops us.
+        until = time.monotonic() + _TELL_SECONDS
+        while time.monotonic() < until and (due := self._due(horizon)):
             await self._send(consumer, producer, due)
         await self._look_for_sources(consumer)
         for place, source in self._sources.items():

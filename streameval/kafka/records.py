@@ -7,12 +7,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
-from streameval.core.events import Identified, Rejection
+from streameval.core.events import Rejection
+from streameval.profiles.frames import Unframed
 
 UNIT = 1_000
 """Records handed out together, at most."""
 SCHEMA_HEADER: Final = "__value_schema_id"
-"""The header in which producers may name the schema of a value (Confluent's serialisers)."""
+"""The header in which producers may put the frame of a value (Confluent's serialisers)."""
 
 
 class Records(NamedTuple):
@@ -52,23 +53,23 @@ class RecordLists(NamedTuple):
 
 
 def value_of(record: Any) -> bytes | None:
-    """Return the value of a record of aiokafka; it knows its schema where a header names it."""
+    """Return the value of a record of aiokafka; it knows the frame that a header may have."""
     value: bytes | None = record.value
-    for name, schema in record.headers:
-        if name == SCHEMA_HEADER and schema and value.__class__ is bytes:
-            return Identified.of(value, schema)
+    for name, frame in record.headers:
+        if name == SCHEMA_HEADER and frame and value.__class__ is bytes:
+            return Unframed.of(value, frame)
     return value
 
 
 def cut(text: bytes, size: int) -> bytes:
-    """Return the first bytes of a key or value, which still knows its schema."""
+    """Return the first bytes of a key or value, which still knows its frame."""
     head = text[:size]
-    return Identified.of(head, text.schema) if isinstance(text, Identified) else head
+    return Unframed.of(head, text.frame) if isinstance(text, Unframed) else head
 
 
 def schema_header(value: bytes | None) -> list[tuple[str, bytes]]:
-    """Return the header that names the schema of a value, if one did."""
-    return [(SCHEMA_HEADER, value.schema)] if isinstance(value, Identified) else []
+    """Return the header with the frame of a value, if there was one."""
+    return [(SCHEMA_HEADER, value.frame)] if isinstance(value, Unframed) else []
 
 
 class BatchLocation(NamedTuple):

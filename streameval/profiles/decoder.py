@@ -16,8 +16,8 @@ import msgspec
 from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
 from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
+from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
-from streameval.profiles.schema_files import framed_id, with_frame
 
 if TYPE_CHECKING:
     from streameval.core.definition import Definition

@@ -60,8 +60,8 @@ class _Field(NamedTuple):
     source: str
     required: bool
     path: str | None = None
-    test: str = _IS_TEXT
-    quick: str = "found"
+    test: str = ""
+    quick: str = ""
     made: Any = None
 
     def fill(self, fields: dict[str, Any], element: Any, message: Any) -> None:

@@ -21,8 +21,8 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
 from streameval.profiles.envelopes import parsed
+from streameval.profiles.frames import body_of, framed_id
 from streameval.profiles.protobuf import ProtobufSchema
-from streameval.profiles.schema_files import body_of, framed_id
 
 AGAIN_SECONDS: Final = 60.0
 """Time until an unknown id is asked for again."""

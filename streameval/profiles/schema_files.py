@@ -1,9 +1,7 @@
 """Values by schemas of files: in a registry's frame, single objects of Avro, or the value alone.
 
 A registry's frame names the schema that wrote a value, and only its file can read it: another one
-may read something else without an error. It is a zero byte and the four bytes of an id, or a one
-and the sixteen bytes of a GUID. A header of the record may have it too: it then comes before the
-value.
+may read something else without an error.
 """
 
 from __future__ import annotations
@@ -11,35 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 from streameval.base.errors import ConfigError
-from streameval.core.events import Identified
 from streameval.profiles.avro import AvroSchema
+from streameval.profiles.frames import body_of, framed_id
 from streameval.profiles.protobuf import ProtobufSchema
 
-# Bytes of a frame, by its first one.
-_FRAMES: Final = {0: 5, 1: 17}
 _SINGLE_OBJECT: Final = b"\xc3\x01"
 _FINGERPRINT: Final = slice(2, 10)
-
-
-def framed_id(value: bytes) -> str | None:
-    """Return the id or GUID of the schema in a registry's frame; None without one."""
-    size = _FRAMES.get(value[0]) if value else None
-    if size is None or len(value) < size:
-        return None
-    return str(UUID(bytes=value[1:size]) if value[0] else int.from_bytes(value[1:size], "big"))
-
-
-def body_of(value: bytes) -> bytes:
-    """Return a framed value without its frame."""
-    return value[_FRAMES[value[0]] :]
-
-
-def with_frame(value: bytes | None) -> bytes | None:
-    """Return a value with the frame that a header of its record may have."""
-    return value.schema + value if isinstance(value, Identified) else value
 
 
 class SchemaFiles:

@@ -167,7 +167,7 @@ function drawExperiments(cards) {
   if (!section && cards.length) {
     const title = el("h2", { id: "experiments-title" }, "Experiments");
     section = el("section", { id: "experiments", "aria-labelledby": "experiments-title" }, title);
-    main.prepend(section);
+    document.getElementById("figures").before(section);
   }
   for (const found of cards) {
     if (!parts.cards.has(found.name)) parts.cards.set(found.name, article(found.name, section));
