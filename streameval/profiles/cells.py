@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from streameval.base.errors import ConfigError
@@ -24,9 +24,14 @@ class CellError(ValueError):
 
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _LONGEST: Final = 30
+_IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?\Z", re.ASCII)
-_ZONE: Final = re.compile(r"([+-])(\d\d):?(\d\d)\Z", re.ASCII)
-_HAS_ZONE: Final = re.compile(r".*(?:[Zz]|[+-]\d\d:\d\d)\Z", re.ASCII | re.DOTALL).match
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is added
+_MS: Final = timedelta(milliseconds=1)
+_ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
+_ENDS_IN_ZONE: Final = re.compile(r".*[Zz]\Z|[+-]\d\d:\d\d\Z", re.ASCII | re.DOTALL).match
+_ZONE_LENGTH: Final = len("+01:00")
 _NUMBERS: Final = frozenset({"score", "propensity", "latency_ms", "value", "after"})
 _FLAGS: Final = frozenset({"fallback", "retract"})
 
@@ -36,12 +41,47 @@ def converter(field: str, take: Take | None) -> Convert:
     if field == "ts":
         return _time(take or Take.model_validate({"from": "ts"}))
     if field == "position":
-        return _position(take.base if take else 1)
+        return _position(*_first_position(take))
     if field in _NUMBERS:
         return number
     if field in _FLAGS:
         return _flag
     return _renamed(take.values) if take and take.values else text
+
+
+IS_DIGITS: Final = (
+    f"found.__class__ is str and found.isdigit() and found.isascii() and len(found) < {_LONGEST}"
+    " and (found := int(found)) is not None"
+)
+"""The test, as code, of a text that `number` takes for a whole number; `found` becomes it."""
+
+
+def short_way(field: str, take: Take | None) -> tuple[str, str, bool]:
+    """Return the test, as code, of a value `found` that needs no call, and what it becomes.
+
+    Also returns whether a text of digits stands for a number there. The test is "" where each value
+    needs the call of the converter.
+    """
+    if field == "ts":
+        return _short_way_of_time(take or Take.model_validate({"from": "ts"}))
+    if field == "position":
+        lowest, add = _first_position(take)
+        return f"found.__class__ is int and found >= {lowest}", f"found + {add}", True
+    if field in _NUMBERS:
+        return "found.__class__ is int or found.__class__ is float", "found", True
+    if field in _FLAGS or (take and take.values):
+        return "", "", False
+    return _IS_TEXT, "found", False
+
+
+def _short_way_of_time(take: Take) -> tuple[str, str, bool]:
+    if take.unit not in _PER_MS:
+        tests = {"rfc3339": _IS_TEXT, "auto": f"{_IS_TEXT} and found[4:5] == '-'"}
+        return "" if take.zone else tests.get(take.unit, ""), "found", False
+    times, over = _PER_MS[take.unit]
+    least, most = -(-MIN_TS * over // times), -(-MAX_TS * over // times)
+    test = f"found.__class__ is int and {least} <= found < {most}"
+    return test, f"found * {times} // {over}", True
 
 
 def text(value: Any) -> str:
@@ -86,10 +126,14 @@ def _flag(value: Any) -> bool:
     raise CellError(f"is {_kind(value)}, and true or false is wanted")
 
 
-def _position(base: int | str) -> Convert:
+def _first_position(take: Take | None) -> tuple[int, int]:
+    """Return the lowest position of a list, and what it lacks to count from 1."""
+    base = take.base if take else 1
     # `auto` depends on the whole list, so a 0 stays 0 here.
-    lowest, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
+    return (0, 0) if base == "auto" else (base, 1 - base)
 
+
+def _position(lowest: int, add: int) -> Convert:
     def position(value: Any) -> int:
         found = number(value)
         if found != int(found):
@@ -105,26 +149,26 @@ def _position(base: int | str) -> Convert:
 def _time(take: Take) -> Convert:
     if take.unit in _PER_MS:
         return _numeric_time(take.unit)
-    zone = None if take.zone is None else _zone(take.zone)
+    epoch = None if take.zone is None else _NAIVE_EPOCH + _offset(take.zone)
     if take.unit not in {"rfc3339", "auto"}:
-        return _patterned_time(take.unit, zone)
+        return _patterned_time(take.unit, epoch)
 
-    return _auto_time(zone) if take.unit == "auto" else _rfc3339(zone)
+    return _auto_time(epoch) if take.unit == "auto" else _rfc3339(epoch)
 
 
-def _rfc3339(zone: tzinfo | None) -> Convert:
+def _rfc3339(epoch: datetime | None) -> Convert:
     def rfc3339(value: Any) -> Any:
-        if isinstance(value, str):
-            if zone is not None and not _HAS_ZONE(value):
-                return _ms(_parsed(value, datetime.fromisoformat), zone)
+        if not isinstance(value, str):
+            raise CellError(f"is {_kind(value)}, and RFC 3339 is wanted{_unit_of(value)}")
+        if epoch is None or _ENDS_IN_ZONE(value[-_ZONE_LENGTH:]):
             return value
-        raise CellError(f"is {_kind(value)}, and RFC 3339 is wanted{_unit_of(value)}")
+        return _ms(_parsed(value, datetime.fromisoformat), epoch)
 
     return rfc3339
 
 
-def _auto_time(zone: tzinfo | None) -> Convert:
-    rfc3339 = _rfc3339(zone)
+def _auto_time(epoch: datetime | None) -> Convert:
+    rfc3339 = _rfc3339(epoch)
 
     def auto(value: Any) -> Any:
         if value.__class__ is str and value[4:5] == "-":
@@ -165,11 +209,11 @@ def _unit_of(value: Any) -> str:
     return ""
 
 
-def _patterned_time(pattern: str, zone: tzinfo | None) -> Convert:
+def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
     def patterned(value: Any) -> int:
         if not isinstance(value, str):
             raise CellError(f"is {_kind(value)}, and a text like {pattern} is wanted")
-        return _ms(_parsed(value, lambda one: datetime.strptime(one, pattern)), zone)  # noqa: DTZ007  # the zone comes next
+        return _ms(_parsed(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next
 
     return patterned
 
@@ -181,23 +225,18 @@ def _parsed(value: str, parse: Callable[[str], datetime]) -> datetime:
         raise CellError(f'is "{value[:40]}", which is no time of that form') from None
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
+def _ms(moment: datetime, epoch: datetime | None) -> int:
+    """Return ms since the epoch, which is `epoch` by the clock of a time without a zone."""
+    return (moment - (_EPOCH if moment.tzinfo is not None or epoch is None else epoch)) // _MS
 
 
-def _ms(moment: datetime, zone: tzinfo | None) -> int:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=zone)
-    return (moment - _EPOCH) // _MS
-
-
-def _zone(name: str) -> tzinfo:
-    if name.upper() in {"UTC", "Z"}:
-        return UTC
-    if found := _ZONE.match(name):
+def _offset(zone: str) -> timedelta:
+    if zone.upper() in {"UTC", "Z"}:
+        return timedelta()
+    if found := _ZONE.match(zone):
         offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
-        return timezone(-offset if found[1] == "-" else offset)
-    raise ConfigError(f"zone {name!r}: write UTC, or an offset such as +02:00")
+        return -offset if found[1] == "-" else offset
+    raise ConfigError(f"zone {zone!r}: write UTC, or an offset such as +02:00")
 
 
 def _kind(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self, Union
 
 import msgspec
@@ -43,6 +44,7 @@ class ProfileDecoder(EventDecoder):
     def __init__(self, name: str, mapping: Mapping, registry: Registry | None, *args: Any) -> None:
         super().__init__(*args)
         self._name, self._mapping, self._registry = name, mapping, registry
+        self._is_binary = mapping.profile.is_binary
         # Values by one schema alone may begin with what looks like a frame.
         by_id = isinstance(mapping.profile.schemas or "", dict)
         self._has_frames = registry is not None or by_id
@@ -112,7 +114,8 @@ class ProfileDecoder(EventDecoder):
             self._decoded(one, index, rejected) for one, index in zip(mapped, records, strict=True)
         ]
         stamps = timestamps and [timestamps[index] for index in records]
-        for at, rejection in self._check(mapped, decoded, stamps, suspicious=True):
+        suspicious = not all(map(attrgetter("plain"), mapped))
+        for at, rejection in self._check(mapped, decoded, stamps, suspicious=suspicious):
             rejected.setdefault(records[at], rejection)
         if rejected:
             kept = [at for at, index in enumerate(records) if index not in rejected]
@@ -134,10 +137,10 @@ class ProfileDecoder(EventDecoder):
         """Map a value, and count its messages that no rule takes."""
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
-        framed = self._registry is not None and framed_id(value) is not None
-        by_schema = framed or self._mapping.profile.is_binary
+        parse = self._parser_of(value)
+        by_schema = self._is_binary or parse is not self._mapping.parse
         try:
-            found, ignored = self._mapping.events(self._parsed(value, framed=framed))
+            found, ignored = self._mapping.events(parse(value))
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
@@ -148,14 +151,15 @@ class ProfileDecoder(EventDecoder):
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
         if by_schema or not is_plain(value) or _ALL in value:
-            return [one._replace(plain=False) for one in found]
+            for one in found:
+                one.plain = False
         return found
 
-    def _parsed(self, value: bytes, *, framed: bool) -> Any:
-        if framed:
-            assert self._registry is not None, "only a registry has frames"
-            return self._registry.read(value)
-        return self._mapping.parse(value)
+    def _parser_of(self, value: bytes) -> Callable[[bytes], Any]:
+        """Return the function that parses a value: the registry's, if it has its frame."""
+        if self._registry is not None and framed_id(value) is not None:
+            return self._registry.read
+        return self._mapping.parse
 
     def _check_text(self, value: Any, event: Any) -> None:
         if not value.plain:
@@ -200,8 +204,7 @@ class ProfileDecoder(EventDecoder):
             return []
         (found,) = self._with_schemas([value])
         assert found is not None, "a value"
-        framed = self._registry is not None and framed_id(found) is not None
-        messages = mapping.messages(self._parsed(found, framed=framed))
+        messages = mapping.messages(self._parser_of(found)(found))
         return list(dict.fromkeys(name for one in messages for name in mapping.rules_of(one)[1:]))
 
     def said_ignored(self) -> str:

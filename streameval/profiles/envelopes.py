@@ -24,11 +24,22 @@ _decode = msgspec.json.Decoder(Any).decode
 
 def parsed(value: bytes, form: str) -> Any:
     """Parse the bytes of a record. Raises any exception for malformed ones."""
-    if form == "snowplow" and value[:1] not in {b"{", b"["} and value.count(b"\t") >= _FEWEST_TABS:
+    if value[:1] == b"{":
+        return _decode(mended(value))
+    if form == "snowplow" and value[:1] != b"[" and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
     if value and not value[0] and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
         value = value[_FRAME:]  # JSON Schema in a registry's frame
     return _decode(mended(value))
+
+
+def is_bare(value: Any, form: str) -> bool:
+    """Tell whether a value is one message, with nothing around it."""
+    return (
+        value.__class__ is dict
+        and "specversion" not in value
+        and (form != "snowplow" or ("data" not in value and _JSON_COLUMNS.isdisjoint(value)))
+    )
 
 
 def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
-from streameval.profiles.cells import CellError, converter, number, text
-from streameval.profiles.envelopes import of_text, opened, parsed
+from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way
+from streameval.profiles.envelopes import is_bare, of_text, opened, parsed
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
-from streameval.profiles.paths import Code, Path, compiled, is_false
+from streameval.profiles.paths import Code, Path, compiled
 from streameval.profiles.schema_files import SchemaFiles
 
 MAX_EVENTS: Final = 10_000
@@ -26,8 +28,6 @@ MAX_EVENTS: Final = 10_000
 _NONE: Final = "finds nothing"
 # Fields in which trackers put the name of an event.
 _NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
-# The test, as code, of a text that is there.
-_IS_TEXT: Final = "found.__class__ is str and found"
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
 
 
@@ -35,7 +35,7 @@ class MappingError(ValueError):
     """Why a message does not become an event, in a person's words."""
 
 
-class Mapped(NamedTuple):
+class Mapped(msgspec.Struct, gc=False):
     """The fields of an event, and the name of the rule that made it.
 
     `plain`: no text of the message can hold a control character or the label `__all__`.
@@ -50,8 +50,8 @@ class _Field(NamedTuple):
     """A field of an event: where its value is, how it is converted, whether it must be there.
 
     `source` names the place to people. Where `path` is given, a value found there for which the
-    code `test` holds becomes the code `quick`, without a call. `made` is the value of a field that
-    always has the same.
+    code `test` holds becomes the code `quick`, without a call; so does one of digits alone, if the
+    field `is_number`. `made` is the value of a field that always has the same.
     """
 
     name: str
@@ -62,6 +62,7 @@ class _Field(NamedTuple):
     path: str | None = None
     test: str = ""
     quick: str = ""
+    is_number: bool = False
     made: Any = None
 
     def fill(self, fields: dict[str, Any], element: Any, message: Any) -> None:
@@ -92,10 +93,13 @@ def _filling(code: Code, fields: Sequence[_Field]) -> Iterator[str]:
             yield fill
             continue
         yield f"found = {code.path(field.path)}"
+        put = f"fields[{field.name!r}] ="
         if field.test:
-            yield f"if {field.test}: fields[{field.name!r}] = {field.quick}"
-        convert = f"fields[{field.name!r}] = {code.value(field.convert)}(found)"
-        yield f"{'el' * bool(field.test)}if found is not None and found != '': {convert}"
+            yield f"if {field.test}: {put} {field.quick}"
+            if field.is_number:
+                yield f"elif {IS_DIGITS} and ({field.test}): {put} {field.quick}"
+        convert = f"{code.value(field.convert)}(found)"
+        yield f"{'el' * bool(field.test)}if found is not None and found != '': {put} {convert}"
         yield f"else: {fill}"
 
 
@@ -113,48 +117,53 @@ class Mapping:
             self.parse = partial(parsed, form=profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap
         self.profile = profile
+        self._native, self._format = profile.native, profile.format
         self._unwrap = [compiled(path) for path in unwrap]
         self._split = None if profile.split is None else compiled(profile.split)
         self._split_text = profile.split
-        self._may_be_bare = profile.format != "snowplow" and not unwrap
         may_lack = ("ts",) if profile.record_time else ()
         self._rules = [
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
         ]
-        self._by_value = _by_value(profile.rules, self._rules)
+        self._choose = _chooser(self._rules)
 
-    def messages(self, value: Any) -> Iterator[Any]:
-        """Yield the messages of a parsed value: envelopes off, batches split. Raises MappingError.
+    def messages(self, value: Any) -> Sequence[Any]:
+        """Return the messages of a parsed value: envelopes off, batches split. Raises MappingError.
 
         Parts of a batch see what stands around it as `_batch`.
         """
-        for message in opened(value, self.profile.format):
-            inner = next(
-                (found for path in self._unwrap if (found := path(message, message)) is not None),
-                message,
-            )
-            if isinstance(inner, str):  # JSON within JSON
-                inner = of_text(inner)
-            if self._split is None or not isinstance(inner, dict):
-                yield inner
-                continue
-            parts = self._split(inner, inner)
-            if parts is None:
-                yield inner
-                continue
-            if not isinstance(parts, list):
-                raise MappingError(f"split: {self._split_text} finds no list")
-            around = {key: each for key, each in inner.items() if each is not parts}
-            for part in parts:
-                yield {**part, "_batch": around} if isinstance(part, dict) else part
+        messages: Sequence[Any] = (value,)
+        if not is_bare(value, self._format):
+            messages = list(opened(value, self._format))
+        if self._unwrap:
+            messages = [self._unwrapped(message) for message in messages]
+        if self._split is None:
+            return messages
+        return [part for message in messages for part in self._parts(message)]
+
+    def _unwrapped(self, message: Any) -> Any:
+        inner = next(
+            (found for path in self._unwrap if (found := path(message, message)) is not None),
+            message,
+        )
+        return of_text(inner) if isinstance(inner, str) else inner  # JSON within JSON
+
+    def _parts(self, message: Any) -> Sequence[Any]:
+        assert self._split is not None, "only then are there parts"
+        parts = self._split(message, message) if isinstance(message, dict) else None
+        if parts is None:
+            return (message,)
+        if not isinstance(parts, list):
+            raise MappingError(f"split: {self._split_text} finds no list")
+        around = {key: each for key, each in message.items() if each is not parts}
+        return [{**part, "_batch": around} if isinstance(part, dict) else part for part in parts]
 
     def rule_of(self, message: Any) -> _CompiledRule | None:
         """Return the first rule that holds for a message, if any does."""
-        if self._by_value is not None:
-            find, rules = self._by_value
-            found = find(message, message)
-            return rules.get(found) if isinstance(found, str) else None
-        return next((rule for rule in self._rules if rule.holds(message)), None)
+        try:
+            return self._choose(message, message)
+        except ValueError:  # of a function of JMESPath: its rule does not hold
+            return next((rule for rule in self._rules if rule.holds(message)), None)
 
     def rules_of(self, message: Any) -> list[str]:
         """Name all rules that hold for a message."""
@@ -165,11 +174,11 @@ class Mapping:
 
         Raises MappingError.
         """
-        if self.profile.native:
+        if self._native:
             return [Mapped(each, "native") for each in opened(value, "json")], []
         events: list[Mapped] = []
         ignored: list[str] = []
-        for message in [value] if self._is_bare(value) else self.messages(value):
+        for message in self.messages(value):
             if not isinstance(message, dict):
                 raise MappingError(f"a message is {type(message).__name__}, not an object")
             rule = self.rule_of(message)
@@ -181,18 +190,9 @@ class Mapping:
                 raise MappingError(f"a message of more than {MAX_EVENTS:,} events")
         return events, ignored
 
-    def _is_bare(self, value: Any) -> bool:
-        """Tell whether a value is one message, with nothing around it."""
-        return (
-            self._may_be_bare
-            and value.__class__ is dict
-            and "specversion" not in value
-            and (self._split is None or self._split(value, value) is None)
-        )
-
     def _name(self, message: dict[str, Any]) -> str:
         """Name a message that no rule takes, by the values that the rules look at."""
-        asked = [path(message, message) for rule in self._rules for path, _ in rule.wanted]
+        asked = [path(message, message) for rule in self._rules for path in rule.paths]
         for found in (*asked, *map(message.get, _NAMES)):
             if isinstance(found, str | int):
                 return str(found)[:60]
@@ -203,14 +203,13 @@ class _CompiledRule:
     """One rule, compiled."""
 
     def __init__(self, rule: Rule, number: int, may_lack: Collection[str]) -> None:
-        self.wanted: list[tuple[Path, Any]] = []
-        self._expression: Path | None = None
+        self.when = rule.when
+        self.paths: list[Path] = []
         said = rule.when
-        if isinstance(rule.when, str):
-            self._expression = compiled(rule.when)
-        elif rule.when:
-            self.wanted = [(compiled(path), _set(value)) for path, value in rule.when.items()]
+        if isinstance(rule.when, dict):
+            self.paths = [compiled(path) for path in rule.when]
             said = ", ".join(_said(value) for value in rule.when.values())
+        self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
         self._each_text = rule.each
         self._each = None if rule.each is None else compiled(rule.each)
@@ -219,21 +218,17 @@ class _CompiledRule:
 
     def holds(self, message: Any) -> bool:
         """Tell whether this rule is for a message."""
-        if self._expression is not None:
-            try:
-                return not is_false(self._expression(message, message))
-            except ValueError:  # a function of JMESPath that met another type
-                return False
-        for path, wanted in self.wanted:
-            found = path(message, message)
-            if isinstance(found, list | dict) or found not in wanted:
-                return False
-        return True
+        try:
+            return self._choose(message, message) is not None
+        except ValueError:  # a function of JMESPath that met another type
+            return False
 
     def events(self, message: Any) -> list[Mapped]:
         """Return the events of a message. Raises MappingError."""
         try:
-            elements = [message] if self._each is None else self._each(message, message)
+            if self._each is None:
+                return [Mapped(shape.fields(message, message), self.name) for shape in self._shapes]
+            elements = self._each(message, message)
             if not isinstance(elements, list):
                 found = _NONE if elements is None else "finds no list"
                 raise MappingError(f"each: {self._each_text} {found}")  # noqa: TRY301  # as others
@@ -322,17 +317,17 @@ class _ItemReader:
         except (CellError, MappingError):
             self._explain(found, message)
             raise
-        before: dict[str, Any] = {}
         if self._after is not None:
+            before: dict[str, Any] = {}
             self._after.fill(before, element, message)
-        if first := int(before.get("after") or 0):
-            items = [
-                {
-                    "position": first + number,
-                    **(item if isinstance(item, dict) else {"item_id": item}),
-                }
-                for number, item in enumerate(items, 1)
-            ]
+            if first := int(before.get("after") or 0):
+                items = [
+                    {
+                        "position": first + number,
+                        **(item if isinstance(item, dict) else {"item_id": item}),
+                    }
+                    for number, item in enumerate(items, 1)
+                ]
         if self._auto:
             _count_from_one(items)
         return items
@@ -353,8 +348,8 @@ class _ItemReader:
 
 def _count_from_one(items: Sequence[Any]) -> None:
     """Let positions of a list that count from 0 count from 1."""
-    placed = [item for item in items if isinstance(item, dict) and "position" in item]
-    if any(item["position"] == 0 for item in placed):
+    placed = [item for item in items if item.__class__ is dict and "position" in item]
+    if 0 in [item["position"] for item in placed]:
         for item in placed:
             item["position"] += 1
 
@@ -375,8 +370,8 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     path = source if isinstance(source, str) else source.path
     convert = converter(name, take)
     if path is not None:
-        test, quick = _quick(name, convert, take)
-        return _Field(name, compiled(path), convert, path, required, path, test, quick)
+        quick = short_way(name, take)
+        return _Field(name, compiled(path), convert, path, required, path, *quick)
     assert take is not None, "a source is a path or a Take"
     if take.const is not None:
         value, made = take.const, None
@@ -386,19 +381,6 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     assert take.product is not None, "the language sees to it"
     factors = [compiled(path) for path in take.product]
     return _Field(name, _product(factors), convert, " * ".join(take.product), required)
-
-
-def _quick(name: str, convert: Callable[[Any], Any], take: Take | None) -> tuple[str, str]:
-    """Return the test of a value that needs no conversion, and what it becomes, as code."""
-    if convert is text or (name == "ts" and take is None):
-        return _IS_TEXT, "found"
-    if convert is number:
-        return "found.__class__ is int or found.__class__ is float", "found"
-    if name == "position":
-        base = take.base if take else 1
-        least, add = (0, 0) if base == "auto" else (int(base), 1 - int(base))
-        return f"found.__class__ is int and found >= {least}", f"found + {add}"
-    return "", ""
 
 
 def _product(factors: Sequence[Path]) -> Path:
@@ -416,21 +398,25 @@ def _product(factors: Sequence[Path]) -> Path:
     return multiply
 
 
-def _by_value(
-    rules: Sequence[Rule], compiled_rules: Sequence[_CompiledRule]
-) -> tuple[Path, dict[str, _CompiledRule]] | None:
-    """Return the one path by which all rules choose, and the rule of each value; else None."""
-    paths = {next(iter(rule.when)) for rule in rules if isinstance(rule.when, dict) and rule.when}
-    found: dict[str, _CompiledRule] = {}
-    for one in compiled_rules:
-        if len(one.wanted) != 1 or len(paths) != 1:
-            return None
-        ((_, values),) = one.wanted
-        if not all(isinstance(value, str) for value in values):
-            return None
-        for value in values:
-            found.setdefault(value, one)
-    return (compiled(paths.pop()), found) if found else None
+def _chooser(rules: Sequence[_CompiledRule]) -> Callable[[Any, Any], _CompiledRule | None]:
+    """Return the function that finds the first rule for a message, given twice."""
+    code, lines, found = Code(), list[str](), dict[str, str]()
+    for rule in rules:
+        if isinstance(rule.when, str):
+            test = code.condition(rule.when)
+        else:
+            wanted = (rule.when or {}).items()
+            for path, _ in wanted:
+                if path not in found:  # one look for all rules
+                    found[path] = code.new()
+                    lines.append(f"{found[path]} = {code.path(path)}")
+            tests = [f"{found[path]} in {code.value(_set(value))}" for path, value in wanted]
+            test = " and ".join(tests) or "True"
+        lines.append(f"if {test}: return {code.value(rule)}")
+    choose: Callable[[Any, Any], _CompiledRule | None] = code.function(
+        "element, message", [*lines, "return None"]
+    )
+    return choose
 
 
 def _set(value: Any) -> Sequence[Any]:

@@ -23,7 +23,14 @@ Path: TypeAlias = Callable[[Any, Any], Any]
 _MESSAGE: Final = "$"
 # JMESPath takes it for a name, in quotes.
 _ROOT: Final = re.compile(r"(?<![\w'\"`])\$(?=[.\[\s)|]|\Z)")
-_TYPES: Final = ((bool, "boolean"), (str, "string"), (int | float, "number"), (list, "array"))
+_TYPES: Final = {
+    type(None): "null",
+    bool: "boolean",
+    str: "string",
+    int: "number",
+    float: "number",
+    list: "array",
+}
 
 
 class _UnknownError(Exception):
@@ -53,7 +60,6 @@ class Code:
             "_is_false": is_false,
             "_same": _same,
             "_type_of": _type_of,
-            "_at": _at,
         }
         self._numbers = count()
 
@@ -82,6 +88,10 @@ class Code:
 
             written = f"{self.value(by_library)}(element, message)"
         return written
+
+    def condition(self, text: str) -> str:
+        """Write whether what a path finds is true, as an expression. Raises ConfigError."""
+        return f"not _is_false({self.path(text)})"
 
     def function(self, parameters: str, lines: Iterable[str]) -> Any:
         """Return the function of these lines."""
@@ -121,7 +131,10 @@ class Code:
 
     def index(self, tree: Any, element: str) -> str:
         """Write the element of a list."""
-        return f"_at({element}, {tree['value']})"
+        at, held = tree["value"], self.new()
+        first_or_last = at if at >= 0 else -at - 1
+        is_there = f"{held}.__class__ is list and len({held}) > {first_or_last}"
+        return f"({held}[{at}] if ({held} := {element}) is not None and {is_there} else None)"
 
     def or_expression(self, tree: Any, element: str) -> str:
         """Write the first value, or the second where that is false."""
@@ -225,13 +238,5 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _at(found: Any, at: int) -> Any:
-    if not isinstance(found, list) or not -len(found) <= at < len(found):
-        return None
-    return found[at]
-
-
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
+    return _TYPES.get(value.__class__, "object")
