@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import pytest
 import trackers
 from aiokafka import TopicPartition
+from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.partitioner import murmur2
 
+from streameval.base.errors import RefusedError
 from streameval.config.load import load
 from streameval.kafka import forwarder
 
@@ -29,12 +32,27 @@ class Pace:
         return {name: (0, said) for name, said in self.words.items()}
 
 
+class Batch(list):
+    """Records of a partition, few enough that a commit takes several batches."""
+
+    closed = False
+
+    def append(self, timestamp, key, value):
+        if self.closed or len(self) == 7:
+            return None
+        super().append((timestamp, key, value))
+        return object()
+
+    def close(self):
+        self.closed = True
+
+
 class Kafka:
     """A consumer and a producer: `done` has what was sent and committed, in order."""
 
     def __init__(self, logs):
         self.logs, self.at, self.done = logs, dict.fromkeys(logs, 0), []
-        self.rests, self.silent = set(), set()
+        self.rests, self.silent, self.written = set(), set(), {0: [], 1: [], 2: []}
 
     async def getmany(self, timeout_ms, max_records):
         read = {}
@@ -67,8 +85,16 @@ class Kafka:
     def assignment(self):
         return set(self.logs)
 
-    async def send(self, topic, value, key, timestamp_ms):
-        self.done.append(timestamp_ms)
+    async def partitions_for(self, topic):
+        return set(self.written)
+
+    def create_batch(self):
+        return Batch()
+
+    async def send_batch(self, batch, topic, partition):
+        assert batch.closed
+        self.written[partition] += batch
+        self.done += [timestamp for timestamp, _, _ in batch]
         return asyncio.sleep(0)
 
     async def commit(self, ends):
@@ -101,6 +127,30 @@ def settings_in(folder, **keys):
     sources = [{"topic": topic, "profile": name} for topic, name in PROFILES.items()]
     config.write_text(json.dumps({"topic": "t", "forward": sources} | keys))
     return load(config)
+
+
+def test_users_are_in_the_partition_that_any_producer_takes_in_order_of_time(tmp_path):
+    events = trackers.stream(7, count=600)
+    kafka = Kafka(logs_of(events))
+
+    async def turns():
+        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
+        await one.on_partitions_assigned(PLACES)
+        for _ in range(5):
+            await one._turn(kafka, kafka)
+
+    asyncio.run(turns())
+    written = [record for log in kafka.written.values() for record in log]
+    sent = sorted((timestamp, key.decode()) for timestamp, key, _ in written)
+    assert sent == sorted((event["ts"], event["user_id"]) for event in events)
+    for number, log in kafka.written.items():
+        for _, key, value in log:
+            assert json.loads(value)["user_id"].encode() == key
+            assert number == (murmur2(key) & 0x7FFFFFFF) % len(kafka.written)
+    for log in kafka.written.values():
+        times = [timestamp for timestamp, _, _ in log]
+        assert times == sorted(times)
+        assert len(times) > 7
 
 
 def test_large_records_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
@@ -175,3 +225,24 @@ def test_a_kill_before_a_commit_sends_nothing_again_that_is_late(lateness, tmp_p
     assert len(commits) == len(runs), "each run ends with a commit"
     ends = {place: end for commit in commits for place, end in commit.items()}
     assert ends == {place: len(log) for place, log in kafka.logs.items()}
+
+
+def test_a_topic_that_takes_no_event_so_large_is_named(tmp_path):
+    kafka = Kafka(logs_of(trackers.stream(7, count=60)))
+
+    async def refused():
+        raise MessageSizeTooLargeError
+
+    async def refuse(batch, topic, partition):
+        return refused()
+
+    kafka.send_batch = refuse
+
+    async def turns():
+        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
+        await one.on_partitions_assigned(PLACES)
+        await one._turn(kafka, kafka)
+
+    with pytest.raises(RefusedError, match=r"the topic t refuses .* max\.message\.bytes"):
+        asyncio.run(turns())
+    assert kafka.done == [], "nothing is committed"

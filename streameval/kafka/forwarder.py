@@ -15,15 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
+from aiokafka.partitioner import DefaultPartitioner
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
@@ -55,11 +65,23 @@ _MOST_HELD: Final = 4_000
 _MOST_BYTES: Final = 8 << 20
 # The least time of events between two commits, since each waits for Kafka.
 _LEAST_MS: Final = 1_000
+# Bytes of a batch before compression: a topic may bound batches, at a megabyte by default.
+_BATCH_BYTES: Final = 64 << 10
+# Users whose partition is known without a hash.
+_KNOWN_USERS: Final = 100_000
 _TELL_SECONDS: Final = 0.5
 _SAY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 _NOTHING: Final = "-"
 """The word of a partition without records to read."""
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+@lru_cache(_KNOWN_USERS)
+def _partition_of(key: bytes, count: int) -> int:
+    """Return the partition of a key, among so many: the one that any producer takes."""
+    numbers = range(count)
+    return int(DefaultPartitioner()(key, numbers, numbers))
 
 
 class Pace(Protocol):
@@ -92,29 +114,29 @@ class _Source:
         self.time = 0
         self.read_at = time.monotonic()
 
-    def take(self, records: Sequence[Any], decoder: ProfileDecoder) -> int:
+    def take(
+        self, records: Sequence[Any], values: Sequence[bytes | None], decoder: ProfileDecoder
+    ) -> int:
         """Map records just read, and let them wait; return how many messages no rule takes."""
         self.read_at = time.monotonic()
-        decoded, mapped = decoder.take(
-            [value_of(record) for record in records], [record.timestamp for record in records]
-        )
-        events: dict[int, list[tuple[bytes, bytes]]] = {}
+        decoded, mapped = decoder.take(values, [record.timestamp for record in records])
+        made: dict[int, list[tuple[bytes, bytes]]] = {}
         times: dict[int, int] = {}
         for event, one, index in zip(decoded.events, mapped, decoded.records, strict=True):
-            line = msgspec.json.encode(one.fields)
-            events.setdefault(index, []).append((event.user_id.encode(), line))
+            made.setdefault(index, []).append((event.user_id.encode(), _ENCODE(one.fields)))
             times[index] = max(event.ts, times.get(index, 0))
         rejected = dict(decoded.rejected)
-        for index, record in enumerate(records):
+        for index, (record, value) in enumerate(zip(records, values, strict=True)):
             self.time = max(self.time, times.get(index, 0))
             letter = None
             if index in rejected:
                 place = record.partition, record.offset, record.timestamp
-                letter = DeadLetter(*place, record.key, value_of(record), rejected[index])
-            size = len(record.value or b"")
-            held = self.time, size, record.offset, record.timestamp, events.get(index, ()), letter
-            self.held.append(_Held(*held))
+                letter = DeadLetter(*place, record.key, value, rejected[index])
+            size = 0 if value is None else len(value)
             self.size += size
+            self.held.append(
+                _Held(self.time, size, record.offset, record.timestamp, made.get(index, ()), letter)
+            )
         return decoded.ignored
 
     def due(self, horizon: float) -> list[_Held]:
@@ -188,7 +210,10 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             isolation_level="read_committed",
         )
         producer = AIOKafkaProducer(
-            **self._client, enable_idempotence=True, linger_ms=5, compression_type="lz4"
+            **self._client,
+            enable_idempotence=True,
+            max_batch_size=_BATCH_BYTES,
+            compression_type="lz4",
         )
         consumer.subscribe(list(self._decoders), listener=self)
         try:
@@ -246,7 +271,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 if self._waiting.holds(place.topic, unready):
                     consumer.seek(place, records[0].offset)
                     continue
-                ignored = source.take(records, self._decoders[place.topic])
+                ignored = source.take(records, values, self._decoders[place.topic])
                 self._counts[place.topic]["ignored"] += ignored
         horizon = await self._horizon(consumer)
         # No longer than our words are fresh: others wait for them, and so does who stops us.
@@ -358,23 +383,12 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         due: Mapping[TopicPartition, Sequence[_Held]],
     ) -> None:
         """Send records, write dead letters, and commit when both are acknowledged."""
-        sent = []
-        # In the order of time, so that a partition of the topic has no steps back.
-        together = sorted(
-            (held.time, place.topic, place.partition, at, held)
-            for place, records in due.items()
-            for at, held in enumerate(records)
-        )
+        await self._write(producer, due)
         letters: dict[str, list[DeadLetter]] = {}
-        for _, topic, _, _, held in together:
-            stamp = held.timestamp if held.timestamp >= 0 else None
-            for key, value in held.events:
-                sent.append(
-                    await producer.send(self._settings.topic, value, key, timestamp_ms=stamp)
-                )
-            if held.letter is not None:
-                letters.setdefault(topic, []).append(held.letter)
-        await asyncio.gather(*sent)
+        for place, records in due.items():
+            rejected = [held.letter for held in records if held.letter is not None]
+            if rejected:
+                letters.setdefault(place.topic, []).extend(rejected)
         for topic, rejected in letters.items():
             await self._letters[topic].write(rejected)
             self._counts[topic]["rejected"] += len(rejected)
@@ -388,6 +402,44 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             await consumer.commit(ends)
         except (CommitFailedError, IllegalStateError) as error:
             log.warning("partitions went elsewhere before a commit, and are sent again: %s", error)
+
+    async def _write(
+        self, producer: AIOKafkaProducer, due: Mapping[TopicPartition, Sequence[_Held]]
+    ) -> None:
+        """Send the events of records, until all are acknowledged.
+
+        They go in batches of our own: `send` takes longer for an event than all the rest.
+        """
+        topic = self._settings.topic
+        count = len(await producer.partitions_for(topic))
+        batches: dict[int, Any] = {}
+        sent: list[Awaitable[Any]] = []
+
+        async def send(partition: int) -> None:
+            batch = batches.pop(partition)
+            batch.close()
+            sent.append(await producer.send_batch(batch, topic, partition=partition))
+
+        # In the order of time, so that a partition of the topic has no steps back.
+        for held in sorted(itertools.chain(*due.values()), key=attrgetter("time")):
+            stamp = held.timestamp if held.timestamp >= 0 else None
+            for key, value in held.events:
+                partition = _partition_of(key, count)
+                if partition in batches:
+                    if batches[partition].append(timestamp=stamp, key=key, value=value):
+                        continue
+                    await send(partition)
+                batches[partition] = producer.create_batch()
+                batches[partition].append(timestamp=stamp, key=key, value=value)
+        for partition in list(batches):
+            await send(partition)
+        try:
+            await asyncio.gather(*sent)
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            raise RefusedError(
+                f"forward: the topic {topic} refuses events as too large: raise its"
+                " max.message.bytes to what the topics read have, and start again (nothing is lost)"
+            ) from error
 
     def _say(self) -> None:
         """Log the counts, once a minute at most."""
