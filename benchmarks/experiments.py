@@ -34,7 +34,7 @@ import servers
 import service
 from workload import Shape, records
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder
@@ -92,7 +92,7 @@ class Candidate:
         self.events += len(stretch)
         if self.events // CHECKPOINT > self.checkpoints:
             self.checkpoints += 1
-            drained(self.state.finalizing())
+            drain(self.state.finalizing())
             checkpoint(self.state, str(self.checkpoints))
         self.seconds.append(time.process_time() - began)
 
@@ -122,7 +122,7 @@ def accumulators(users: int = 20_000) -> tuple[int, int, int]:
     for start in range(0, len(stream), COMMIT):
         state.apply(decoder.decode_batch(stream[start : start + COMMIT])[0])
         state.flush()
-    drained(state.finalizing())
+    drain(state.finalizing())
     state.experiments.take_visits()
     (sums,) = state.experiments.arm_sums
     assert sorted(sums.sums) == list(arms), "every arm has slates"

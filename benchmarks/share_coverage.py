@@ -20,7 +20,7 @@ import numpy as np
 from streameval.base.limits import CLUSTERS
 from streameval.core.metrics import METRICS
 from streameval.core.metrics.rating_thresholds import PairMetric, auc_of_pairs
-from streameval.evaluation.sums import bounded
+from streameval.evaluation.sums import with_bounds
 from streameval.stats.cluster_sums import ratio_arm
 from streameval.stats.intervals import Arm, Interval, linear_count, share_interval
 from streameval.web.intervals import bounds
@@ -141,7 +141,7 @@ def areas(chance: Chance, mean: float, units: int) -> tuple[float, float]:
         return 0.0, 1.0
     fewer = int(min(map(np.count_nonzero, (placements.relevant, placements.others))))
     arm = Arm(*found, float("nan"), linear_count(fewer, CLUSTERS), fewer)
-    figure = bounded(arm, len(user), entry)
+    figure = with_bounds(arm, len(user), entry)
     assert figure.low is not None, "there are more than one user"
     assert figure.high is not None, "there are more than one user"
     return figure.low, figure.high

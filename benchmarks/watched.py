@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from streameval.base.limits import CLUSTERS
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment, Guardrail
@@ -169,7 +169,7 @@ def watched(seed: int) -> set[str]:
         if (slate["number"] + 1) % SLATES:
             continue
         state.flush()
-        drained(state.finalizing())
+        drain(state.finalizing())
         arms.add(state.experiments.take_visits())
         assert state.watermark is not None
         while waiting and waiting[0]["ts"] < state.watermark - DEFINITION.horizon:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet
 from default_events import SlateEvent
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.checks import run, specification
 from streameval.checks.evidence import Log, gather
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import FeedbackEvent, SlateItem
-from streameval.core.fingerprint import described, fingerprint
+from streameval.core.fingerprint import describe, fingerprint
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files import snapshots
@@ -144,7 +144,7 @@ class Service:
             state.apply(fresh, range(self.saved[number], self.saved[number] + len(fresh)))
             self._count(number, state.flush())
             span = Span(number, self.saved[number], len(self.logs[number]), "ab")
-            self.folder.write(span, state.outcomes_of(drained(state.finalizing())))
+            self.folder.write(span, state.outcomes_of(drain(state.finalizing())))
             self.folder.publish(span.name)
             self.saved[number] = span.end
         return self
@@ -167,7 +167,7 @@ class Service:
         manifest = {
             "format": snapshots.FORMAT,
             "fingerprint": fingerprint(self.definition),
-            "definition": described(self.definition),
+            "definition": describe(self.definition),
             "pseudonymous": False,
             "partitions": [part.facts for part in parts],
             "files": snapshots._write(folder, self.definition, parts),

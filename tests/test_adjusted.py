@@ -30,7 +30,7 @@ from streameval.evaluation.arms import read_arms
 from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import snapshots
 from streameval.files.snapshots import report_adjusted, retire, take_from
-from streameval.files.users_past import PAST, ArmsOfTopic, last_before, needed
+from streameval.files.users_past import PAST, ArmsOfTopic, last_before, snapshots_needed
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.regression_adjustment import compare_adjusted
@@ -71,7 +71,7 @@ class Topic:
         values = {"pseudonymize": None, "group": "g", "topic": "t", "user_ttl": None}
         values |= {"definition": lambda: self.definition, "snapshot_interval": 900_000}
         settings = SimpleNamespace(**values | changes)
-        pasts = needed(self.root, self.definition.experiments)
+        pasts = snapshots_needed(self.root, self.definition.experiments)
         arms = ArmsOfTopic(self.definition, pasts, user_name(settings))
         partitions = range(len(self.arms))
 

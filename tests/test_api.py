@@ -19,7 +19,7 @@ from streameval.core.figures import SECTIONS
 from streameval.experiments.words import Scorecard, document_of, with_beside
 from streameval.web import experiment_history
 from streameval.web.api import CHART_DEBT_SECONDS, Api, StatusError
-from streameval.web.health import described, health
+from streameval.web.health import describe, health
 from streameval.web.openapi import openapi
 from streameval.web.pages import Pages
 from streameval.web.status import (
@@ -217,7 +217,7 @@ def partition(number, offset, **changed):
 def said(*workers):
     """What workers say, as it comes from Redis."""
     return {
-        f"w{number}": (500, json.dumps(described(status(partitions=partitions, **changed), 90.0)))
+        f"w{number}": (500, json.dumps(describe(status(partitions=partitions, **changed), 90.0)))
         for number, (partitions, changed) in enumerate(workers)
     }
 

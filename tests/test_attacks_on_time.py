@@ -47,7 +47,7 @@ class Count:
         ):
             monkeypatch.setattr(where, name, self._counting(getattr(where, name)))
         for module in (attribution, pending):
-            monkeypatch.setattr(module, "marked", self._counting(module.marked))
+            monkeypatch.setattr(module, "add_mark", self._counting(module.add_mark))
         for module in (timeline, users):
             monkeypatch.setattr(module, "sorted", self._sorting, raising=False)
         monkeypatch.setattr(slate.Slate, "keyed_items", self._each(slate.Slate.keyed_items))
@@ -409,7 +409,7 @@ def test_users_come_into_the_windows_and_leave_them_in_bounded_steps(monkeypatch
         monkeypatch.setattr(where, name, counted)
 
     counting(Cells, "of", 1, Cells.of)
-    counting(tables, "grown", 5_000, tables.grown)
+    counting(tables, "with_room", 5_000, tables.with_room)
     window = Window("short", 2 * A, A)
     definition = replace(DEFINITION, windows=(window, replace(window, name="twin")))
     partition = Partition(definition)

@@ -26,7 +26,7 @@ from streameval.core.metrics import (
     precision_recall,
     user_models,
 )
-from streameval.core.metrics.curve import LEVELS, interpolated
+from streameval.core.metrics.curve import LEVELS, interpolate
 from streameval.core.metrics.precision_recall import harmonic_mean
 from streameval.core.metrics.user_models import HALF_LIFE, HALF_LIFE_UTILITY, NEUTRAL
 
@@ -229,8 +229,8 @@ def test_interpolated_precision_by_hand():
     Levels 0 to 0.3 need int(4 · level + 0.5) = 0 to 1 items, 0.4 to 0.6 two, the rest more.
     """
     lists = lists_of((list("xaxxb"), dict.fromkeys("abcd", 1), None), ([], {}, None))
-    assert interpolated(lists)[0].tolist() == [0.5] * 4 + [0.4] * 3 + [0.0] * 4
-    assert interpolated(lists)[1].tolist() == [0.0] * 11
+    assert interpolate(lists)[0].tolist() == [0.5] * 4 + [0.4] * 3 + [0.0] * 4
+    assert interpolate(lists)[1].tolist() == [0.0] * 11
     assert curve.METRIC.score(lists, 4).tolist() == [0.4, 0.0], "k is in tenths"
 
 
@@ -265,8 +265,8 @@ def test_a_list_has_the_same_bits_in_any_batch(batch, k):
     for name, metric in BY_NAME.items():
         alone = np.concatenate([metric.score(lists_of(case), k) for case in batch])
         assert metric.score(together, k).tobytes() == alone.tobytes(), name
-    alone = np.concatenate([interpolated(lists_of(case)) for case in batch])
-    assert interpolated(together).tobytes() == alone.tobytes()
+    alone = np.concatenate([interpolate(lists_of(case)) for case in batch])
+    assert interpolate(together).tobytes() == alone.tobytes()
 
 
 # --- Other tools, asked here and now
@@ -296,7 +296,7 @@ def test_trec_eval_gives_the_same_scores(batch):
     names = {f"{name}.{','.join(map(str, KS))}" for name in theirs} | set(whole)
     found = pytrec_eval.RelevanceEvaluator(qrels, names | {"iprec_at_recall"}).evaluate(run)
     lists = lists_of(*batch)
-    curve = interpolated(lists)
+    curve = interpolate(lists)
     ours = {f"{a}_{k}": BY_NAME[b].score(lists, k) for a, b in theirs.items() for k in KS}
     ours |= {a: BY_NAME[b].score(lists, UNCUT) for a, b in whole.items()}
     for number in range(len(batch)):

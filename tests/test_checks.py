@@ -672,7 +672,7 @@ def test_a_check_that_is_off_does_not_run_and_a_warning_does_not_fail(service):
     found = results(service, given)
     assert "drift" not in found
     assert found["freshness"].passed is False
-    assert not run.failed(list(found.values()))
+    assert not run.has_failed(list(found.values()))
     assert json.loads(json.dumps(run.document(list(found.values()), 5)))["passed"] is True
 
 

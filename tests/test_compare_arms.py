@@ -24,7 +24,7 @@ from test_experiments import in_one_span, watched
 from typer.testing import CliRunner
 
 from streameval.base.errors import InputError
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment, Guardrail
@@ -63,7 +63,7 @@ def test_rows_of_files_come_to_the_sums_and_bounds_of_the_stream(seed: int, tmp_
     state = Partition(definition, keep_outcomes=True)
     state.apply(events)
     state.flush()
-    final = state.outcomes_of(drained(state.finalizing()))
+    final = state.outcomes_of(drain(state.finalizing()))
     users = UserArms()
     users.add(state.experiments.take_visits())
     cut = random.Random(seed).randrange(len(final) + 1)
@@ -97,7 +97,7 @@ def test_without_crossed_users_the_sums_are_those_of_the_others(seed: int, tmp_p
     state = Partition(definition, keep_outcomes=True)
     state.apply(events)
     state.flush()
-    final = state.outcomes_of(drained(state.finalizing()))
+    final = state.outcomes_of(drain(state.finalizing()))
     for name, part in (("a", final), ("b", final[::-1])):
         found = table(0, part, definition.labels)
         pq.write_table(found, tmp_path / f"{name}.parquet", row_group_size=50)

@@ -68,7 +68,7 @@ def shown() -> set[str]:
 @each_board
 def test_a_dashboard_is_the_output_for_the_defaults(name):
     """`streameval rules --dashboard NAME > deploy/grafana/NAME.json`."""
-    assert BOARDS[name].read_text() == dashboards.written(name, Settings().dimensions)
+    assert BOARDS[name].read_text() == dashboards.dashboard_json(name, Settings().dimensions)
 
 
 def test_all_dashboards_are_there():
@@ -90,7 +90,7 @@ def without(value, key):
 
 
 def test_dashboards_follow_the_dimensions():
-    text = dashboards.written("quality", ("surface", "country"))
+    text = dashboards.dashboard_json("quality", ("surface", "country"))
     assert not re.search(r"\bvariant\b", text)
     made = json.loads(text)
     chosen = {each["name"]: each for each in made["templating"]["list"]}
@@ -107,7 +107,7 @@ def test_dashboards_follow_the_dimensions():
 
 
 def test_a_service_without_dimensions_has_dashboards():
-    made = json.loads(dashboards.written("quality", ()))
+    made = json.loads(dashboards.dashboard_json("quality", ()))
     names = {each["name"] for each in made["templating"]["list"]}
     assert names == WHERE | {"window", "basis", "feedback", "k"}
     assert not [panel for panel in made["panels"] if "over expected" in panel["title"]]

@@ -7,7 +7,7 @@ from streameval.base.limits import (
     MAX_DEAD_LETTER_BYTES,
     MAX_EVENT_BYTES,
 )
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, TooLarge
 from streameval.core.partition import Partition
@@ -35,7 +35,7 @@ def test_a_batch_ends_where_its_rejected_records_have_become_many_bytes():
     assert partition.waiting_bytes == MAX_DEAD_LETTER_BYTES * 2_000
     while not partition.due(0.5):
         list(partition.work(0.0))
-    pending = drained(partition.make_commit(0.5))
+    pending = drain(partition.make_commit(0.5))
     assert 1 <= len(pending.dead_letters) <= 250, "a slice at most beyond the bound"
     assert {len(letter.value) for letter in pending.dead_letters} == {MAX_DEAD_LETTER_BYTES}
     assert partition.committing_bytes > MAX_BATCH_DEAD_LETTER_BYTES, (
@@ -47,7 +47,7 @@ def test_a_batch_ends_where_its_rejected_records_have_become_many_bytes():
 def test_a_value_that_nobody_keeps_is_too_large_and_its_beginning_is_a_dead_letter(size):
     partition = owned_with([TooLarge.of(size, b"beginning")], keys=[b"k" * MAX_EVENT_BYTES])
     list(partition.work(0.0))
-    (letter,) = drained(partition.make_commit(0.0)).dead_letters
+    (letter,) = drain(partition.make_commit(0.0)).dead_letters
     assert letter.rejection == ("too_large", f"{size} bytes, at most {MAX_EVENT_BYTES}")
     assert letter.value == b"beginning"
     assert letter.key == b"k" * MAX_DEAD_LETTER_BYTES

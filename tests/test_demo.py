@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from default_events import decode_batch
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition, Window
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import UserArms
@@ -101,7 +101,7 @@ def long_run():
 def card(long_run):
     """The scorecard of the long run."""
     *_, partition = long_run
-    drained(partition.finalizing())
+    drain(partition.finalizing())
     arms = UserArms()
     arms.add(partition.experiments.take_visits())
     (found,) = scorecards(DEFINITION, partition.experiments.arm_sums, arms.counts)

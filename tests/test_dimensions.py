@@ -10,7 +10,7 @@ from oracle.figures import oracle
 from streams import hostile, to_json
 from test_partition_properties import assert_same, run
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.config.experiments import event_field, names_of_figures
 from streameval.core.definition import RESERVED_NAMES, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, SlateItem, event_types
@@ -56,7 +56,7 @@ def test_outcome_files_have_a_column_for_each_dimension(tmp_path):
     end = event_types(OWN).impression(max(e.ts for e in events) + 3 * definition.horizon, "z", "z")
     partition.apply([end], [len(events)])
     partition.flush()
-    rows = partition.outcomes_of(drained(partition.finalizing()))
+    rows = partition.outcomes_of(drain(partition.finalizing()))
     written = table(0, rows, OWN)
     assert dimensions_in(written.schema) == list(OWN)
     folder = OutcomeFolder(str(tmp_path), {"group": "g"}, {}, OWN)

@@ -23,7 +23,7 @@ from streameval.cli.diagnosis import (
 )
 from streameval.cli.doctor import examine, exit_code
 from streameval.config.settings import Settings
-from streameval.core.fingerprint import described, fingerprint
+from streameval.core.fingerprint import describe, fingerprint
 from streameval.kafka.admin import Cluster, Extent, Sampled, cluster, create_topics
 from streameval.store.redis_store import RedisStateStore
 from streameval.store.stored_values import Commit, Facts, Stored
@@ -259,7 +259,7 @@ def stored(offset, *, cluster="c", under=SETTINGS):
         "offset": offset,
         "cluster_id": cluster,
         "fingerprint": fingerprint(under.definition()),
-        "definition": json.dumps(described(under.definition())),
+        "definition": json.dumps(describe(under.definition())),
     }
     return Stored(**dict.fromkeys(Stored._fields) | known)
 
@@ -294,7 +294,7 @@ def test_state_of_another_definition_is_refused_as_a_worker_refuses_it():
     assert "--reset-windows" in found.cure
     version = stored(40)._replace(
         fingerprint="g",
-        definition=json.dumps(described(SETTINGS.definition()) | {"metrics": ["precision"]}),
+        definition=json.dumps(describe(SETTINGS.definition()) | {"metrics": ["precision"]}),
     )
     found = stored_findings(version)["definition"]
     assert "another version of streameval: metrics was ['precision']" in found.message

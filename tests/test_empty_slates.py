@@ -13,7 +13,7 @@ from default_events import DIMENSIONS, SlateEvent
 from evaluating import run
 
 from streameval.base.limits import ALL
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.checks import hourly, slates_once, traffic_sane, windows_match_outcomes
 from streameval.checks.evidence import Evidence, Snapshot, gather
 from streameval.core.checkpoint import checkpoint, restore
@@ -80,7 +80,7 @@ def state_of(found: list[Any]) -> Partition:
 
 
 def final(state: Partition) -> list[Outcome]:
-    return state.outcomes_of(drained(state.finalizing()))
+    return state.outcomes_of(drain(state.finalizing()))
 
 
 def write(folder: Path, rows: list[Outcome]) -> str:

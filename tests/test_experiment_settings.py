@@ -13,7 +13,7 @@ from streameval.config.experiments import ExperimentSettings
 from streameval.config.load import load
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment, Guardrail
-from streameval.core.fingerprint import described
+from streameval.core.fingerprint import describe
 from streameval.stats.confidence_sequences import ALPHA, PLANNED_UNITS
 
 WHOLE = """
@@ -100,7 +100,7 @@ def test_arms_may_be_named_without_a_split(write):
 
 def test_the_state_does_not_depend_on_experiments(write):
     definition = load(write(f"experiments: [{SHORT}]")).definition()
-    assert described(definition) == described(Definition())
+    assert describe(definition) == describe(Definition())
     assert definition.labels == definition.dimensions
 
 

@@ -19,7 +19,7 @@ from streams import accepted, cuts, hostile, permute_within_lateness
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import CLUSTERS
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
@@ -169,7 +169,7 @@ class Worker:
     def commit(self):
         """Store the users that are new, and often a checkpoint with them."""
         self.state.flush()
-        drained(self.state.finalizing())
+        drain(self.state.finalizing())
         visits = [] if self.rng.random() < 0.5 else self.state.experiments.take_visits()
         if self.rng.random() < 0.6:
             self.checkpoints += 1
@@ -191,7 +191,7 @@ class Worker:
 
     def arms(self):
         self.state.flush()
-        drained(self.state.finalizing())
+        drain(self.state.finalizing())
         self.users.add(self.state.experiments.take_visits())
         return self.state.experiments.arm_sums
 
@@ -547,7 +547,7 @@ def test_outcome_files_have_the_arms_that_are_no_dimensions():
     ]
     state.apply(shown, range(4))
     state.flush()
-    rows = state.outcomes_of(drained(state.finalizing()))
+    rows = state.outcomes_of(drain(state.finalizing()))
     assert [row.labels for row in rows] == [("feed", "b2", "")]
     written = table(0, rows, definition.labels)
     assert dimensions_in(written.schema) == list(definition.labels)

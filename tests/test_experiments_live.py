@@ -19,7 +19,7 @@ import service
 from scene import SETTINGS
 from traffic import traffic
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
@@ -57,7 +57,7 @@ def replayed(definition, log):
         events, _ = decoder.decode_batch(list(values), list(timestamps))
         partition.apply(events)
         partition.flush()
-        drained(partition.finalizing())
+        drain(partition.finalizing())
         arms.add(partition.experiments.take_visits())
         for total, part in zip(sums, partition.experiments.arm_sums, strict=True):
             total.merge(part)

@@ -9,7 +9,7 @@ from test_exposition import a_status, samples, text_of
 from streameval.config.settings import Settings
 from streameval.core.definition import OPTIONAL_FIGURES, Definition
 from streameval.core.figures import SECTIONS
-from streameval.core.fingerprint import described, differences, fingerprint
+from streameval.core.fingerprint import describe, differences, fingerprint
 from streameval.core.partition import Partition
 from streameval.web.overview import choices
 
@@ -73,8 +73,8 @@ def test_state_of_other_figures_is_refused_and_that_of_all_is_described_as_befor
     whole, least = Definition(), Settings(figures=()).definition()
     assert fingerprint(whole) == fingerprint(Settings(figures=("nowcast", "lists")).definition())
     assert fingerprint(whole) != fingerprint(least)
-    assert "figures" in "".join(differences(described(whole), described(least)).values())
-    assert "figures" not in described(whole)
+    assert "figures" in "".join(differences(describe(whole), describe(least)).values())
+    assert "figures" not in describe(whole)
 
 
 def test_a_figure_that_nobody_knows_is_refused():

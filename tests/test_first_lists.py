@@ -9,7 +9,7 @@ from default_events import ImpressionEvent, SlateEvent
 from test_experiments import in_one_span
 
 from streameval.base.limits import NANO
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import FeedbackEvent
@@ -56,7 +56,7 @@ def finished(events, definition=DEFINITION):
         users.add(state.experiments.take_visits())
     state.apply([ImpressionEvent(last, "last", "i")])
     state.flush()
-    drained(state.finalizing())
+    drain(state.finalizing())
     users.add(state.experiments.take_visits())
     return state.experiments.arm_sums[0], users.counts.get(EXPERIMENT.key, ArmUsers())
 
@@ -181,7 +181,7 @@ def test_the_arm_beyond_the_bound_is_that_of_the_earliest_event(shuffled, keep):
                 state = restore(definition, saved.header, chunks, keep_outcomes=keep)
         state.apply([ImpressionEvent(NOON + DAY, "last", "i")])
         state.flush()
-        drained(state.finalizing())
+        drain(state.finalizing())
         assert {visit.arm for visit in state.experiments.visits if visit.user == "u"} == {arm}
 
 

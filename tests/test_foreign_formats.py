@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import streams
 
-from streameval.core.foreign_formats import FORMATS, format_of, told
+from streameval.core.foreign_formats import FORMATS, format_of, sentence_on
 
 EXAMPLES = {
     "Segment": {"type": "track", "messageId": "m1", "anonymousId": "a", "event": "Clicked"},
@@ -152,12 +152,12 @@ def test_several_formats_are_each_named_and_counted():
     segment, algolia = (
         json.dumps(EXAMPLES[name]).encode() for name in ("Segment", "Algolia Insights")
     )
-    one = told(Counter(map(format_of, [segment] * 3 + [b"nope"])))
+    one = sentence_on(Counter(map(format_of, [segment] * 3 + [b"nope"])))
     assert one.startswith(
         "3 of them look like Segment or RudderStack: map it by the profile segment"
     )
-    both = told(Counter(map(format_of, [segment] * 3 + [algolia, b"nope"])))
+    both = sentence_on(Counter(map(format_of, [segment] * 3 + [algolia, b"nope"])))
     assert both.startswith(
         "they look like several formats: 3 Segment or RudderStack, 1 Algolia Insights: map it"
     )
-    assert told(Counter(map(format_of, [b"nope", None]))) == ""
+    assert sentence_on(Counter(map(format_of, [b"nope", None]))) == ""

@@ -15,7 +15,7 @@ from streams import to_json
 
 from streameval.base.errors import RefusedError
 from streameval.base.limits import FLUSH_STEP
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core.checkpoint import attachments_of
 from streameval.core.definition import Definition
@@ -647,7 +647,7 @@ def test_a_checkpoint_names_the_spans_that_are_not_published_yet():
         row = [number], [2 * TS], [b"u"], [to_json(event)]
         partition.take(Records(0, *row, next_offset=number + 1))
         assert list(partition.work(0.0)) == []
-        commits.append(drained(partition.make_commit(0.0, with_checkpoint=True)))
+        commits.append(drain(partition.make_commit(0.0, with_checkpoint=True)))
         list(partition.save(commits[-1]))
         if number == 2:
             partition.published(commits[1])
@@ -699,7 +699,7 @@ def test_records_without_a_timestamp_have_no_part_in_the_freshness_of_figures():
     partition.take(Records(0, range(5), stamps, [b"u"] * 5, [value] * 5, next_offset=5))
     list(partition.work(0.0))
     assert partition.newest == TS + 1
-    drained(partition.make_commit(0.0))
+    drain(partition.make_commit(0.0))
     assert partition.take_flushed() == [(TS + 1, 2)]
 
 

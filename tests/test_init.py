@@ -85,7 +85,7 @@ def test_dashboards_of_a_folder_follow_its_dimensions(tmp_path):
 
 
 def test_without_duckdb_the_checks_are_left_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(extras, "installed", lambda package: package != "duckdb")
+    monkeypatch.setattr(extras, "is_installed", lambda package: package != "duckdb")
     init(tmp_path, rules=False, force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["streameval.yaml"]
     assert extras.install("evaluate") in capsys.readouterr().out

@@ -186,7 +186,7 @@ def test_keys_that_are_wrong_are_said_by_writer_and_readers():
 
 def test_a_uri_that_cannot_be_is_said_without_its_keys():
     with pytest.raises(InputError, match=r"^s3://b/x is not a URI of a file system") as error:
-        locations.opened("s3://key:secret@b/x?colour=red")
+        locations.open_location("s3://key:secret@b/x?colour=red")
     assert "secret" not in str(error.value)
 
 
@@ -202,7 +202,7 @@ def test_a_uri_that_cannot_be_is_said_without_its_keys():
     ],
 )
 def test_messages_show_a_place_without_keys_and_options(name, seen):
-    assert locations.redacted(name) == seen
+    assert locations.redact(name) == seen
 
 
 # --- readers --------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ def filled(document, query):
 
 def documents(name):
     """A dashboard as it is in deploy/, and for the dimensions of the workers."""
-    return [board(name), json.loads(dashboards.written(name, DIMENSIONS))]
+    return [board(name), json.loads(dashboards.dashboard_json(name, DIMENSIONS))]
 
 
 def defined(values):

@@ -8,7 +8,7 @@ import pytest
 from test_compare_arms import arms_of
 from test_exposition import a_status, samples, text_of
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition, Positive, Window
 from streameval.core.events import EventDecoder
 from streameval.core.experiments.definition import Experiment
@@ -64,7 +64,7 @@ def everywhere(tmp_path_factory):
     state.apply(events)
     state.flush()
     file = tmp_path_factory.mktemp("outcomes") / "p0-0-1-a.parquet"
-    final = state.outcomes_of(drained(state.finalizing()))
+    final = state.outcomes_of(drain(state.finalizing()))
     pq.write_table(table(0, final, DEFINITION.labels), file)
     found = state.document()
     shown = {name: found[name] for name in SECTIONS}

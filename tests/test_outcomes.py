@@ -23,7 +23,7 @@ from world import World, simulate
 from streameval.base.durations import utc
 from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.base.limits import MAX_LOGGED_FEEDBACK
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.config.settings import Settings
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
@@ -171,7 +171,7 @@ class Log:
             partition.flush()
             rows, saved = [], None
             if rng.random() < saves:
-                rows = partition.outcomes_of(drained(partition.finalizing()))
+                rows = partition.outcomes_of(drain(partition.finalizing()))
                 saved = checkpoint(partition, f"{until}-{rng.random()}")
             if rng.random() < kills:  # before the pointer flips
                 partition = self.start()
@@ -206,7 +206,7 @@ def test_slates_from_before_outcomes_were_kept_have_none():
     end = ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)
     state.apply([again, other, end], [1, 2, 3])
     state.flush()
-    assert [(row.user, row.offset) for row in state.outcomes_of(drained(state.finalizing()))] == [
+    assert [(row.user, row.offset) for row in state.outcomes_of(drain(state.finalizing()))] == [
         ("u2", 2)
     ]
 
@@ -227,14 +227,14 @@ def test_the_first_scores_and_the_earliest_labels_stay():
         [5, 6, 7, 8],
     )
     state.flush()
-    (row,) = state.outcomes_of(drained(state.finalizing()))
+    (row,) = state.outcomes_of(drain(state.finalizing()))
     assert (row.offset, row.labels) == (5, ("A", "home"))
     assert (row.scores, row.propensities) == ([0.5, 0.75], [0.25, None])
     assert (row.gains, row.feedback) == (
         [0.0, 1.0],
         [FeedbackOutcome(1, "click", 1.0, 9, retract=False)],
     )
-    assert state.outcomes_of(drained(state.finalizing())) == []
+    assert state.outcomes_of(drain(state.finalizing())) == []
 
 
 @pytest.mark.parametrize("dimensions", [("variant", "surface"), ("surface",), ()])
@@ -258,7 +258,7 @@ def test_of_labels_at_one_moment_the_smaller_stays_in_any_order(order, come, dim
         state.flush()
     state.apply([ImpressionEvent(TIME + 2 * definition.horizon, "u3", "b", "r3", 1)], [9])
     state.flush()
-    row = next(row for row in state.outcomes_of(drained(state.finalizing())) if row.user == "u1")
+    row = next(row for row in state.outcomes_of(drain(state.finalizing())) if row.user == "u1")
     smaller = {"variant": "A", "surface": "a-page"}
     assert row.labels == tuple(smaller[name] for name in dimensions)
 
@@ -298,7 +298,7 @@ def test_a_machine_that_repeats_a_click_fills_neither_memory_nor_files(batch, re
                 ),
             ]
         )
-    (row,) = state.outcomes_of(drained(state.finalizing()))
+    (row,) = state.outcomes_of(drain(state.finalizing()))
     of_a = [entry for entry in row.feedback if entry.item == 0]
     assert [entry.delay for entry in of_a[:98]] == [10 * n for n in range(98)]
     assert [(entry.delay, entry.retract) for entry in of_a[98:]] == [
@@ -320,7 +320,7 @@ def test_the_feedback_that_is_kept_does_not_depend_on_the_order_of_arrival():
         ):
             state.apply([event], [0])
             state.flush()
-        (row,) = state.outcomes_of(drained(state.finalizing()))
+        (row,) = state.outcomes_of(drain(state.finalizing()))
         return [entry.delay for entry in row.feedback]
 
     for size in (97, 98, 99, 100, 101, 199, 200, 201, 205, 350):

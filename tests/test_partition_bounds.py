@@ -13,7 +13,7 @@ from test_oracle import BASE, DEFINITION, click, show
 from test_partition_properties import assert_same, run
 
 from streameval.base.limits import MANY_SLATES, MAX_FEEDBACK_KINDS, MAX_ITEMS
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core import checkpoint as checkpoint_module
 from streameval.core import slate as slates_module
 from streameval.core.checkpoint import checkpoint, pieces, restore
@@ -64,7 +64,7 @@ def test_pending_feedback_is_matched_with_what_changed_and_not_with_all_that_is_
     attribution.apply([show(0, "first", request="r"), *(click(1, f"i{n}") for n in range(10))])
     for n in range(20):
         attribution.apply([show(2, "first", request=f"r{n}")])
-        drained(attribution.resolving())
+        drain(attribution.resolving())
         attribution.slates.dirty.clear()
     assert attribution.waiting == 10
     assert attribution._nearest.call_count == 10
@@ -77,10 +77,10 @@ def test_feedback_without_a_request_is_not_held_against_all_slates_of_its_user()
     slates = 10 * MANY_SLATES
     for n in range(slates):
         attribution.apply([show(n, "item", request=f"r{n}")])
-        drained(attribution.resolving())
+        drain(attribution.resolving())
         attribution.slates.dirty.clear()
     attribution.apply([click(n, "item") for n in range(slates - 50, slates)])
-    drained(attribution.resolving())
+    drain(attribution.resolving())
     assert attribution.waiting == 0
     assert attribution._seen_at.call_count <= 2 * 50 * 50
 
@@ -131,8 +131,8 @@ def test_a_state_that_is_dropped_is_gone():
 
 def test_scores_take_room_for_the_clusters_that_have_any_and_grow_by_doubling(monkeypatch):
     """Room for all clusters of every segment, made anew at each, was quadratic."""
-    segments, grown = 1_000, Mock(wraps=windows_module.grown)
-    monkeypatch.setattr(windows_module, "grown", grown)
+    segments, grown = 1_000, Mock(wraps=windows_module.with_room)
+    monkeypatch.setattr(windows_module, "with_room", grown)
     definition = replace(DEFINITION, max_segments=segments)
     partition = Partition(definition)
     for n in range(segments):
@@ -205,6 +205,6 @@ def test_kinds_that_are_positives_are_counted_by_name_however_many_others_came_b
     attribution = Partition(DEFINITION).attribution
     others = [click(0, kind=f"k{n}") for n in range(MAX_FEEDBACK_KINDS + 5)]
     attribution.apply([*others, click(0)])
-    drained(attribution.resolving())
+    drain(attribution.resolving())
     assert attribution.feedback_kinds["click"] == 1
     assert attribution.feedback_kinds["__other__"] == 5

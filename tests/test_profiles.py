@@ -692,7 +692,7 @@ def test_paths_are_those_of_jmespath():
     """The plain ones, which are compiled, against the library, on the same data."""
     import jmespath
 
-    from streameval.profiles.paths import compiled
+    from streameval.profiles.paths import compile_path
 
     message = {"a": {"b": [1, {"c": "x"}], "d e": 5, "f": ""}, "g": 0, "h": None, "i": False}
     for text in (
@@ -712,7 +712,7 @@ def test_paths_are_those_of_jmespath():
         *("*", "a.*", "a.b[0:1]", "a.{x: b}", "a.b[]", "value", "path || g", "function"),
         *("a.b | [1]", "a.[b, f]", "a.b[?c].not_null(d, c)", "a.b[1].c && type(a.b) == 'array'"),
     ):
-        found, wanted = compiled(text)(message, message), jmespath.search(text, message)
+        found, wanted = compile_path(text)(message, message), jmespath.search(text, message)
         assert (found, type(found)) == (wanted, type(wanted)), text
     element = {"g": 7, "b": [1]}
     for text, wanted in {
@@ -726,28 +726,28 @@ def test_paths_are_those_of_jmespath():
         "b[0] || '$.a'": 1,
         "h || '$.a'": "$.a",
     }.items():
-        assert compiled(text)(element, message) == wanted, text
+        assert compile_path(text)(element, message) == wanted, text
 
 
 def test_a_path_is_code_in_which_no_text_of_it_can_act():
     """Names and literals with quotes, backslashes and line ends; and paths of any depth."""
     import jmespath
 
-    from streameval.profiles.paths import compiled
+    from streameval.profiles.paths import compile_path
 
     odd = ["'", '"', "'''", "\\", "a\nb", "'] = 1; x['", "\u2028", "{x}", "element", "None", "é"]
     message = {name: {name: at} for at, name in enumerate(odd)} | {"element": {"None": "found"}}
     for name in odd:
         quoted = json.dumps(name)
         for text in (f"{quoted}.{quoted}", f"x || {quoted}", f"{quoted} == `{quoted}`"):
-            assert compiled(text)(message, message) == jmespath.search(text, message), text
-        assert compiled(f"`{quoted}`")(message, message) == name
+            assert compile_path(text)(message, message) == jmespath.search(text, message), text
+        assert compile_path(f"`{quoted}`")(message, message) == name
     deep = inner = {}
     for _ in range(300):
         inner["a"] = inner = {}
     inner["a"] = 7
     for text in (".".join("a" * 301), " || ".join("b" * 400), "!" * 300 + "a", "a" + "[0]" * 300):
-        assert compiled(text)(deep, deep) == jmespath.search(text, deep), text[:9]
+        assert compile_path(text)(deep, deep) == jmespath.search(text, deep), text[:9]
 
 
 def test_patterns_of_times_have_a_zone():

@@ -450,5 +450,5 @@ def test_what_is_paused_does_not_keep_the_others_from_being_fetched(held_back):
 
 
 def holds(raw, offset):
-    batch = batch_format.opened(raw)
+    batch = batch_format.open_batch(raw)
     return batch.base_offset <= offset < batch.next_offset

@@ -19,7 +19,7 @@ from streameval.core.figures import figures
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.core.shared_sums import pack, share, unpack
-from streameval.core.sums import BasisSums, merge, merged
+from streameval.core.sums import BasisSums, merge, merge_disjoint
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import Commit, PackedSums
 from streameval.web.intervals import with_intervals
@@ -93,7 +93,7 @@ def test_sums_merge_as_if_added_one_by_one(number):
     chance = random.Random(number)
     parts = [some_sums(chance) for _ in range(chance.randint(1, 4))]
     shown = {name: chance.choice([name, ("x",), ("other",)]) for name in NAMES}
-    whole = merged(parts, shown.__getitem__)
+    whole = merge_disjoint(parts, shown.__getitem__)
     expected: dict = {}
     rates: dict = {}
     for part in parts:

@@ -26,7 +26,7 @@ from streameval.base.errors import (
     UnreachableError,
     UnusableStateError,
 )
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
@@ -54,7 +54,7 @@ class FakeStore:
             at += len(batch)
             counters.add(state.flush())
         state.sums(state.watermark + idle)
-        state.outcomes_of(drained(state.finalizing()))
+        state.outcomes_of(drain(state.finalizing()))
         saved = checkpoint(state, "0")
         self.token = token
         rows = [UserRow(user, at, **row) for user, row in counters.users.items()]

@@ -7,7 +7,7 @@ import pytest
 
 from streameval.base.errors import ConfigError
 from streameval.config.load import load
-from streameval.kafka.connection_errors import TokenError, unreached
+from streameval.kafka.connection_errors import TokenError, unreached_error
 from streameval.kafka.security import client_arguments
 
 KEYS = {"kafka_security_protocol": "SASL_PLAINTEXT", "kafka_sasl_mechanism": "OAUTHBEARER"}
@@ -71,7 +71,7 @@ def test_no_token_is_told(keys, said):
     with pytest.raises(TokenError) as told:
         token(**keys)
     assert str(told.value).startswith(said)
-    line = str(unreached("Kafka at k:9092", told.value))
+    line = str(unreached_error("Kafka at k:9092", told.value))
     assert line.startswith(f"Kafka at k:9092 is not asked, for want of a token: {said}")
 
 

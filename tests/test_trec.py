@@ -8,7 +8,7 @@ import pytest
 import pytrec_eval
 from evaluating import refused, run
 
-from streameval.core.metrics.curve import LEVELS, interpolated
+from streameval.core.metrics.curve import LEVELS, interpolate
 from streameval.evaluation.readers.ranked_tables import Tables, read_tables
 from streameval.evaluation.sums import evaluate
 
@@ -47,7 +47,7 @@ def values(run_file, qrels, *, complete, level=None):
     curves = {}
     for batch in batches:
         for rows, lists in batch.lists():
-            for row, curve in zip(rows, interpolated(lists), strict=True):
+            for row, curve in zip(rows, interpolate(lists), strict=True):
                 curves[batch.ids[row]] = curve
     for name, curve in curves.items():
         answer[name] |= dict(zip(CURVE, curve, strict=True))

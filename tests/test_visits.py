@@ -7,7 +7,7 @@ import pytest
 from default_events import ImpressionEvent
 from streams import to_json
 
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.checkpoint import CHECKSUM_BYTES, restore
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
@@ -67,7 +67,7 @@ def take(partition, events):
 
 
 def committed(partition, *, with_checkpoint=False):
-    pending = drained(partition.make_commit(0.0, with_checkpoint=with_checkpoint))
+    pending = drain(partition.make_commit(0.0, with_checkpoint=with_checkpoint))
     list(partition.save(pending))
     partition.stored = pending.end
     return pending

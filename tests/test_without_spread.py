@@ -22,7 +22,7 @@ from streameval.stats.bounded_means import difference_bounds, means_of
 from streameval.stats.experiments import Rules, Scored
 from streameval.stats.separation import one_sided, separation
 from streameval.stats.steady_shares import steady_from
-from streameval.stats.verdicts import Beside, joined
+from streameval.stats.verdicts import Beside, join_bounds
 
 NOON = 1_769_860_800_000
 MINUTE = 60_000
@@ -236,14 +236,14 @@ def test_what_the_figure_itself_says_stands_and_what_excludes_it_is_left_out():
     rules = Rules(margin=0.01)
     first = Beside("first lists", -0.5, -0.3, (200, 200))
     own = Scored(0.4, 0.5, -0.1, low=-0.35, high=0.1, verdict="no difference shown")
-    found = joined(own, [first], rules)
+    found = join_bounds(own, [first], rules)
     assert (found.verdict, found.bounds, found.low) == ("worse", "first lists", -0.5)
     assert found.users_needed == 0
     # Lists of users who came back were well: the figure is over all lists.
     apart = replace(own, low=-0.02, high=0.1)
-    assert joined(apart, [first], rules) == apart
+    assert join_bounds(apart, [first], rules) == apart
     better = replace(own, low=0.02, high=0.1, verdict="better")
-    assert joined(better, [first], rules) == better
+    assert join_bounds(better, [first], rules) == better
 
 
 @pytest.mark.parametrize(

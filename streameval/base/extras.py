@@ -39,7 +39,7 @@ _NAMES: Final = {
 }
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Tell whether an optional package is installed, without importing it."""
     try:
         return find_spec(package) is not None
@@ -65,7 +65,7 @@ def install(extra: str) -> str:
     return "pip install " + shlex.quote(f"streameval[{extra}]{source}")
 
 
-def needed(user: str, package: str, extra: str = "") -> str:
+def install_advice(user: str, package: str, extra: str = "") -> str:
     """Say in one line that `user` needs a package, and how to install it."""
     cure = install(extra or EXTRAS[package])
     return f"{user} needs {_NAMES.get(package, package)}, which is not installed: {cure}"
@@ -73,5 +73,5 @@ def needed(user: str, package: str, extra: str = "") -> str:
 
 def require(user: str, package: str, extra: str = "") -> None:
     """Raise `InputError` where a package is missing; `user` is the part that needs it."""
-    if not installed(package):
-        raise InputError(needed(user, package, extra))
+    if not is_installed(package):
+        raise InputError(install_advice(user, package, extra))

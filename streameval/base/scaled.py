@@ -10,7 +10,7 @@ _EXACT_ENOUGH: Final = 2.0**40
 _NEAR_A_TIE: Final = 1e-3
 
 
-def scaled(value: float, units: int) -> int:
+def scale(value: float, units: int) -> int:
     """Return `value` in units of 1/`units`, rounded half to even from its exact value."""
     product = value * units
     if abs(product) < _EXACT_ENOUGH:

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def drained(steps: Generator[None, None, T]) -> T:
+def drain(steps: Generator[None, None, T]) -> T:
     """Take all steps in one go; returns their result."""
     while True:
         try:

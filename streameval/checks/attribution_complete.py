@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.checks.event_counts import grown
+from streameval.checks.event_counts import growth
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
@@ -62,7 +62,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         return alone
     if evidence.snapshot is None:
         return passed(0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are possible")
-    counts = sum(grown(evidence.snapshot, evidence.earlier).values(), Counter())
+    counts = sum(growth(evidence.snapshot, evidence.earlier).values(), Counter())
     missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
     lost = missed + expired
     positive = counts["accepted.feedback"] - counts["ignored"]

@@ -33,7 +33,7 @@ from streameval.files.outcome_files import dataset
 from streameval.files.snapshot_folder import DAILY, Daily, DailyRate, last_daily
 from streameval.files.snapshots import PartFacts, attach, facts_of
 from streameval.files.table_scans import literal
-from streameval.files.tables import connected
+from streameval.files.tables import connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ def daily_rates(
 
     Raises `InputError`, `UnreachableError`.
     """
-    with connected("outcomes") as connection, readable():
+    with connect("outcomes") as connection, readable():
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", files)
         counted = "SELECT coalesce(sum(len(items)), 0) FROM outcome_files WHERE dt = ?"
@@ -121,7 +121,7 @@ def _query(definition: Definition) -> str:
             SELECT count(*) AS reads, {counted} FROM (
                 SELECT "user", items[i] AS item, {positive}
                 FROM (SELECT *, unnest(range(1, len(items) + 1)) AS i
-                    FROM ({sql.judged(definition, day)}))
+                    FROM ({sql.judge(definition, day)}))
                 GROUP BY ALL
             ) GROUP BY "user"
         ) GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted

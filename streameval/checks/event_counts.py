@@ -9,7 +9,7 @@ from typing import Any
 from streameval.checks.evidence import Snapshot
 
 
-def counted(snapshot: Snapshot) -> dict[int, Counter[str]]:
+def counts_by_partition(snapshot: Snapshot) -> dict[int, Counter[str]]:
     """Return event counters by partition; a dot joins groups, as in `rejected.late`."""
     return {
         partition: Counter(dict(_flat(document["events"])))
@@ -27,12 +27,15 @@ def _flat(events: Mapping[str, Any]) -> list[tuple[str, int]]:
     return found
 
 
-def grown(later: Snapshot, earlier: Snapshot | None) -> dict[int, Counter[str]]:
+def growth(later: Snapshot, earlier: Snapshot | None) -> dict[int, Counter[str]]:
     """Return the growth of each partition's counters since `earlier`.
 
     A partition that counts less than before was counted anew: its growth is its whole count.
     """
-    now, before = counted(later), {} if earlier is None else counted(earlier)
+    now, before = (
+        counts_by_partition(later),
+        {} if earlier is None else counts_by_partition(earlier),
+    )
     found = {}
     for partition, counts in now.items():
         growth = Counter(counts)

@@ -40,7 +40,7 @@ Begins: TypeAlias = dict[int, tuple[int, int | None]]
 _NAMED: Final = re.compile(r"(\d{1,9})(?:@(\d{1,18}))?=(.+)", re.DOTALL)
 
 
-def decoded(
+def decode(
     values: Sequence[bytes | None],
     timestamps: Sequence[int] | None,
     decoder: EventDecoder,
@@ -109,7 +109,7 @@ def _named(text: str) -> tuple[int, int, str]:
 
 def _lines(name: str, begin: int, decoder: EventDecoder) -> Iterator[Records]:
     for values in lines_of(name):
-        yield list(decoded(values, None, decoder, range(begin, begin + len(values))))
+        yield list(decode(values, None, decoder, range(begin, begin + len(values))))
         begin += len(values)
 
 
@@ -286,4 +286,4 @@ def _log(
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
     decoder = settings.decoder()
     for lists in records_of(client_arguments(settings), settings.topic, number, begin, end):
-        yield list(decoded(lists.values, lists.timestamps, decoder, lists.offsets))
+        yield list(decode(lists.values, lists.timestamps, decoder, lists.offsets))

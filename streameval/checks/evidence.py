@@ -26,11 +26,11 @@ import pyarrow as pa
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.definition import Definition
 from streameval.core.events import Event
-from streameval.files.locations import is_uri, on_disk, reaching, redacted
+from streameval.files.locations import is_uri, on_disk, reaching, redact
 from streameval.files.outcome_files import dataset
 from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
-from streameval.files.table_scans import parquet_scan, quoted
-from streameval.files.tables import connected
+from streameval.files.table_scans import parquet_scan, quote
+from streameval.files.tables import connect
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -53,7 +53,7 @@ def columns(dimensions: Sequence[str], arm: str | None) -> str:
 
     `segment` holds the values of the dimensions, `arm` one of them; without an arm it is empty.
     """
-    values = {name: f"coalesce({quoted(name)}, '')" for name in dimensions}
+    values = {name: f"coalesce({quote(name)}, '')" for name in dimensions}
     return (
         f'partition, "offset", request, "user", [{", ".join(values.values())}]::VARCHAR[] AS'
         f""" segment, {values[arm] if arm is not None else "''"} AS arm, epoch_ms(time) AS ms,"""
@@ -98,7 +98,7 @@ class Snapshot:
         columns = '"user", "offset", impressions, slates, positives, first_ts, last_ts'
         found = {}
         path = str(self.path / "users.parquet")
-        with connected(path) as connection:
+        with connect(path) as connection:
             rows = connection.execute(
                 f"SELECT {columns} FROM {parquet_scan([path])} WHERE partition = ?",  # noqa: S608  # quoted
                 [partition],
@@ -113,7 +113,7 @@ class Snapshot:
     def begins(self) -> dict[int, int]:
         """Return the time (ms) of the first event of any user, by partition."""
         path = str(self.path / "users.parquet")
-        with connected(path) as connection:
+        with connect(path) as connection:
             rows = connection.execute(
                 f"SELECT partition, min(first_ts) FROM {parquet_scan([path])} GROUP BY ALL"  # noqa: S608  # quoted
             ).fetchall()
@@ -256,7 +256,7 @@ def gather(
     recording: Recorded = no_recording
     if later is not None and recorded is not None:
         recording = recorded(later, earlier)
-    with connected("outcomes") as connection:
+    with connect("outcomes") as connection:
         connection.execute("SET enable_external_access = false")
         connection.register("outcome_files", source)
         evidence = Evidence(
@@ -292,7 +292,7 @@ def _compared(
     wanted = "a snapshot, or a folder of outcome files (dt=…)"
     others = outcome_files(str(reference), definition, "reference", wanted)
     if not others.files:
-        raise InputError(f"{redacted(str(reference))} holds neither a snapshot nor outcome files")
+        raise InputError(f"{redact(str(reference))} holds neither a snapshot nor outcome files")
     return None, others
 
 

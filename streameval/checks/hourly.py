@@ -224,7 +224,7 @@ def _query(
         FROM (
             SELECT {hour} AS hour, arm, ms >= {since} AS counts, "user",
                 sum(len(items)) AS impressions, {", ".join(inner)}
-            FROM ({sql.judged(definition, source)}) GROUP BY ALL
+            FROM ({sql.judge(definition, source)}) GROUP BY ALL
         ) GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted
 
 

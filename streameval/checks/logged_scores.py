@@ -30,7 +30,15 @@ from pydantic import Field
 
 from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.result import (
+    CheckSettings,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+    segment_name,
+)
 from streameval.checks.same_scores import same_scores
 from streameval.core.metrics import nano
 from streameval.core.metrics.entry import UNCUT
@@ -139,7 +147,8 @@ def _order(evidence: Evidence, scored: _Scored, settings: Settings) -> Found:
     names = evidence.definition.dimensions
     if bad.highest < settings.min_auc:
         if bad.segment:
-            what += f"; AUC {bad.auc:.3f} over {bad.items:,} items of {named(names, bad.segment)}"
+            segment = segment_name(names, bad.segment)
+            what += f"; AUC {bad.auc:.3f} over {bad.items:,} items of {segment}"
         return failed(
             bad.auc,
             settings.min_auc,
@@ -150,7 +159,7 @@ def _order(evidence: Evidence, scored: _Scored, settings: Settings) -> Found:
     if not lists:
         return passed(whole.auc, settings.min_auc, what)
     found = next((part for part in lists if part.says_nothing), lists[0])
-    of = f" of {named(names, found.segment)}" if found.segment else ""
+    of = f" of {segment_name(names, found.segment)}" if found.segment else ""
     what += f"; within lists{of} {found.right:.3f} where {found.promised:.3f} is to be expected"
     if not found.says_nothing:
         return passed(whole.auc, settings.min_auc, what)

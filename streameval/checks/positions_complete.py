@@ -14,7 +14,15 @@ from typing import Final
 from pydantic import Field
 
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.result import (
+    CheckSettings,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+    segment_name,
+)
 from streameval.checks.shares import Figure, Shares
 
 # Lists of a segment below which a missing first position means nothing.
@@ -93,7 +101,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             or _first_positions(evidence, settings, share, what)
         )
     segment, count, lost = max(rows, key=lambda row: row[2] / row[1])
-    where = named(evidence.definition.dimensions, segment)
+    where = segment_name(evidence.definition.dimensions, segment)
     most = f", most in {where}: {percent(lost / count)}" if where else ""
     return failed(
         share,
@@ -150,7 +158,7 @@ def _first_positions(evidence: Evidence, settings: Settings, share: float, what:
     if not segments or segments[0][2] >= settings.min_first * segments[0][1]:
         return passed(share, settings.max_missing, what)
     segment, lists, first, best = segments[0]
-    where = named(evidence.definition.dimensions, segment)
+    where = segment_name(evidence.definition.dimensions, segment)
     of = f" of {where}" if where else ""
     return failed(
         first / lists,

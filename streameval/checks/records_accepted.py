@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.checks.event_counts import counted, grown, total
+from streameval.checks.event_counts import counts_by_partition, growth, total
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
@@ -50,9 +50,9 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     """Compare the records since the earlier snapshot with all before it."""
     if evidence.snapshot is None:
         return nothing("give a snapshot: it holds the counts of rejected records")
-    parts = grown(evidence.snapshot, evidence.earlier)
+    parts = growth(evidence.snapshot, evidence.earlier)
     now = _sum(parts)
-    before = _sum({} if evidence.earlier is None else counted(evidence.earlier))
+    before = _sum({} if evidence.earlier is None else counts_by_partition(evidence.earlier))
     rejected, records = total(now, "rejected"), _records(now)
     if not records:
         return nothing("no record was read since the earlier snapshot")

@@ -98,7 +98,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def named(dimensions: Sequence[str], segment: Sequence[str]) -> str:
+def segment_name(dimensions: Sequence[str], segment: Sequence[str]) -> str:
     """Name a segment as people read it: variant 'A', surface 'home'."""
     pairs = zip(dimensions, segment, strict=True)
     return ", ".join(f"{dimension} {value!r}" for dimension, value in pairs)

@@ -54,7 +54,7 @@ def _found(check: Check, evidence: Evidence, settings: CheckSettings) -> Found:
         return Found(passed=False, value=None, threshold=None, message=f"cannot be run: {said}")
 
 
-def failed(results: Sequence[Result]) -> bool:
+def has_failed(results: Sequence[Result]) -> bool:
     """Tell whether a check of severity error failed: exit code 1."""
     return any(result.passed is False and result.severity == "error" for result in results)
 
@@ -62,7 +62,7 @@ def failed(results: Sequence[Result]) -> bool:
 def document(results: Sequence[Result], now: int) -> dict[str, Any]:
     """Return the document of `streameval check --json`; `now` (ms) is the present."""
     return {
-        "passed": not failed(results),
+        "passed": not has_failed(results),
         "time": now,
         "checks": [result.document() for result in results],
     }

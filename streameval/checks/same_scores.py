@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import named, percent
+from streameval.checks.result import percent, segment_name
 
 # Items with the segment's most frequent score, where it stands out: so many times the second's.
 _DEFAULT: Final = 0.1
@@ -74,7 +74,7 @@ def same_scores(evidence: Evidence, least: int, max_tied: float, max_flat: float
     for segment, items, score, counts, by_position in evidence.rows(_VALUES):
         if items < least:
             continue
-        of = f" of {named(evidence.definition.dimensions, segment)}" if segment else ""
+        of = f" of {segment_name(evidence.definition.dimensions, segment)}" if segment else ""
         tied, flat = (share or 0.0 for share in lists.get(_key(segment), (0.0, 0.0)))
         most, second = (*counts, 0)[:2]
         default = most / items if most >= _STANDS_OUT * second else 0.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from streameval.checks.evidence import DAY, Evidence
-from streameval.checks.result import named
+from streameval.checks.result import segment_name
 from streameval.stats.intervals import Moments
 
 # Standard errors beyond which two shares differ by more than chance: 3e-7, one side.
@@ -126,7 +126,7 @@ class Shares(NamedTuple):
         """Compare each arm with the others of its segment, each segment with the reference."""
         others_of = [name for name in self.dimensions if name != self.arm]
         for segment, arms in self.now.items():
-            where = f" of {named(others_of, segment)}" if any(segment) else ""
+            where = f" of {segment_name(others_of, segment)}" if any(segment) else ""
             for arm, part in arms.items():
                 others = _sum([each for name, each in arms.items() if name != arm])
                 if others is not None and _enough(part, others):

@@ -23,9 +23,9 @@ from streameval.checks.result import (
     Found,
     duration,
     failed,
-    named,
     nothing,
     passed,
+    segment_name,
 )
 
 # The gap (ms) below which no person asks twice, the longest that is looked at, the width of classes
@@ -157,7 +157,7 @@ def _machines(counts: Sequence[int], number: int) -> int:
 
 def _said(evidence: Evidence, segment: tuple[str, ...], number: int, slates: str) -> str:
     """Write what was found in a class of gaps."""
-    of = f" of {named(evidence.definition.dimensions, segment)}" if any(segment) else ""
+    of = f" of {segment_name(evidence.definition.dimensions, segment)}" if any(segment) else ""
     if number:
         first, last = (_AT_ONCE * (1 + _WIDTH) ** (number - 1 + more) for more in (0, 2))
         time = f"always {duration(first)} to {duration(last)} after it: a page that reloads, or"

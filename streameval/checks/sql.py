@@ -14,7 +14,7 @@ from streameval.files.table_scans import literal
 METRICS = tuple(metric.name for metric in RANKING)
 
 
-def judged(definition: Definition, source: str) -> str:
+def judge(definition: Definition, source: str) -> str:
     """Write a query that adds the columns `positive` and `relevant` to the rows of `source`.
 
     `positive`: the feedback that counts (the latest of an item and kind decides, at equal time the

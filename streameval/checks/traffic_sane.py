@@ -31,7 +31,15 @@ import numpy as np
 from pydantic import Field
 
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, named, nothing, passed, percent
+from streameval.checks.result import (
+    CheckSettings,
+    Found,
+    failed,
+    nothing,
+    passed,
+    percent,
+    segment_name,
+)
 from streameval.checks.shared_ids import shared_ids
 from streameval.stats.chance import chance_of_count, chance_of_split
 
@@ -108,7 +116,9 @@ class _Group:
     def where(self) -> str:
         """Name the surface."""
         names = [name for name in self.evidence.definition.dimensions if name != self.evidence.arm]
-        return f" of {named(names, self.surface)}" if self.surface and any(self.surface) else ""
+        return (
+            f" of {segment_name(names, self.surface)}" if self.surface and any(self.surface) else ""
+        )
 
     def named(self, condition: str) -> str:
         """Name the busiest users of whom a condition holds."""

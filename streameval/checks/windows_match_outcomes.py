@@ -133,7 +133,7 @@ def _recomputed(
         SELECT segment, "user", sum(len(items)) AS impressions, count(request) AS slates,
             count(*) FILTER (WHERE request IS NOT NULL AND len(positive) > 0) AS with_positive,
             {by_user}
-        FROM ({sql.judged(definition, chosen)})
+        FROM ({sql.judge(definition, chosen)})
         GROUP BY ALL"""  # noqa: S608  # names and numbers of the definition, quoted
     counted_in = _counted_in(len(definition.dimensions))
     rows = evidence.rows(

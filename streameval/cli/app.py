@@ -95,7 +95,7 @@ def _run() -> int:
     except ModuleNotFoundError as error:
         if error.name not in extras.EXTRAS:
             raise
-        return _failed(extras.needed("this command", error.name), InputError.exit_code)
+        return _failed(extras.install_advice("this command", error.name), InputError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
@@ -417,7 +417,7 @@ def rules(
     if dashboard is not None:
         from streameval.cli import dashboards
 
-        text = dashboards.written(dashboard, settings.dimensions)
+        text = dashboards.dashboard_json(dashboard, settings.dimensions)
     else:
         from streameval.cli import rules as prometheus
 

@@ -90,7 +90,7 @@ def command(  # noqa: PLR0917  # typer passes them by name
     found = list(results) if as_json else print_results(results)
     if as_json:
         print_json(run.document(found, now))
-    raise typer.Exit(int(run.failed(found)))
+    raise typer.Exit(int(run.has_failed(found)))
 
 
 def check(settings: Settings, now: int, sources: Sources) -> Iterator[Result]:

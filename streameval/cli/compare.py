@@ -139,7 +139,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
 
     Arms are values of a column of outcome files. Of several models, the first one is the control.
     """
-    from streameval.evaluation.comparison import Wanted, compared
+    from streameval.evaluation.comparison import Wanted, comparison_of
     from streameval.evaluation.request import LABELS, PREDICTIONS, QRELS, RATINGS, RUN, names_of
 
     wanted = Wanted(
@@ -165,7 +165,7 @@ def compare(  # noqa: PLR0917  # typer passes them by name
         planned_users=planned_users,
         strict=strict,
     )
-    rows, notes = compared(wanted, lambda: settings_of(config).definition(), _progress)
+    rows, notes = comparison_of(wanted, lambda: settings_of(config).definition(), _progress)
     _print(rows, notes, as_json=as_json)
 
 
@@ -213,7 +213,7 @@ def plan(  # noqa: PLR0917  # typer passes them by name
     if not 0 < lift < 100:
         raise InputError(f"--lift {lift:g}: give a relative difference above 0, such as 0.01")
     definition = settings_of(config).definition()
-    everybody = comparison.described(
+    everybody = comparison.experiment_of(
         comparison.Wanted(by="everybody", against="everybody", since=since, until=until)
     )
     names = comparison.metrics_beside(definition, everybody, names_of(metrics))

@@ -30,7 +30,7 @@ class _Gaps(Template):
     delimiter = "@"
 
 
-def written(name: str, dimensions: Sequence[str]) -> str:
+def dashboard_json(name: str, dimensions: Sequence[str]) -> str:
     """Return the JSON of a dashboard for the dimensions of a configuration."""
     text = yaml.safe_load(files("streameval.cli").joinpath("dashboards.yml").read_text("utf-8"))
     found = text[name]

@@ -14,7 +14,7 @@ from streameval.base.errors import InputError, StreamevalError, UnusableStateErr
 from streameval.base.nearest import nearest
 from streameval.core.events import Event, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
-from streameval.core.foreign_formats import format_of, told
+from streameval.core.foreign_formats import format_of, sentence_on
 from streameval.kafka.admin import CLEANUP_POLICY, compacts, creation
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection
     reasons = Counter(rejection.reason for _, rejection in rejected)
     named = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
     message = f"of the last {count:,} records {named} (the first: {rejected[0][1].detail})"
-    if formats := told(Counter(format_of(value) for value, _ in rejected)):
+    if formats := sentence_on(Counter(format_of(value) for value, _ in rejected)):
         message += f"; {formats}"
     cure = "send what `streameval schema` prints; the dead-letter topic holds each with its reason"
     if len(rejected) > count * MANY:

@@ -136,11 +136,11 @@ def _report(
 @cache
 def _command() -> TyperCommand:
     """Build the command from `_evaluate` and the inputs that metrics and input kinds declare."""
-    from streameval.evaluation.input_kinds import declared
+    from streameval.evaluation.input_kinds import inputs_by_heading
 
     signature = inspect.signature(_evaluate, eval_str=True)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    added = [_parameter(one, heading) for one, heading in declared().items()]
+    added = [_parameter(one, heading) for one, heading in inputs_by_heading().items()]
     parameters = [*own, *(one.replace(kind=one.KEYWORD_ONLY) for one in added)]
 
     def call(**options: Any) -> None:

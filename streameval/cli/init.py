@@ -38,10 +38,10 @@ def init(folder: Path, *, rules: bool, force: bool) -> None:
     from stays.
     """
     wanted = [StarterFile(CONFIG, "every key with its default", _config)]
-    if extras.installed("duckdb"):
+    if extras.is_installed("duckdb"):
         wanted.append(StarterFile(CHECKS, "every check with its bounds", _checks))
     else:
-        typer.echo(f"left out {folder / CHECKS}: {extras.needed('a check', 'duckdb')}")
+        typer.echo(f"left out {folder / CHECKS}: {extras.install_advice('a check', 'duckdb')}")
     for file in wanted:
         _write(folder, file, force=force and not rules)
     if rules:
@@ -58,26 +58,26 @@ def _config() -> str:
 
 def _checks() -> str:
     from streameval.checks.specification import Specification
-    from streameval.config.commented import commented
+    from streameval.config.commented import commented_yaml
 
     head = (
         "The checks of outcome files, snapshots and the log: each with its bounds, at their"
         " defaults. Change what you need, and delete the rest if you like."
     )
     # Written out, a default arm would be asked for, and missed where no dimension has its name.
-    return commented(Specification, head, follows={"arm"})
+    return commented_yaml(Specification, head, follows={"arm"})
 
 
 def _monitoring(folder: Path) -> Iterator[StarterFile]:
     """Yield the rules for Prometheus and the dashboards for Grafana."""
-    from streameval.cli.dashboards import NAMES, written
+    from streameval.cli.dashboards import NAMES, dashboard_json
     from streameval.cli.rules import rules
 
     settings = settings_of(folder / CONFIG)
     said = "Prometheus' recording rules and alerts"
     yield StarterFile(RULES, said, lambda: rules(settings))
     for name in NAMES:
-        text = partial(written, name, settings.dimensions)
+        text = partial(dashboard_json, name, settings.dimensions)
         yield StarterFile(f"{GRAFANA}/{name}.json", f"Grafana's dashboard of {name}", text)
 
 

@@ -58,7 +58,7 @@ def map_(
     code 1 if no line becomes an event.
     """
     if init:
-        typer.echo(drafted(files), nl=False)
+        typer.echo(draft_profile(files), nl=False)
         return
     settings = settings_of(config, profile=profile)
     from streameval.profiles.decoder import ProfileDecoder
@@ -162,7 +162,7 @@ def _became(
     return said + (f"; rules {', '.join(several)} hold too: the first counts" if several else "")
 
 
-def drafted(files: Sequence[str]) -> str:
+def draft_profile(files: Sequence[str]) -> str:
     """Return the profile for the format of most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of
     from streameval.profiles import library

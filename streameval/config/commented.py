@@ -27,10 +27,10 @@ def starter() -> str:
         " or into files that it names: STREAMEVAL_REDIS_PASSWORD_FILE=/run/secrets/redis."
     )
     # Written out, this default would no longer follow `topic`.
-    return commented(Settings, head, SECTIONS, follows={"dead_letter_topic"})
+    return commented_yaml(Settings, head, SECTIONS, follows={"dead_letter_topic"})
 
 
-def commented(
+def commented_yaml(
     model: type[BaseModel],
     head: str,
     sections: Mapping[str, str] | None = None,

@@ -35,11 +35,11 @@ from streameval.base.limits import (
     MICRO,
     OTHER,
 )
-from streameval.base.scaled import scaled
+from streameval.base.scaled import scale
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.ledger import POSITIVES, Ledger
-from streameval.core.marks import NEVER, bounded, by_key, marked, unmarked, without
+from streameval.core.marks import NEVER, add_mark, bound_log, by_key, remove_mark, without
 from streameval.core.open_slates import OpenSlates
 from streameval.core.pending import Pending, PendingRecord, Pendings, Reach
 from streameval.core.slate import POSITION_BITS, Slate, precedes
@@ -149,7 +149,7 @@ class Attribution:
         Afterwards the open slates that are dirty are complete.
         """
         self.slates.recent.clear()
-        yield from paced(self._rematch())
+        yield from pace(self._rematch())
         self._count_kinds()
         inbox, self.inbox = self.inbox, []
         for start in range(0, len(inbox), FLUSH_STEP):
@@ -204,7 +204,7 @@ class Attribution:
                     self.ignored += 1
                     continue
                 self.counted_anyway.add(positive)
-            micro = scaled(event.value, MICRO) if valued[kind] and not event.retract else None
+            micro = scale(event.value, MICRO) if valued[kind] and not event.retract else None
             user = users.get(event.user_id)
             if user is not None and event.request_id is not None:
                 named = self._named(user, event.request_id, event.item_id, event.ts)
@@ -223,7 +223,7 @@ class Attribution:
                         self.slates.mark(slate)
                     continue
             elif user is not None and user.lacks_index:
-                yield from paced(user.make_index())
+                yield from pace(user.make_index())
             self.wait(
                 Pending(
                     event.user_id if user is None else user.id,
@@ -462,7 +462,7 @@ class Attribution:
                 self.unattributed["expired" if pending.expired else "no_impression"] += 1
             else:
                 # Its worth stays the same, so no flush has to look at the slate.
-                slate.provisional = unmarked(slate.provisional, item, kind)
+                slate.provisional = remove_mark(slate.provisional, item, kind)
                 self._credit(
                     slate, item, kind, pending.ts, pending.retract, pending.value, pending.micro
                 )
@@ -479,7 +479,7 @@ class Attribution:
         micro: int | None,
     ) -> None:
         """Attribute feedback to an impression for good."""
-        slate.feedback = marked(slate.feedback, item, kind, ts, retract, micro)
+        slate.feedback = add_mark(slate.feedback, item, kind, ts, retract, micro)
         known = slate.details
         if known is not None and known.log_limit:
             known.log.append((item, kind, ts, value, retract))
@@ -488,7 +488,7 @@ class Attribution:
                 self.overflow_feedback += records > MAX_LOGGED_FEEDBACK
                 # The log is bounded only when it has doubled, so an entry costs a constant.
                 if len(known.log) >= known.log_limit:
-                    known.log = bounded(known.log)
+                    known.log = bound_log(known.log)
                     known.log_limit = len(known.log) + max(MAX_LOGGED_FEEDBACK, len(known.log))
 
 
@@ -515,7 +515,7 @@ class _Whole:
             self.events, self._offsets = [], []
 
 
-def paced(pieces: Iterator[None]) -> Iterator[None]:
+def pace(pieces: Iterator[None]) -> Iterator[None]:
     """Yield once for every `FLUSH_STEP` pieces of work."""
     for number, _ in enumerate(pieces, 1):
         if number % FLUSH_STEP == 0:

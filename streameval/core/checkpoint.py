@@ -35,11 +35,11 @@ import numpy as np
 from streameval.base.arrays import distinct
 from streameval.base.errors import UnusableStateError
 from streameval.base.limits import CHUNK_ITEMS, CHUNK_RECORDS
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums, ExperimentSums, stored_sums
 from streameval.core.experiments.users import Visit
-from streameval.core.fingerprint import described, refuse_other_definition
+from streameval.core.fingerprint import describe, refuse_other_definition
 from streameval.core.marks import NEVER
 from streameval.core.partition import Partition
 from streameval.core.pending import PendingRecord
@@ -145,7 +145,7 @@ def _checksum(data: bytes) -> bytes:
 
 def checkpoint(partition: Partition, stem: str, attachments: Sequence[str] = ()) -> Checkpoint:
     """Make a checkpoint in one go; see `pieces`."""
-    return drained(pieces(partition, stem, attachments))
+    return drain(pieces(partition, stem, attachments))
 
 
 def pieces(
@@ -293,7 +293,7 @@ def _header(partition: Partition, attachments: Sequence[str]) -> bytes:
     segments, shown, overflowed = partition.segments.state()
     header = Header(
         format=FORMAT,
-        definition=described(partition.definition),
+        definition=describe(partition.definition),
         watermark=attribution.watermark,
         reading_time=partition.reading_time,
         segments=segments,
@@ -398,7 +398,7 @@ def restore(
     consumers, partition.finals = partition.finals, []
     partition.flush()
     partition.update_windows()
-    drained(partition.finalizing())
+    drain(partition.finalizing())
     partition.finals = consumers
     for consumer in consumers:
         consumer.restore(stored.finals.get(consumer.name), stored.watermark)

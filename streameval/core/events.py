@@ -337,7 +337,7 @@ class EventDecoder:
 
         It may raise anything for a value that cannot be parsed, which is `malformed` then.
         """
-        return msgspec.json.decode(mended(value))
+        return msgspec.json.decode(mend(value))
 
     def _converted(self, value: bytes) -> Any:
         event = msgspec.convert(self.parse(value), self._union)
@@ -480,7 +480,7 @@ class EventDecoder:
 
     def _decode_mended(self, value: bytes | None, error: Exception) -> Any:
         """Decode JSON with its halves of surrogate pairs replaced; raise `error` without any."""
-        whole = mended(value) if value and self._is_json else value
+        whole = mend(value) if value and self._is_json else value
         if whole is value:
             raise error
         return self._decode_wire(whole)
@@ -515,14 +515,14 @@ class EventDecoder:
         try:
             if self._is_json:
                 value.decode()
-                _decode_raw(mended(value))
+                _decode_raw(mend(value))
             else:
                 self.parse(value)
         except Exception as syntax:  # noqa: BLE001  # msgspec also raises RecursionError and others
             said = words.malformed if self._is_json else _as_it_is
-            return Rejection("malformed", worded(said, value, str(syntax)))
+            return Rejection("malformed", in_words(said, value, str(syntax)))
         said = partial(words.invalid, self.parse)
-        return Rejection("invalid", worded(said, value, str(error)))
+        return Rejection("invalid", in_words(said, value, str(error)))
 
 
 def _refuse_future(
@@ -587,7 +587,7 @@ _HALVES = re.compile(
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def mended(value: bytes) -> bytes:
+def mend(value: bytes) -> bytes:
     """Return JSON with a control character for each half of a surrogate pair."""
     if b"\\" not in value or (b"\\ud" not in value and b"\\uD" not in value):
         return value
@@ -613,7 +613,7 @@ def _as_it_is(_: bytes, error: str) -> str:
     return error
 
 
-def worded(said: Callable[[bytes, str], str], value: bytes, error: str) -> str:
+def in_words(said: Callable[[bytes, str], str], value: bytes, error: str) -> str:
     """Return the error in a person's words, as one bounded line of printable characters."""
     try:
         text = said(value, error)

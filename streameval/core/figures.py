@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from streameval.base.limits import MAX_RANK
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.merged_segments import (
     Segment,
@@ -69,7 +69,7 @@ class ShownSegments:
 
 def figures(definition: Definition, sums: Sums) -> Figures:
     """Return the rows of all windows, bases and segments that have an impression."""
-    return drained(figuring(definition, sums))
+    return drain(figuring(definition, sums))
 
 
 def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figures]:

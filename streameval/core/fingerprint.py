@@ -31,14 +31,14 @@ def _of_version() -> dict[str, object]:
     }
 
 
-def described(definition: Definition) -> dict[str, Any]:
+def describe(definition: Definition) -> dict[str, Any]:
     """Return everything that state under `definition` depends on, as plain values."""
     return definition.described() | _of_version()
 
 
 def fingerprint(definition: Definition) -> str:
     """Return a short digest of the description: equal where one can use the state of the other."""
-    text = json.dumps(described(definition), sort_keys=True)
+    text = json.dumps(describe(definition), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -65,7 +65,7 @@ def refuse_other_description(
 
 def refuse_other_definition(stored: Mapping[str, Any], definition: Definition) -> None:
     """Raise `UnusableStateError` with the differences for state of another description."""
-    changes = differences(stored, described(definition))
+    changes = differences(stored, describe(definition))
     if not changes:
         return
     if changes.keys() <= _of_version().keys():

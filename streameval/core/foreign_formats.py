@@ -178,7 +178,7 @@ def format_of_bytes(value: bytes) -> Foreign | None:
     return _foreign(name, advice)
 
 
-def told(counts: Mapping[Foreign | None, int]) -> str:
+def sentence_on(counts: Mapping[Foreign | None, int]) -> str:
     """Return a sentence on formats and how many values have each; "" where none is known."""
     known = sorted(((n, one) for one, n in counts.items() if one is not None), reverse=True)
     if not known:

@@ -54,12 +54,12 @@ def several(marks: Marks | None) -> int:
     return len(marks) if isinstance(marks, dict) else 0
 
 
-def stored(marks: Marks | None) -> StoredMarks | None:
+def to_stored(marks: Marks | None) -> StoredMarks | None:
     """Return marks as a checkpoint holds them."""
     return None if marks is None else list(by_key(marks).items())
 
 
-def restored(marks: StoredMarks | None) -> Marks | None:
+def from_stored(marks: StoredMarks | None) -> Marks | None:
     """Return stored marks in the form in which they take the least memory."""
     if not marks:
         return None
@@ -67,7 +67,7 @@ def restored(marks: StoredMarks | None) -> Marks | None:
     return dict(marks) if more else (*key, *mark)
 
 
-def marked(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fields
+def add_mark(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fields
     marks: Marks | None,
     item: str,
     kind: int,
@@ -91,7 +91,7 @@ def marked(  # noqa: PLR0917  # on the hot path, in the order of a feedback's fi
     return marks
 
 
-def unmarked(marks: Marks | None, item: str, kind: int) -> Marks | None:
+def remove_mark(marks: Marks | None, item: str, kind: int) -> Marks | None:
     """Return `marks` without one record, the oldest of its item and kind.
 
     Its ts and value may stay, because the caller has entered the record elsewhere.
@@ -117,7 +117,7 @@ def without(marks: Marks | None, item: str, kinds: int) -> Marks | None:
     return marks or None
 
 
-def merged(marks: Marks | None, more: Marks | None) -> Marks | None:
+def merge_marks(marks: Marks | None, more: Marks | None) -> Marks | None:
     """Return both together; neither is changed."""
     if marks is None or more is None:
         return marks or more
@@ -156,7 +156,7 @@ def value_of(rule: ValueRule, mark: FeedbackMark) -> int:
     return sum(values) if rule == "sum" else max(values)
 
 
-def bounded(log: Iterable[LoggedFeedback]) -> list[LoggedFeedback]:
+def bound_log(log: Iterable[LoggedFeedback]) -> list[LoggedFeedback]:
     """Return `log` in order of ts, with at most `MAX_LOGGED_FEEDBACK` entries of an item and kind.
 
     The earliest entries stay, and the latest positive and retraction, which decide. The result

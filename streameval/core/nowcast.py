@@ -53,10 +53,10 @@ def delays_of(windows: Windows, segments: Sequence[tuple[str, ...]]) -> dict[tup
         (segment, np.concatenate([part.of(index).reshape(-1, DELAY_BUCKETS) for part in parts]))
         for index, segment in enumerate(segments)
     )
-    return added({segment: delays} for segment, delays in found if delays.any())
+    return add_delays({segment: delays} for segment, delays in found if delays.any())
 
 
-def added(many: Iterable[DelaysBySegment]) -> dict[tuple[str, ...], Ints]:
+def add_delays(many: Iterable[DelaysBySegment]) -> dict[tuple[str, ...], Ints]:
     """Return the delays of several partitions together."""
     whole: dict[tuple[str, ...], Ints] = {}
     for delays in many:
@@ -72,10 +72,10 @@ class ArrivalCurves:
     """
 
     def __init__(self, definition: Definition, many: Iterable[DelaysBySegment]) -> None:
-        delays = added(many)
+        delays = add_delays(many)
         self._edges = delay_edges(definition.attribution_window)
         self.kinds = len(definition.kinds)
-        self._delays = added(
+        self._delays = add_delays(
             {name: counts}
             for segment, counts in delays.items()
             for name in (segment, *totals_of(segment))

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from streameval.base.limits import MILLI
-from streameval.core.marks import bounded
+from streameval.core.marks import bound_log
 from streameval.core.relevance import gains_of
 from streameval.core.slate import POSITION_BITS, POSITION_MASK, Slate
 
@@ -96,7 +96,7 @@ def outcome(slate: Slate, gains: Sequence[float], kinds: Sequence[str]) -> Outco
         gains=[best.get(item, 0.0) for item in items],
         feedback=[
             FeedbackOutcome(index[item], kinds[kind], value, ts - slate.time, retract)
-            for item, kind, ts, value, retract in bounded(known.log)
+            for item, kind, ts, value, retract in bound_log(known.log)
         ],
         fallback=bool(slate.extras & 1),
         latency_ms=(slate.extras // 2 - 1) / MILLI if slate.extras > 1 else None,

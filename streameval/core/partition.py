@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from streameval.base.arrays import Ints
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.attribution import Attribution
 from streameval.core.definition import Definition
 from streameval.core.events import REASONS, Event
@@ -221,7 +221,7 @@ class Partition:
 
     def flush(self) -> list[UserDelta]:
         """Attribute and book all that came in since; returns what to add to users' counters."""
-        return drained(self.flushing())
+        return drain(self.flushing())
 
     def flushing(self) -> Generator[None, None, list[UserDelta]]:
         """Flush in steps of bounded work, with the same result; apply nothing until the end.

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
-from streameval.core.marks import NEVER, marked
+from streameval.core.marks import NEVER, add_mark
 from streameval.core.slate import Slate
 from streameval.core.timeline import Timelines
 
@@ -58,7 +58,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
 
     def mark_in(self, slate: Slate) -> None:
         """Count the feedback in the provisional marks of a slate."""
-        slate.provisional = marked(
+        slate.provisional = add_mark(
             slate.provisional, self.item, self.kind, self.ts, self.retract, self.micro
         )
 

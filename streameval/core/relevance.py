@@ -14,7 +14,7 @@ from streameval.base.limits import DELAY_BUCKETS, MAX_FOLLOWED
 from streameval.core.definition import ValueRule
 from streameval.core.delays import bucket_of
 from streameval.core.list_shapes import Hits
-from streameval.core.marks import LoneMark, by_key, lone, merged, value_of
+from streameval.core.marks import LoneMark, by_key, lone, merge_marks, value_of
 from streameval.core.metrics import RelevantItems
 from streameval.core.slate import NO_FEEDBACK, Arrivals, Relevance, Slate
 
@@ -26,7 +26,7 @@ def relevance(
 
     Only slates with a request are scored and have hits.
     """
-    marks = merged(slate.feedback, slate.provisional)
+    marks = merge_marks(slate.feedback, slate.provisional)
     if marks is None:
         return NO_FEEDBACK
     only = lone(marks)
@@ -113,7 +113,7 @@ def with_value(judged: Relevance, kind: int, micro: int) -> Relevance:
 def gains_of(slate: Slate, gains: Sequence[float]) -> dict[str, float]:
     """Return the gain of each item with a positive: the largest of its positives."""
     best: dict[str, float] = {}
-    marks = merged(slate.feedback, slate.provisional)
+    marks = merge_marks(slate.feedback, slate.provisional)
     if marks is None:
         return best
     for (item, kind), (_, _, positive, retraction, _) in by_key(marks).items():

@@ -23,7 +23,7 @@ from streameval.base.encodings import MARK, NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, Newest, Rejection
 from streameval.core.experiments.definition import Experiment
@@ -135,7 +135,7 @@ def _read(  # noqa: PLR0917  # called twice, below
                 done = position()
             progress(size - done)
     flush()
-    drained(partition.finalizing())
+    drain(partition.finalizing())
 
 
 def _without_crossed(

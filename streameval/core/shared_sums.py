@@ -18,7 +18,7 @@ import numpy as np
 from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS, MAX_SHARED_SUMS
 from streameval.core.merged_segments import Segment, beyond_bound, is_total, with_totals
-from streameval.core.sums import BasisSums, Sums, merged
+from streameval.core.sums import BasisSums, Sums, merge_disjoint
 
 # Higher levels take twice the time for a tenth of the size.
 _LEVEL: Final = 1
@@ -125,7 +125,7 @@ def _bounded(found: BasisSums) -> tuple[BasisSums, int]:
     order = sorted(found.names, key=lambda each: (-impressions[each], each))
     ends = accumulate(of_name[name] for name in order)
     fitting = {each for each, end in zip(order, ends, strict=True) if end <= MAX_SHARED_SUMS}
-    kept = merged([found], lambda name: name if name in fitting else beyond_bound(name))
+    kept = merge_disjoint([found], lambda name: name if name in fitting else beyond_bound(name))
     gone = sum(not is_total(name) for name in {*found.names} - {*kept.names})
     return kept, gone
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from streameval.base.limits import MAX_ITEMS, MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
-from streameval.base.scaled import scaled
+from streameval.base.scaled import scale
 from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.list_shapes import Hits, ListShape
 from streameval.core.marks import (
@@ -17,8 +17,8 @@ from streameval.core.marks import (
     LoggedFeedback,
     Marks,
     StoredMarks,
-    restored,
-    stored,
+    from_stored,
+    to_stored,
 )
 from streameval.core.metrics import RelevantItems, order_ranks
 
@@ -267,7 +267,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         """Return the slate as a checkpoint holds it."""
         return (
             *(self.user, self.request, self.time, self.segment, self.anchor, self._items),
-            stored(self.feedback),
+            to_stored(self.feedback),
             self.extras,
             self.details,
         )
@@ -283,7 +283,7 @@ class Slate(msgspec.Struct, gc=False, eq=False):
         if details is not None and not keep_outcomes:
             details = SlateDetails.arms(details.ts, details.labels)
         slate = cls(user, request, time, segment, anchor, items, extras=extras, details=details)
-        slate.feedback = restored(marks)
+        slate.feedback = from_stored(marks)
         return slate
 
 
@@ -314,7 +314,7 @@ def extras_of(fallback: bool | None, latency_ms: float | None) -> int:  # noqa: 
 
     Most slates have neither, and a small number takes no memory.
     """
-    latency = 0 if latency_ms is None else scaled(latency_ms, MILLI) + 1
+    latency = 0 if latency_ms is None else scale(latency_ms, MILLI) + 1
     return 2 * latency + bool(fallback)
 
 

@@ -224,10 +224,10 @@ def merge(many: Iterable[Sums], shown: Callable[[Segment], Segment] = lambda s: 
     for sums in many:
         for key, found in sums.items():
             parts.setdefault(key, []).append(found)
-    return {key: merged(found, shown) for key, found in parts.items()}
+    return {key: merge_disjoint(found, shown) for key, found in parts.items()}
 
 
-def merged(parts: Sequence[BasisSums], shown: Callable[[Segment], Segment]) -> BasisSums:
+def merge_disjoint(parts: Sequence[BasisSums], shown: Callable[[Segment], Segment]) -> BasisSums:
     """Return the sums of disjoint users together, at least one; `shown` is as for `merge`."""
     index: dict[Segment, int] = {}
     numbers = [

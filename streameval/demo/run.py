@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streameval.base.errors import StreamevalError
-from streameval.base.extras import installed, needed
+from streameval.base.extras import install_advice, is_installed
 from streameval.base.instants import now
 from streameval.config.load import Settings, load
 from streameval.config.settings import PREFIX
@@ -91,7 +91,7 @@ def run(options: Options) -> int:
         port = free_port()
         config = folder / "demo.yaml"
         where = {"kafka": kafka, "redis": redis, "topic": topic, "group": topic}
-        missing = next((name for name in ("pyarrow", "duckdb") if not installed(name)), None)
+        missing = next((name for name in ("pyarrow", "duckdb") if not is_installed(name)), None)
         if not missing:
             where |= {name: str(folder / name) for name in ("outcomes", "snapshots")}
         where["listen"] = f"127.0.0.1:{port}"
@@ -99,7 +99,7 @@ def run(options: Options) -> int:
         running = stack.enter_context(worker(folder, config, port))
         good = asyncio.run(_Demo(options, load(config), running, console).play())
         if missing:
-            console.print(Text(needed("no offline checks: a snapshot", missing, "demo")))
+            console.print(Text(install_advice("no offline checks: a snapshot", missing, "demo")))
             return 0 if good else 1
         return 0 if _checked(console, config) and good else 1
 

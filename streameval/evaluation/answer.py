@@ -36,7 +36,7 @@ Segment: TypeAlias = tuple[str, ...]
 """Values of the dimensions of `--by`, in their order."""
 
 
-def counted(count: int, thing: str) -> str:
+def count_of(count: int, thing: str) -> str:
     """Write a count: `1 rating`, `2,000 ratings`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
@@ -101,7 +101,9 @@ class Answer:
         return with_notes(answer, self.notes)
 
 
-def merged(names: Sequence[str], parts: Sequence[Answer], notes: Sequence[Note] = ()) -> Answer:
+def merge_answers(
+    names: Sequence[str], parts: Sequence[Answer], notes: Sequence[Note] = ()
+) -> Answer:
     """Merge parts into one answer with the figures `names` in their order, and more `notes`."""
     said = [note for part in parts for note in part.notes]
     segments = sorted({name for part in parts for name in part.segments})

@@ -12,7 +12,7 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.windows.cells import cluster_of
-from streameval.evaluation.answer import Note, counted
+from streameval.evaluation.answer import Note, count_of
 from streameval.evaluation.arms import Arms, offline_metrics, overlaps, rate_kind
 from streameval.evaluation.compared import Compared, require_arms
 from streameval.evaluation.readers.outcomes import files_of, record_batches
@@ -74,7 +74,7 @@ def read_past(folder: Path, arms: Arms, paths: Sequence[str] = ()) -> Past:
     )
     if not past.users:
         raise InputError(
-            f"--before {folder}: knows none of the {counted(users, 'user')} of the arms: is one of"
+            f"--before {folder}: knows none of the {count_of(users, 'user')} of the arms: is one of"
             " the two pseudonymous?"
         )
     return past
@@ -98,7 +98,7 @@ def _served(folder: Path, paths: Sequence[str], arms: Arms, begin: int | None) -
 
 def past_notes(arms: Arms, past: Past) -> list[Note]:
     """Return how many users have a past, and why some arms are not adjusted by it."""
-    text = f"{past.users:,} of {counted(past.of, 'user')} have a past in the snapshot."
+    text = f"{past.users:,} of {count_of(past.of, 'user')} have a past in the snapshot."
     refused = list(_refused(arms, past).values())
     return [
         Note("users_with_past", past.users, text),
@@ -132,7 +132,7 @@ def left_out_notes(arms: Arms) -> list[Note]:
         notes.append(Note("without_arm", found, text))
     crossed = len(arms.user_arms.crossed(arms.experiment.key))
     if crossed:
-        of = counted(arms.user_arms.count(arms.experiment.key), "user")
+        of = count_of(arms.user_arms.count(arms.experiment.key), "user")
         text = f"{crossed:,} of {of} have been in several arms: " + (
             "the figures leave them out."
             if arms.left_out
@@ -183,5 +183,5 @@ def _require_users(arms: Arms, treatments: Sequence[str]) -> None:
     for names in ([arms.experiment.control], treatments):
         users = {name: int(arms.users.of(name).sum()) for name in names}
         if max(users.values(), default=0) < 2:
-            there = ", ".join(f"{name!r} has {counted(n, 'user')}" for name, n in users.items())
+            there = ", ".join(f"{name!r} has {count_of(n, 'user')}" for name, n in users.items())
             raise InputError(f"{there}: a difference with bounds needs two users in each arm")

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, NANO
-from streameval.base.steps import drained
+from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of, refusal
@@ -250,7 +250,7 @@ def read_arms(
         slates = list(slates_of(record, column, made, sums.bounds, sums))
         consumer.add(slates)
         # Beyond the bound of arms, those that files name first have room.
-        drained(consumer.settling())
+        drain(consumer.settling())
         users.add(consumer.take_visits())
         for kept in [one for one in (rates, ranks) if one is not None]:
             for slate in slates:
@@ -299,7 +299,7 @@ def sums_of_users(
         theirs = pc.is_in(record.column("user").cast(pa.string()), value_set=wanted)
         slates = list(slates_of(record.filter(theirs), column, made, sums.bounds, sums))
         consumer.add(slates)
-        drained(consumer.settling())
+        drain(consumer.settling())
         if keep is not None:
             for slate in slates:
                 keep(_arm(slate), slate)

@@ -43,7 +43,7 @@ from streameval.evaluation.request import (
     Given,
 )
 from streameval.experiments.scorecard import treatments_of
-from streameval.experiments.words import cap_remark, uncapped
+from streameval.experiments.words import cap_remark, uncapped_metrics
 from streameval.files.locations import require_name
 from streameval.stats.experiments import Rules
 
@@ -89,7 +89,7 @@ class Wanted:
         return [f"--{name.replace('_', '-')}" for name in _OF_ARMS if getattr(self, name)]
 
 
-def compared(
+def comparison_of(
     wanted: Wanted, definition: Callable[[], Definition], progress: Progress
 ) -> tuple[list[Compared], list[Note]]:
     """Compare the arms or the models. `definition` reads the configuration. Raises `InputError`."""
@@ -122,14 +122,16 @@ def require_alpha(alpha: float) -> None:
 def _experiment(wanted: Wanted, definition: Definition) -> Experiment:
     """Return the experiment of the configuration, or the one that the options describe."""
     if wanted.experiment is None:
-        return replace(described(wanted), alpha=wanted.alpha, planned_users=wanted.planned_users)
+        return replace(
+            experiment_of(wanted), alpha=wanted.alpha, planned_users=wanted.planned_users
+        )
     allowed = {"--experiment", "--before"}
     if others := [option for option in wanted.of_arms() if option not in allowed]:
         raise InputError(f"{others[0]}: the experiment {wanted.experiment} defines this already")
     return _configured(definition, wanted.experiment)
 
 
-def described(wanted: Wanted) -> Experiment:
+def experiment_of(wanted: Wanted) -> Experiment:
     """Make the experiment that the options describe. Raises `InputError`."""
     if wanted.by is None or wanted.against is None:
         raise InputError(
@@ -213,7 +215,7 @@ def _compared_arms(
         arms.sums.experiment = replace(experiment, arms=tuple(treatments_of(arms.sums)))
     past = None if wanted.before is None else read_past(wanted.before, arms, wanted.files)
     rows = compare_arms(arms, metrics, past)
-    if without_cap := uncapped(dict.fromkeys(chosen), definition):
+    if without_cap := uncapped_metrics(dict.fromkeys(chosen), definition):
         arms.notes.append(Note("uncapped", without_cap, cap_remark(without_cap)))
     return rows, [
         *arms.notes,

@@ -26,7 +26,7 @@ from streameval.core.metrics.inputs import (
     Parameter,
     Table,
 )
-from streameval.evaluation.answer import Answer, Note, merged, refuse_losses
+from streameval.evaluation.answer import Answer, Note, merge_answers, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.pooled import pooled_figures
@@ -63,8 +63,8 @@ from streameval.evaluation.request import (
     Given,
 )
 from streameval.evaluation.sources import Source, source
-from streameval.evaluation.sums import DEFAULT, Asked, evaluated
-from streameval.files.locations import redacted, require_name
+from streameval.evaluation.sums import DEFAULT, Asked, compute_figures
+from streameval.files.locations import redact, require_name
 from streameval.files.tables import require_disk
 
 Compute: TypeAlias = Callable[[Given, Sequence[Asked], Advance], Answer]
@@ -99,7 +99,7 @@ def given_of(
     """Check the inputs, by name, and sort them into tables and parameters. Raises `InputError`."""
     tables: dict[Table, Sequence[str]] = {FILES: files}
     values: dict[Parameter, Any] = {}
-    for one in declared():
+    for one in inputs_by_heading():
         value = inputs.get(one.name)
         if not isinstance(one, Table):
             if value is not None:
@@ -132,7 +132,7 @@ def answer(given: Given, names: Sequence[str], advance: Advance) -> Answer:
     parts = [INPUT_KINDS[kind].answer(given, chosen, advance) for kind, chosen in by_kind.items()]
     if given.against is not None:
         _require_differences(parts)
-    found = merged([figure.name for figure in asked], parts, given.notes)
+    found = merge_answers([figure.name for figure in asked], parts, given.notes)
     if given.strict:
         refuse_losses(found.notes)
     return found
@@ -175,7 +175,7 @@ def inputs_of(entry: Entry) -> str:
     return "; ".join([kind.inputs, *(one.described for one in entry.required())])
 
 
-def declared() -> dict[Input, str]:
+def inputs_by_heading() -> dict[Input, str]:
     """Return every input of any kind and metric with its heading in help, by heading."""
     found: dict[Input, str] = {}
     for name, kind in INPUT_KINDS.items():
@@ -214,7 +214,7 @@ def _written(given: Given, one: Input) -> str:
     """Return an input as people write it."""
     if one == FILES:
         first, *others = given[FILES]
-        return redacted(first) + (f" and {len(others)} more" if others else "")
+        return redact(first) + (f" and {len(others)} more" if others else "")
     return f"--no-{one.name}" if one == COMPLETE else one.option
 
 
@@ -239,7 +239,7 @@ def list_source(given: Given, asked: Sequence[Asked] = (), *, with_ids: bool = F
 
 def _list_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     chosen = list_source(given, asked, with_ids=given.per_list)
-    found = evaluated(chosen.read(advance), asked, given)
+    found = compute_figures(chosen.read(advance), asked, given)
     level = given.value(RELEVANT)
     notes = [] if level is None else [Note(RELEVANT.name, level, RELEVANT.note.format(level))]
     return found.answer(*tie_notes(found.tied, found.scored, chosen.ties), *chosen.notes, *notes)

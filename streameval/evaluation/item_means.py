@@ -22,8 +22,8 @@ from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
 from streameval.evaluation.sums import Asked, check_segments
-from streameval.evaluation.units import dimensions, grouped
-from streameval.files.tables import connected
+from streameval.evaluation.units import dimensions, group
+from streameval.files.tables import connect
 from streameval.stats.bootstrap import REPLICATES, user_hashes, weights
 from streameval.stats.intervals import Arm, interval
 
@@ -34,7 +34,7 @@ _ITEMS: Final = 1_024
 def item_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute errors that are means over items. Raises `InputError`."""
     sums: dict[Segment, list[Means]] = {}
-    with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
+    with connect(*given[RATINGS], *given[PREDICTIONS]) as connection:
         notes = load_pairs(connection, given, advance)
         for name, squares, distances, counts in _items(connection, given.by):
             if name not in sums:
@@ -122,7 +122,7 @@ def _items(connection: Any, by: Sequence[str]) -> Iterator[tuple[Segment, Scores
             sum(round(abs(prediction - rating) * {NANO})::HUGEINT), count(*)
         FROM pairs GROUP BY ALL ORDER BY ALL
     """  # noqa: S608  # names are quoted
-    for rows, starts in grouped(connection, query, len(by) + 1):
+    for rows, starts in group(connection, query, len(by) + 1):
         ends = [*starts[1:], len(rows)]
         segments = [tuple(rows[start][: len(by)]) for start in starts]
         for first in range(0, len(starts), _ITEMS):

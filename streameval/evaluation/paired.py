@@ -17,13 +17,13 @@ from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
 from streameval.core.metrics.lists import Metric
 from streameval.evaluation import input_kinds
-from streameval.evaluation.answer import Answer, Note, counted, refuse_losses
+from streameval.evaluation.answer import Answer, Note, count_of, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.experiments import Rules, compare_paired
-from streameval.stats.verdicts import WITHOUT_SPREAD, joined, of_pairs
+from streameval.stats.verdicts import WITHOUT_SPREAD, join_bounds, of_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def compare_models(
             sides, users = _paired(found, base, figure.name)
             if users < 2:
                 raise InputError(
-                    f"{file} and {control} have {figure.name} of {counted(users, 'user')} in"
+                    f"{file} and {control} have {figure.name} of {count_of(users, 'user')} in"
                     " common: a difference with bounds needs two"
                 )
             entry = figure.entry
@@ -83,7 +83,7 @@ def compare_models(
                     arm=file,
                     control=control,
                     users=users,
-                    scored=joined(compare_paired(*sides, chosen), beside, chosen),
+                    scored=join_bounds(compare_paired(*sides, chosen), beside, chosen),
                 )
             )
     if models.given.strict:
@@ -109,7 +109,7 @@ def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[
             " the same way in both?"
         )
     if alone := len(one ^ other):
-        text = f"{file}: left out, as only one of the two models has it: {counted(alone, 'list')}."
+        text = f"{file}: left out, as only one of the two models has it: {count_of(alone, 'list')}."
         yield Note(f"unpaired of {file}", alone, text, "loss")
 
 

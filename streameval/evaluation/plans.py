@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streameval.evaluation.answer import Note, counted
+from streameval.evaluation.answer import Note, count_of
 from streameval.evaluation.arms import EVERYBODY, Arms
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import FLOOR
@@ -64,7 +64,7 @@ def few_users(arms: Arms) -> list[Note]:
     users = arms.user_arms.count(arms.experiment.key)
     if users >= FLOOR:
         return []
-    text = f"Of {counted(users, 'user')}: the variance of fewer than {FLOOR} is hardly known."
+    text = f"Of {count_of(users, 'user')}: the variance of fewer than {FLOOR} is hardly known."
     return [Note("few_users", users, text)]
 
 

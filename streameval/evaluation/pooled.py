@@ -19,10 +19,10 @@ from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
-from streameval.evaluation.sums import Asked, bounded, check_segments
-from streameval.evaluation.units import BY, grouped
-from streameval.files.table_scans import quoted
-from streameval.files.tables import connected
+from streameval.evaluation.sums import Asked, check_segments, with_bounds
+from streameval.evaluation.units import BY, group
+from streameval.files.table_scans import quote
+from streameval.files.tables import connect
 from streameval.stats.intervals import Arm, linear_count
 
 # Of the pairs at one prediction and cluster: m relevant ones, n others. Sums over predictions are
@@ -50,7 +50,7 @@ _PLACEMENTS: Final = """
 def pooled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute the AUC over pairs, over all and by segment. Raises `InputError`."""
     threshold = dict(asked[0].entry.values)[THRESHOLD]
-    with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
+    with connect(*given[RATINGS], *given[PREDICTIONS]) as connection:
         notes = load_pairs(connection, given, advance)
         whole = dict(_figures(connection, (), asked, threshold))
         segments = dict(_figures(connection, given.by, asked, threshold)) if given.by else {}
@@ -68,14 +68,14 @@ def pooled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> An
 def _figures(
     connection: Any, by: Sequence[str], asked: Sequence[Asked], threshold: float
 ) -> Iterator[tuple[Segment, Figures]]:
-    columns = [quoted(BY + name) for name in by]
+    columns = [quote(BY + name) for name in by]
     query = _PLACEMENTS.format(
         keys="".join(f"{column}, " for column in columns),
         partition=f"PARTITION BY {', '.join(columns)}" if by else "",
         clusters=CLUSTERS,
         threshold=repr(threshold),
     )
-    for number, (rows, starts) in enumerate(grouped(connection, query, len(by))):
+    for number, (rows, starts) in enumerate(group(connection, query, len(by))):
         check_segments(number + len(starts), by)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             here = rows[start:end]
@@ -100,4 +100,4 @@ def _figure(counts: Sequence[Sequence[int]], threshold: float, entry: Entry) -> 
     # The figure is as sure as the class of the fewer users lets it be.
     fewer = min(map(np.count_nonzero, (placements.relevant, placements.others)))
     arm = Arm(auc, stderr, math.nan, linear_count(int(fewer), CLUSTERS), int(fewer))
-    return bounded(arm, pairs, entry)
+    return with_bounds(arm, pairs, entry)

@@ -11,7 +11,7 @@ from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import Advance, Batch
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, read_outcomes
 from streameval.evaluation.readers.ranked_tables import Tables, Ties, read_tables, refuse_seen
-from streameval.files.locations import is_uri, redacted
+from streameval.files.locations import is_uri, redact
 from streameval.files.tables import require_disk
 
 
@@ -98,7 +98,7 @@ def _require_outcomes(files: Sequence[str]) -> None:
     for file in [file for file in files if not is_uri(file)] or files[:1]:
         if not is_outcome_file(file):
             raise InputError(
-                f"{redacted(file)}: not an outcome file; slates of another shape need --labels,"
+                f"{redact(file)}: not an outcome file; slates of another shape need --labels,"
                 " a TREC run --run and --qrels"
             )
 

@@ -26,7 +26,7 @@ from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
-from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, counted
+from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, count_of
 from streameval.evaluation.batches import Batch
 from streameval.evaluation.compared import Compared, pairs_of
 from streameval.evaluation.request import Given
@@ -392,7 +392,7 @@ class Evaluation:
         """
         users = len(set[int]().union(*self.checksums.values()))
         if 1 < users < ENOUGH_USERS:
-            yield Note("few_users", users, f"{counted(users, 'user')}: {_FEW_USERS}")
+            yield Note("few_users", users, f"{count_of(users, 'user')}: {_FEW_USERS}")
             return
         few = {" ".join(name): len(self.checksums[name]) for name in sorted(self.checksums)}
         few = {name: count for name, count in few.items() if 1 < count < ENOUGH_USERS}
@@ -422,7 +422,7 @@ def evaluate(
     return _added(Evaluation(asked, by, per_list), batches)
 
 
-def evaluated(batches: Iterable[Units], asked: Sequence[Asked], given: Given) -> Evaluation:
+def compute_figures(batches: Iterable[Units], asked: Sequence[Asked], given: Given) -> Evaluation:
     """Compute the figures `asked` for, as `given` wants them, from batches of their units."""
     return _added(Evaluation(asked, given.by, given.per_list, given.against), batches)
 
@@ -447,7 +447,7 @@ def check_segments(count: int, by: Sequence[str]) -> None:
         )
 
 
-def bounded(arm: Arm, n: int, entry: Entry) -> Figure:
+def with_bounds(arm: Arm, n: int, entry: Entry) -> Figure:
     """Return a figure of `n` values with its bounds: Wilson's of a share, else Student's."""
     bounds = share_interval(arm, n) if entry.is_share else interval(arm)
     return Figure(arm.value, bounds.low, bounds.high, n)
@@ -462,7 +462,7 @@ def _figure(x: Sequence[int], y: Ints, entry: Entry, users: int) -> Figure:
     arm = ClusterSums(np.array(x, object), y, users, NANO).arm()
     if arm is None:
         return Figure(value, None, None, n)
-    return bounded(arm, n, entry)
+    return with_bounds(arm, n, entry)
 
 
 def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:

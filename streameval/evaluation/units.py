@@ -19,7 +19,7 @@ from streameval.evaluation.answer import Segment
 from streameval.evaluation.batches import ROWS
 from streameval.evaluation.readers.outcomes import segments_of
 from streameval.evaluation.sums import Column
-from streameval.files.table_scans import quoted
+from streameval.files.table_scans import quote
 
 BY: Final = "by "
 """The prefix of the columns of `--by`, so that they hide no other column."""
@@ -58,10 +58,10 @@ def batch_of(
 
 def dimensions(by: Sequence[str]) -> str:
     """Return the columns of `--by` as SQL selects them, each after a comma."""
-    return "".join(f", {quoted(BY + name)}" for name in by)
+    return "".join(f", {quote(BY + name)}" for name in by)
 
 
-def grouped(
+def group(
     connection: Any, query: str, width: int
 ) -> Iterator[tuple[list[tuple[Any, ...]], list[int]]]:
     """Yield rows of a query with the index of each new key; the rows of a key stay together.

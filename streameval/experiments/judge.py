@@ -25,7 +25,7 @@ from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.experiments import Rules, Scored, compare_ratios, split_alpha
 from streameval.stats.separation import separation
 from streameval.stats.steady_shares import steady_from
-from streameval.stats.verdicts import EACH, WITHOUT_SPREAD, Beside, joined, withheld
+from streameval.stats.verdicts import EACH, WITHOUT_SPREAD, Beside, join_bounds, withhold
 
 
 @dataclass
@@ -70,12 +70,12 @@ class Judge:
             means or self._first_lists.get(metric),
             self._separation(metric, treatment, control),
         )
-        found = joined(
+        found = join_bounds(
             compare_ratios(treatment, control, rules),
             [one for one in beside if one is not None],
             rules,
         )
-        return withheld(found, self.ramp)
+        return withhold(found, self.ramp)
 
     @cached_property
     def ramp(self) -> str | None:

@@ -111,7 +111,7 @@ def scorecards(
                 _late(arms),
                 experiment.arm,
                 arms.without_arm,
-                uncapped(experiment.margins, definition),
+                uncapped_metrics(experiment.margins, definition),
                 leaves_out=experiment.crossed_users == "leave_out",
             )
         )
@@ -247,7 +247,7 @@ def _missing(card: Scorecard) -> list[str]:
     ]
 
 
-def uncapped(metrics: Iterable[str], definition: Definition) -> list[str]:
+def uncapped_metrics(metrics: Iterable[str], definition: Definition) -> list[str]:
     """Return the metrics whose values have a cap in windows, which experiments do not have."""
     kinds = {positive.kind for positive in definition.positives if positive.cap is not None}
     return [
@@ -332,7 +332,7 @@ def _adjusted_sentence(rows: Sequence[Row]) -> str:
     beside = first["adjusted"]
     figures = "; ".join(
         f"{metric_name(row['metric'])}: {_bounds(row['metric'], row['adjusted'])},"
-        f" {saved(row['adjusted']['users_saved'])}"
+        f" {words_of_saving(row['adjusted']['users_saved'])}"
         for row in rows
     )
     return (
@@ -341,7 +341,7 @@ def _adjusted_sentence(rows: Sequence[Row]) -> str:
     )
 
 
-def saved(share: float) -> str:
+def words_of_saving(share: float) -> str:
     """Say which share of the users an adjustment saves. A spread that grew saves none."""
     return f"{share:.0%} of users saved" if share >= _LEAST_SAVED else "no users saved"
 

@@ -44,7 +44,7 @@ def is_uri(name: str) -> bool:
     return "://" in name and not isinstance(name, InMemory)
 
 
-def redacted(name: str) -> str:
+def redact(name: str) -> str:
     """Return a name for messages: a URI without keys and options."""
     if not is_uri(name):
         return name
@@ -57,7 +57,7 @@ def redacted(name: str) -> str:
     return f"{scheme}://{kept}{host}{slash}{path}"
 
 
-def joined(name: str, tail: str) -> str:
+def join(name: str, tail: str) -> str:
     """Return the name of `tail` below the folder `name`."""
     if not is_uri(name):
         return str(Path(name) / tail)
@@ -65,7 +65,7 @@ def joined(name: str, tail: str) -> str:
     return f"{folder.rstrip('/')}/{quote(tail, safe='/=')}{question}{options}"
 
 
-def opened(name: str) -> Location:
+def open_location(name: str) -> Location:
     """The location of a path or URI. Raises `InputError`, `UnreachableError`."""
     from pyarrow import fs
 
@@ -77,16 +77,16 @@ def opened(name: str) -> Location:
         files, path = fs.FileSystem.from_uri(name)
     except ValueError as error:
         raise InputError(
-            f"{redacted(name)} is not a URI of a file system: {said(error, name)}"
+            f"{redact(name)} is not a URI of a file system: {first_line(error, name)}"
         ) from error
     except OSError as error:
         raise UnreachableError(
-            f"{redacted(name)} cannot be used now ({said(error, name)})"
+            f"{redact(name)} cannot be used now ({first_line(error, name)})"
         ) from error
     return Location(files, path.rstrip("/"))
 
 
-def listed(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+def list_folder(files: fs.FileSystem, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
     """List a folder in order of name; an absent folder is empty."""
     from pyarrow import fs
 
@@ -107,20 +107,20 @@ def require_bucket(location: Location) -> None:
 
 def read(name: str) -> tuple[Any, int]:
     """A file opened for reading, and its size in bytes. Raises `InputError`, `UnreachableError`."""
-    location = opened(name)
+    location = open_location(name)
     try:
         file = location.files.open_input_file(location.path)
         return file, file.size()
     except FileNotFoundError as error:
-        raise InputError(f"{redacted(name)}: no such file") from error
+        raise InputError(f"{redact(name)}: no such file") from error
     except OSError as error:
         wrong = InputError if location.local else UnreachableError
-        raise wrong(f"{redacted(name)} cannot be read ({said(error, name)})") from error
+        raise wrong(f"{redact(name)} cannot be read ({first_line(error, name)})") from error
 
 
 def on_disk(name: str) -> str:
     """Return the path in `file:///…`, and any other name unchanged. Raises `InputError`."""
-    return opened(name).path if is_uri(name) and name.startswith("file://") else name
+    return open_location(name).path if is_uri(name) and name.startswith("file://") else name
 
 
 def size(name: str) -> int:
@@ -128,18 +128,18 @@ def size(name: str) -> int:
     from pyarrow import fs
 
     with reaching(name):
-        location = opened(name)
+        location = open_location(name)
         found = location.files.get_file_info(location.path)
         if found.type == fs.FileType.Unknown:  # a pipe
             return 0
-        below = [found] if found.is_file else listed(*location, recursive=True)
+        below = [found] if found.is_file else list_folder(*location, recursive=True)
         return sum(info.size for info in below if info.is_file)
 
 
-def said(error: BaseException, name: str) -> str:
+def first_line(error: BaseException, name: str) -> str:
     """Return the first line of an error, without the keys in its URI."""
     line = next(iter(str(error).splitlines()), "") or repr(error)
-    return line.partition(" (Request ID: ")[0].replace(name, redacted(name))
+    return line.partition(" (Request ID: ")[0].replace(name, redact(name))
 
 
 def require_name(name: str) -> None:
@@ -168,8 +168,8 @@ def reaching(name: str, subject: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InputError(
-                f"{subject}{redacted(name)} is too long for the name of a file"
+                f"{subject}{redact(name)} is too long for the name of a file"
             ) from error
         raise UnreachableError(
-            f"{subject}{redacted(name)} cannot be used now ({said(error, name)})"
+            f"{subject}{redact(name)} cannot be used now ({first_line(error, name)})"
         ) from error

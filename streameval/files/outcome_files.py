@@ -45,15 +45,15 @@ from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import Outcome, Span
 from streameval.files.locations import (
     Location,
+    first_line,
     is_uri,
-    joined,
-    listed,
-    opened,
+    join,
+    list_folder,
+    open_location,
     reaching,
     read,
-    redacted,
+    redact,
     require_bucket,
-    said,
 )
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def dataset(
     from pyarrow import dataset as datasets
 
     with reaching(root, f"{subject}: "):
-        location = opened(root)
+        location = open_location(root)
         names = visible(location)
         if not names:
             require_bucket(location)
@@ -223,7 +223,7 @@ def dataset_of(names: Sequence[str]) -> Dataset:
     found: list[tuple[fs.FileSystem, list[str]]] = []
     for name in names:
         with reaching(name):
-            location = opened(name)
+            location = open_location(name)
         if not found or found[-1][0] != location.files:
             found.append((location.files, []))
         found[-1][1].append(location.path)
@@ -248,12 +248,12 @@ def _dimensions_of(paths: Sequence[str], files: fs.FileSystem) -> list[str]:
 
 def visible(location: Location) -> list[str]:
     """The paths of the files below the folder `location` that readers may see, in order."""
-    found = [info for info in listed(*location) if info.type == fs.FileType.Directory]
+    found = [info for info in list_folder(*location) if info.type == fs.FileType.Directory]
     return sorted(
         info.path
         for day in found
         if day.base_name.startswith("dt=")
-        for info in listed(location.files, day.path, recursive=True)
+        for info in list_folder(location.files, day.path, recursive=True)
         if info.is_file and info.path.endswith(".parquet")
     )
 
@@ -282,7 +282,7 @@ class OutcomeFolder:
 
     @cached_property
     def _location(self) -> Location:
-        return opened(self.root)  # may ask the store for its region
+        return open_location(self.root)  # may ask the store for its region
 
     @property
     def _files(self) -> fs.FileSystem:
@@ -302,7 +302,7 @@ class OutcomeFolder:
                 self._put(marker, json.dumps(self._owner).encode())
         if known is not None and _owner(known) != self._owner:
             raise RefusedError(
-                f"outcomes: {redacted(self.root)} holds the files of another deployment"
+                f"outcomes: {redact(self.root)} holds the files of another deployment"
                 f" ({known.decode(errors='replace')}): choose another folder"
             )
 
@@ -330,7 +330,7 @@ class OutcomeFolder:
         """Make the files of a span visible (step 3); nothing where they are already."""
         pending = self._pending(name)
         with self._reaching():
-            for info in listed(self._files, pending, recursive=True):
+            for info in list_folder(self._files, pending, recursive=True):
                 if info.type == fs.FileType.File:
                     path = f"{self._base}/{info.path.removeprefix(pending + '/')}"
                     self._make(path.rpartition("/")[0])
@@ -341,7 +341,7 @@ class OutcomeFolder:
     def is_pending(self, name: str) -> bool:
         """Whether files of a span are not visible yet."""
         with self._reaching():
-            return bool(listed(self._files, self._pending(name)))
+            return bool(list_folder(self._files, self._pending(name)))
 
     def discard(self, name: str) -> None:
         """Remove the files of a span whose checkpoint does not count."""
@@ -379,7 +379,7 @@ class OutcomeFolder:
             for hour in self._hours(""):
                 if begin_of("/".join(hour.split("/")[-2:])) + _HOUR_MS > end:
                     break
-                below = listed(self._files, hour)
+                below = list_folder(self._files, hour)
                 ours = [info.path for info in below if Span.parse(info.base_name) is not None]
                 for path in ours:
                     with contextlib.suppress(FileNotFoundError):
@@ -388,7 +388,7 @@ class OutcomeFolder:
                 if len(ours) == len(below):
                     self._remove_folder(hour)
                     day = hour.rpartition("/")[0]
-                    if not listed(self._files, day):
+                    if not list_folder(self._files, day):
                         self._remove_folder(day)
         return removed
 
@@ -408,9 +408,9 @@ class OutcomeFolder:
         """
         folder = _hour(hour)
         with self._reaching():
-            below = [info.base_name for info in listed(self._files, f"{self._base}/{folder}")]
+            below = [info.base_name for info in list_folder(self._files, f"{self._base}/{folder}")]
         return [
-            joined(self.root, f"{folder}/{name}")
+            join(self.root, f"{folder}/{name}")
             for name in below
             if (span := Span.parse(name)) is not None
             and span.partition == partition
@@ -421,10 +421,10 @@ class OutcomeFolder:
         """Name the visible files of all hours from `begin` to `end` (ms), newest first."""
         for hour in self.hours(begin, end):
             with self._reaching():
-                below = listed(self._files, f"{self._base}/{_hour(hour)}")
+                below = list_folder(self._files, f"{self._base}/{_hour(hour)}")
             for info in below:
                 if Span.parse(info.base_name) is not None:
-                    yield joined(self.root, f"{_hour(hour)}/{info.base_name}")
+                    yield join(self.root, f"{_hour(hour)}/{info.base_name}")
 
     def fits(self, name: str, column: str, *, by_ids: bool = True) -> bool:
         """Whether a file has rows as this folder writes them today.
@@ -438,7 +438,7 @@ class OutcomeFolder:
             schema = pa.parquet.read_schema(file)
         except (pa.ArrowException, OSError) as error:
             wrong = UnreachableError if is_uri(name) else InputError
-            raise wrong(f"{redacted(name)}: {said(error, name)}") from error
+            raise wrong(f"{redact(name)}: {first_line(error, name)}") from error
         theirs = json.loads((schema.metadata or {}).get(b"streameval", "{}"))
         ours = json.loads(self._metadata["streameval"])
         alike = theirs.get("pseudonymous") is ours["pseudonymous"]
@@ -451,7 +451,7 @@ class OutcomeFolder:
         with self._reaching():
             return [
                 span.name
-                for info in listed(self._files, f"{self._base}/{PENDING}")
+                for info in list_folder(self._files, f"{self._base}/{PENDING}")
                 if (span := Span.parse(info.base_name)) is not None
                 and span.partition == partition
                 and self._is_old(info.path)
@@ -460,17 +460,17 @@ class OutcomeFolder:
     def _spans(self, partition: int, since: int | None) -> Iterator[tuple[str, Span]]:
         """The visible files of a partition in the hours from `since` (ms) on."""
         for hour in self._hours("" if since is None else _hour(since)):
-            for info in listed(self._files, hour):
+            for info in list_folder(self._files, hour):
                 span = Span.parse(info.base_name)
                 if span is not None and span.partition == partition:
                     yield info.path, span
 
     def _hours(self, first: str) -> Iterator[str]:
         """The folders of hours from `first` (dt=…/hour=…) on; what else lies there is not ours."""
-        for day in listed(self._files, self._base):
+        for day in list_folder(self._files, self._base):
             is_day = day.type == fs.FileType.Directory and day.base_name.startswith("dt=")
             if is_day and day.base_name >= first.partition("/")[0]:
-                for hour in listed(self._files, day.path):
+                for hour in list_folder(self._files, day.path):
                     name = f"{day.base_name}/{hour.base_name}"
                     if name >= first and hour.type == fs.FileType.Directory and _is_hour(name):
                         yield hour.path
@@ -478,7 +478,7 @@ class OutcomeFolder:
     def _is_old(self, folder: str) -> bool:
         times = [
             info.mtime.timestamp()
-            for info in listed(self._files, folder, recursive=True)
+            for info in list_folder(self._files, folder, recursive=True)
             if info.type == fs.FileType.File and info.mtime is not None
         ]
         return bool(times) and max(times) < time.time() - PENDING_SECONDS

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.core.foreign_formats import Foreign, format_of, told
+from streameval.core.foreign_formats import Foreign, format_of, sentence_on
 
 if TYPE_CHECKING:
     from streameval.core.replay import RejectedLine
@@ -62,7 +62,7 @@ class RejectedLines:
         more = self.count - len(self._first)
         if more:
             yield f"... and {more:,} more{advice}"
-        if formats := told(self._formats):
+        if formats := sentence_on(self._formats):
             yield formats
 
 

@@ -47,7 +47,7 @@ from streameval.core.checkpoint import restore
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.figures import figures
-from streameval.core.fingerprint import described, fingerprint
+from streameval.core.fingerprint import describe, fingerprint
 from streameval.core.nowcast import ArrivalCurves
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
@@ -56,7 +56,7 @@ from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import schema_of, table, user_name
 from streameval.files.snapshot_folder import NAME, document, snapshots, taken_at
-from streameval.files.users_past import PAST, ArmsOfTopic, needed
+from streameval.files.users_past import PAST, ArmsOfTopic, snapshots_needed
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import ADJUSTED, report_of
 from streameval.store.user_scan import UserRow
@@ -154,7 +154,7 @@ async def take(
     if settings.snapshots is None:
         raise ConfigError("snapshots: name the folder that snapshots go to")
     definition = settings.definition()
-    pasts = needed(settings.snapshots, definition.experiments)
+    pasts = snapshots_needed(settings.snapshots, definition.experiments)
     arms = ArmsOfTopic(definition, pasts, user_name(settings), settings.outcomes)
     store, count = await opened_store(settings)
     try:
@@ -226,7 +226,7 @@ async def take_from(
             "group": settings.group,
             "topic": settings.topic,
             "fingerprint": fingerprint(definition),
-            "definition": described(definition),
+            "definition": describe(definition),
             "pseudonymous": name is not None,
             "partitions": [part.facts for part in parts],
             "files": files,
@@ -411,7 +411,7 @@ def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> Non
     with other names stay: they are somebody else's. Another process may do the same at the same
     time. Raises `UnreachableError`.
     """
-    pasts = set(needed(root, experiments).values())
+    pasts = set(snapshots_needed(root, experiments).values())
     with reaching(str(root), "snapshots: "):
         for path in [*snapshots(root)[:-keep], *snapshots(root / PAST)]:
             if path not in pasts:

@@ -67,13 +67,13 @@ class TableFile:
 
     def value(self, column: str) -> str:
         """The SQL of a cell, of JSON without the quotes of a string."""
-        return f"({quoted(column)} ->> '$')" if self.json else quoted(column)
+        return f"({quote(column)} ->> '$')" if self.json else quote(column)
 
     def is_float(self, column: str) -> str:
         """The SQL that tells a number with a fraction or an exponent, of JSON."""
         # Integers beyond 64 bits count as doubles, but keep their digits.
         return (
-            f"json_type({quoted(column)}) = 'DOUBLE'"
+            f"json_type({quote(column)}) = 'DOUBLE'"
             f" AND NOT regexp_full_match({self.value(column)}, '-?[0-9]+')"
         )
 
@@ -86,7 +86,7 @@ class TableFile:
 
     def is_nested(self, column: str) -> str:
         """The SQL that tells a list or an object in a cell of JSON."""
-        return f"json_type({quoted(column)}) IN ('ARRAY', 'OBJECT')"
+        return f"json_type({quote(column)}) IN ('ARRAY', 'OBJECT')"
 
     def require(self, column: str, *, is_id: bool) -> None:
         """Raise `InputError` without a column, for lists in it, or for ids that are floats."""
@@ -130,7 +130,7 @@ def _registered(connection: Any, table: InMemory) -> TableFile:
         seen.add(name.lower())
     view = f"in memory: {table}"
     connection.register(view, table.data)
-    scan = quoted(view)
+    scan = quote(view)
     return TableFile(table, scan, _described(connection, scan))
 
 
@@ -216,7 +216,7 @@ def _names(files: Sequence[str]) -> str:
     return f"[{', '.join(names)}], hive_partitioning = false"
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name as SQL takes it, whatever it holds."""
     return '"' + name.replace('"', '""') + '"'
 

@@ -24,7 +24,7 @@ from streameval.files.table_scans import (
     ONE_VALUE,
     TableFile,
     literal,
-    quoted,
+    quote,
     reading,
     table_file,
 )
@@ -74,7 +74,7 @@ class Column(NamedTuple):
 
 
 @contextmanager
-def connected(*files: str) -> Iterator[Any]:
+def connect(*files: str) -> Iterator[Any]:
     """Open a DuckDB for the length of a block; its errors become `InputError` of `files`."""
     require("reading tables", "duckdb")
     import duckdb
@@ -84,7 +84,7 @@ def connected(*files: str) -> Iterator[Any]:
     folder = tempfile.mkdtemp(prefix="streameval-")
     try:
         with (
-            reading(", ".join(map(locations.redacted, files))),
+            reading(", ".join(map(locations.redact, files))),
             # A table in memory that outgrows it ends a query; one in a file is read again.
             duckdb.connect(
                 f"{folder}/tables.duckdb",
@@ -121,7 +121,7 @@ def load(
 
     Raises `InputError` at a cell that does not fit its column.
     """
-    types = ", ".join(f"{quoted(name)} {_TYPES[column.type]}" for name, column in columns.items())
+    types = ", ".join(f"{quote(name)} {_TYPES[column.type]}" for name, column in columns.items())
     connection.execute(f"CREATE TABLE {name} ({types}, line BIGINT)")
     lists = columns["list"].source if "list" in columns else None
     for table in tables:
@@ -138,7 +138,7 @@ def load(
             )
 
 
-def opened(connection: Any, files: Sequence[str]) -> tuple[list[TableFile], list[str]]:
+def open_tables(connection: Any, files: Sequence[str]) -> tuple[list[TableFile], list[str]]:
     """Find out how to read files, once, and which columns they have; all of a JSON file is read.
 
     Raises `InputError`.
@@ -158,7 +158,7 @@ def require_disk(files: Sequence[str]) -> None:
     for file in files:
         if locations.is_uri(locations.on_disk(file)):
             raise InputError(
-                f"{locations.redacted(file)}: only outcome files are read from there: "
+                f"{locations.redact(file)}: only outcome files are read from there: "
                 "copy it to a disk"
             )
 
@@ -172,7 +172,7 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     number = f"TRY_CAST({value} AS DOUBLE)"
     whose = f" || coalesce(', list ' || {table.value(lists)}, '')" if lists else ""
     where = (
-        f"'{MARK}' || {literal(locations.redacted(table.file))} || ': row ' || {table.line}{whose}"
+        f"'{MARK}' || {literal(locations.redact(table.file))} || ': row ' || {table.line}{whose}"
     )
     where += f" || {literal(f': column {column.source}: ')}"
     wrong = f"error({where} || {written} || {literal(f' is not {_NEEDED[column.type]}')})"
@@ -203,7 +203,7 @@ def _sql(table: TableFile, column: Column, lists: str | None) -> str:
     return f"CASE WHEN {empty} WHEN {sound} THEN {taken} ELSE {wrong} END"
 
 
-def named(files: Sequence[str], known: Sequence[str], names: Sequence[str]) -> str:
+def find_column(files: Sequence[str], known: Sequence[str], names: Sequence[str]) -> str:
     """The first column of `names` that a table has. Raises `InputError` without one."""
     found = optional(known, names)
     if found is None:

@@ -88,7 +88,7 @@ def last_before(root: Path, time: int) -> Path | None:
     return found
 
 
-def needed(root: Path, experiments: Iterable[Experiment]) -> dict[str, Path]:
+def snapshots_needed(root: Path, experiments: Iterable[Experiment]) -> dict[str, Path]:
     """Return the snapshot that holds the past of each experiment's users, by `Experiment.key`."""
     found = {one.key: last_before(root, one.since) for one in experiments if one.since is not None}
     return {key: folder for key, folder in found.items() if folder is not None}
@@ -169,8 +169,8 @@ def _counters(folder: Path) -> Iterator[tuple[str, int, Any]]:
 class ArmsOfTopic:
     """The sums and users of experiments, as a snapshot reads them from partition to partition.
 
-    Only experiments of `pasts`, see `needed`, are looked at. `name` is the pseudonym of a user in
-    snapshots, None where users keep their names. `outcomes` is the folder of outcome files.
+    Only experiments of `pasts`, see `snapshots_needed`, are looked at. `name` is the pseudonym of a
+    user in snapshots, None where users keep their names. `outcomes` is the folder of outcome files.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.kafka.connection_errors import listening, unreached
+from streameval.kafka.connection_errors import listening, unreached_error
 from streameval.kafka.records import value_of
 
 log = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ def our_errors(client: Client) -> Iterator[None]:
             yield
         except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
             if heard.error is not None:
-                raise unreached(where, heard.error) from error
+                raise unreached_error(where, heard.error) from error
             raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
         except KafkaError as error:
             if error.retriable:

@@ -48,7 +48,7 @@ def batches(data: bytes) -> Iterator[memoryview]:
         at = end
 
 
-def opened(raw: memoryview) -> Any:
+def open_batch(raw: memoryview) -> Any:
     """Open the batch of these bytes; nothing is unpacked."""
     magic = raw[MAGIC]
     return DefaultRecordBatch(raw) if magic >= FORMAT else LegacyRecordBatch(raw, magic)

@@ -24,7 +24,7 @@ _SHORTEST_GZIP: Final = 20
 _STRETCH: Final = 4_096
 
 
-def bounded(codec: int, size: int) -> Callable[[Any], bytes]:
+def bounded_decoder(codec: int, size: int) -> Callable[[Any], bytes]:
     """Make a decoder of at most `size` bytes, which raises `ValueError` beyond."""
     into = UNPACK_INTO[codec]
 

@@ -62,7 +62,7 @@ def listening() -> Iterator[LastConnectionError]:
         _LOGGER.removeHandler(handler)
 
 
-def unreached(where: str, error: BaseException) -> StreamevalError:
+def unreached_error(where: str, error: BaseException) -> StreamevalError:
     """Make the error whose line says how to put it right; `where` names the servers."""
     said = str(error) or repr(error)
     if isinstance(error, TokenError):

@@ -41,7 +41,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.connection_errors import REFUSALS, listening, unreached
+from streameval.kafka.connection_errors import REFUSALS, listening, unreached_error
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
@@ -186,7 +186,7 @@ class KafkaEventLog:
                 error: Exception = away
                 # Once connected, a single server that is down does not explain the failure.
                 if self._consumer is None and heard.error is not None:
-                    error = unreached(f"Kafka at {self._servers()}", heard.error)
+                    error = unreached_error(f"Kafka at {self._servers()}", heard.error)
                 await self._disconnect(consumer, REQUEST_SECONDS)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -508,7 +508,7 @@ class KafkaEventLog:
                 await self._identify()
         except UnreachableError:
             if heard.error is not None:
-                said = str(unreached(f"Kafka at {self._servers()}", heard.error))
+                said = str(unreached_error(f"Kafka at {self._servers()}", heard.error))
                 self._refused = said if isinstance(heard.error, REFUSALS) else ""
             return False
         self._refused = ""

@@ -49,7 +49,7 @@ from streameval.kafka.aiokafka_internals import (
     TaggedFields,
     fetch_options,
 )
-from streameval.kafka.batch_format import batches, opened
+from streameval.kafka.batch_format import batches, open_batch
 from streameval.kafka.records import UNIT
 from streameval.kafka.topic_identity import UUID
 from streameval.kafka.unpacking import Memory, Parts
@@ -228,7 +228,7 @@ def _mark_in(topic_partition: TopicPartition, records: bytes, offset: int) -> Re
     raw = next(batches(records), None)
     if raw is None:
         return None
-    batch = opened(raw)
+    batch = open_batch(raw)
     if not batch.validate_crc():
         raise CorruptRecordException(f"a damaged batch at offset {offset}")
     if batch.is_control_batch:

@@ -27,7 +27,7 @@ from streameval.kafka.aiokafka_internals import (
     records_of,
     set_records,
 )
-from streameval.kafka.batch_format import batches, is_transactional, opened
+from streameval.kafka.batch_format import batches, is_transactional, open_batch
 from streameval.kafka.records import UNIT, RecordLists, value_of
 from streameval.kafka.unpacking import Memory, Parts, bound_legacy_codecs
 
@@ -165,7 +165,7 @@ class ListedRecords(FetchedPartition):
         batch: Any = None
         try:
             for raw in batches(self.data):
-                batch = opened(raw)
+                batch = open_batch(raw)
                 holds_records = self.holds_records(batch)
                 if is_transactional(raw):
                     transactional.add(topic_partition)

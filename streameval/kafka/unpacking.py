@@ -45,7 +45,7 @@ from streameval.kafka.batch_format import (
     legacy_rows,
     whole_records,
 )
-from streameval.kafka.codecs import UNPACK_INTO, bounded, space, too_large
+from streameval.kafka.codecs import UNPACK_INTO, bounded_decoder, space, too_large
 from streameval.kafka.records import UNIT, BatchLocation
 
 # Records of which aiokafka makes objects at once: some units, of 250 bytes each.
@@ -248,4 +248,4 @@ class Memory:
 
 def bound_legacy_codecs(size: int) -> None:
     """Have aiokafka unpack no batch of Kafka's first formats beyond `size` bytes."""
-    set_legacy_codecs({number: bounded(number, size) for number in (1, 2, 3)})
+    set_legacy_codecs({number: bounded_decoder(number, size) for number in (1, 2, 3)})

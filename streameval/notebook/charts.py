@@ -69,7 +69,7 @@ class Chart:
         return text.getvalue()
 
 
-def drawn(panels: Sequence[Panel]) -> Chart:
+def draw(panels: Sequence[Panel]) -> Chart:
     """Draw panels, one below the other. Raises `InputError` where there is nothing to draw."""
     require("chart", "matplotlib", NOTEBOOK)
     import matplotlib as mpl

@@ -54,7 +54,7 @@ def evaluate(
     from streameval.evaluation import input_kinds
     from streameval.evaluation.request import EVENTS, QRELS, RUN, names_of
 
-    known = {one.name: one for one in input_kinds.declared()}
+    known = {one.name: one for one in input_kinds.inputs_by_heading()}
     given: dict[str, Any] = {}
     for name, value in inputs.items():
         if name not in known:
@@ -102,7 +102,7 @@ def compare(
     the names of models. Raises `StreamevalError`.
     """
     require("streameval.compare", "pyarrow", NOTEBOOK)
-    from streameval.evaluation.comparison import Wanted, compared
+    from streameval.evaluation.comparison import Wanted, comparison_of
     from streameval.evaluation.request import LABELS, PREDICTIONS, QRELS, RATINGS, RUN, names_of
 
     runs = [run] if isinstance(run, str | os.PathLike) else run
@@ -129,7 +129,7 @@ def compare(
         planned_users=planned_users,
         strict=strict,
     )
-    return Comparison(*compared(wanted, lambda: _settings(config).definition(), _silent))
+    return Comparison(*comparison_of(wanted, lambda: _settings(config).definition(), _silent))
 
 
 def replay(

@@ -133,14 +133,14 @@ def outcomes_at(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def _require_outcomes(file: str) -> None:
     from streameval.evaluation.readers.outcomes import is_outcome_file
-    from streameval.files.locations import redacted
+    from streameval.files.locations import redact
 
     if not is_outcome_file(file):
-        raise InputError(f"{redacted(file)}: not an outcome file")
+        raise InputError(f"{redact(file)}: not an outcome file")
 
 
 def _parquet(file: str) -> Any:
-    from streameval.evaluation.readers.outcomes import opened
+    from streameval.evaluation.readers.outcomes import open_outcomes
 
-    found, _ = opened(file)
+    found, _ = open_outcomes(file)
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from streameval.base.terminal import format_figure
-from streameval.notebook.charts import Chart, Interval, Panel, drawn
+from streameval.notebook.charts import Chart, Interval, Panel, draw
 from streameval.notebook.rows import Row, Rows, html_table
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Evaluation(Rows):
 
     def chart(self, *figures: str) -> Chart:
         """Draw figures with their intervals, all of them or those that are named."""
-        return drawn(_panels(self._rows, self._answer.by, figures))
+        return draw(_panels(self._rows, self._answer.by, figures))
 
     def _print(self, console: Console) -> None:
         from streameval.evaluation.report.terminal import print_answer
@@ -108,7 +108,7 @@ class Comparison(Rows):
         """Draw relative differences with their bounds for all looks, of all metrics or some."""
         chosen = [row for row in self._compared if not metrics or row.metric in metrics]
         several = len({row.arm for row in chosen}) > 1
-        return drawn([_difference_panel(chosen, with_arms=several)])
+        return draw([_difference_panel(chosen, with_arms=several)])
 
     def _print(self, console: Console) -> None:
         from streameval.evaluation.report.terminal import print_comparison
@@ -179,7 +179,7 @@ class Replay(Rows):
     def chart(self, *figures: str) -> Chart:
         """Draw figures with their intervals, the first or those that are named."""
         names = list(self._rows[0]) if self._rows else ["figure"]
-        return drawn(_panels(self._rows, names[: names.index("figure")], figures))
+        return draw(_panels(self._rows, names[: names.index("figure")], figures))
 
     def _print(self, console: Console) -> None:
         from streameval.evaluation.report.replay_tables import print_figures

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from streameval.base.errors import InputError
-from streameval.base.extras import NOTEBOOK, installed, require
+from streameval.base.extras import NOTEBOOK, is_installed, require
 from streameval.base.terminal import UNDEFINED, plain_table
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ class Rows(Frames):
 
     def __repr__(self) -> str:
         """Return the rows as text."""
-        return written(self._print)
+        return printed_text(self._print)
 
     def _repr_html_(self) -> str:
         return html_table(self._rows)
@@ -92,7 +92,7 @@ class Rows(Frames):
 
 def frame_of(library: str, table: Any) -> Any:
     """Return an Arrow table as a frame of pandas or polars. Raises `InputError` without it."""
-    if not installed(library):
+    if not is_installed(library):
         raise InputError(
             f"to_{library} needs {library}, which is not installed: pip install {library}"
         )
@@ -103,7 +103,7 @@ def frame_of(library: str, table: Any) -> Any:
     return pl.from_arrow(table)
 
 
-def written(printed: Any) -> str:
+def printed_text(printed: Any) -> str:
     """Return as text what `printed` prints on a console."""
     text = io.StringIO()
     # In a notebook rich would else show the table itself, before the text is returned.

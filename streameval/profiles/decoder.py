@@ -16,7 +16,7 @@ import msgspec
 
 from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
-from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, is_plain, worded
+from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, in_words, is_plain
 from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
@@ -145,7 +145,7 @@ class ProfileDecoder(EventDecoder):
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
             said = _by_schema if by_schema else words.malformed
-            return Rejection("malformed", worded(said, value, str(error)))
+            return Rejection("malformed", in_words(said, value, str(error)))
         self._ignored += len(ignored)
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
@@ -179,7 +179,7 @@ class ProfileDecoder(EventDecoder):
     def _rejection(self, value: Any, error: Exception) -> Rejection:
         if not isinstance(value, Mapped):
             return super()._rejection(value, error)
-        said = worded(partial(words.invalid, lambda _: value.fields), b"", str(error))
+        said = in_words(partial(words.invalid, lambda _: value.fields), b"", str(error))
         return self._invalid(f"rule {value.rule}: {said}")
 
     def _invalid(self, said: str) -> Rejection:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streameval.core.events import mended
+from streameval.core.events import mend
 from streameval.profiles.snowplow_columns import COLUMNS
 
 _DEEPEST: Final = 5
@@ -22,15 +22,15 @@ _FRAME: Final = 5
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def parsed(value: bytes, form: str) -> Any:
+def parse(value: bytes, form: str) -> Any:
     """Parse the bytes of a record. Raises any exception for malformed ones."""
     if value[:1] == b"{":
-        return _decode(mended(value))
+        return _decode(mend(value))
     if form == "snowplow" and value[:1] != b"[" and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
     if value and not value[0] and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
         value = value[_FRAME:]  # JSON Schema in a registry's frame
-    return _decode(mended(value))
+    return _decode(mend(value))
 
 
 def is_bare(value: Any, form: str) -> bool:
@@ -42,11 +42,11 @@ def is_bare(value: Any, form: str) -> bool:
     )
 
 
-def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
+def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
     """Yield the messages of a value without their envelopes."""
     if isinstance(value, list):
         for part in value:
-            yield from opened(part, form, depth)
+            yield from unwrap(part, form, depth)
         return
     if (
         depth < _DEEPEST
@@ -59,7 +59,7 @@ def opened(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
             data = _unpacked(value["data_base64"])
         elif isinstance(data, str):
             data = of_text(data)
-        yield from opened(data, form, depth + 1)
+        yield from unwrap(data, form, depth + 1)
         return
     if form == "snowplow" and isinstance(value, dict):
         if isinstance(value.get("data"), list) and "payload_data" in str(value.get("schema")):

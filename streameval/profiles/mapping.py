@@ -18,9 +18,9 @@ import msgspec
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
 from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way
-from streameval.profiles.envelopes import is_bare, of_text, opened, parsed
+from streameval.profiles.envelopes import is_bare, of_text, parse, unwrap
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
-from streameval.profiles.paths import Code, Path, compiled
+from streameval.profiles.paths import Code, Path, compile_path
 from streameval.profiles.schema_files import SchemaFiles
 
 MAX_EVENTS: Final = 10_000
@@ -114,12 +114,12 @@ class Mapping:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
             self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
         else:
-            self.parse = partial(parsed, form=profile.format)
+            self.parse = partial(parse, form=profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap
         self.profile = profile
         self._native, self._format = profile.native, profile.format
-        self._unwrap = [compiled(path) for path in unwrap]
-        self._split = None if profile.split is None else compiled(profile.split)
+        self._unwrap = [compile_path(path) for path in unwrap]
+        self._split = None if profile.split is None else compile_path(profile.split)
         self._split_text = profile.split
         may_lack = ("ts",) if profile.record_time else ()
         self._rules = [
@@ -134,7 +134,7 @@ class Mapping:
         """
         messages: Sequence[Any] = (value,)
         if not is_bare(value, self._format):
-            messages = list(opened(value, self._format))
+            messages = list(unwrap(value, self._format))
         if self._unwrap:
             messages = [self._unwrapped(message) for message in messages]
         if self._split is None:
@@ -175,7 +175,7 @@ class Mapping:
         Raises MappingError.
         """
         if self._native:
-            return [Mapped(each, "native") for each in opened(value, "json")], []
+            return [Mapped(each, "native") for each in unwrap(value, "json")], []
         events: list[Mapped] = []
         ignored: list[str] = []
         for message in self.messages(value):
@@ -207,12 +207,12 @@ class _CompiledRule:
         self.paths: list[Path] = []
         said = rule.when
         if isinstance(rule.when, dict):
-            self.paths = [compiled(path) for path in rule.when]
+            self.paths = [compile_path(path) for path in rule.when]
             said = ", ".join(_said(value) for value in rule.when.values())
         self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
         self._each_text = rule.each
-        self._each = None if rule.each is None else compiled(rule.each)
+        self._each = None if rule.each is None else compile_path(rule.each)
         shapes = rule.shapes.items()
         self._shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
 
@@ -274,7 +274,7 @@ class _ItemReader:
 
     def __init__(self, items: str | Items) -> None:
         self._text = items if isinstance(items, str) else items.each
-        self._find = compiled(self._text)
+        self._find = compile_path(self._text)
         self._fields: list[_Field] = []
         self._after: _Field | None = None
         self._auto = False
@@ -371,7 +371,7 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     convert = converter(name, take)
     if path is not None:
         quick = short_way(name, take)
-        return _Field(name, compiled(path), convert, path, required, path, *quick)
+        return _Field(name, compile_path(path), convert, path, required, path, *quick)
     assert take is not None, "a source is a path or a Take"
     if take.const is not None:
         value, made = take.const, None
@@ -379,7 +379,7 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
             made = None if value == "" else convert(value)
         return _Field(name, lambda _, __: value, convert, "const", required, made=made)
     assert take.product is not None, "the language sees to it"
-    factors = [compiled(path) for path in take.product]
+    factors = [compile_path(path) for path in take.product]
     return _Field(name, _product(factors), convert, " * ".join(take.product), required)
 
 

@@ -37,7 +37,7 @@ class _UnknownError(Exception):
     """A part of the language that is left to the library."""
 
 
-def compiled(text: str) -> Path:
+def compile_path(text: str) -> Path:
     """Compile a path. Raises ConfigError."""
     code = Code()
     function: Path = code.function("element, message", [f"return {code.path(text)}"])

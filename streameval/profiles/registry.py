@@ -20,7 +20,7 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
-from streameval.profiles.envelopes import parsed
+from streameval.profiles.envelopes import parse
 from streameval.profiles.frames import body_of, framed_id
 from streameval.profiles.protobuf import ProtobufSchema
 
@@ -46,7 +46,7 @@ class _Json:
 
     def read_framed(self, body: bytes) -> Any:
         """Return the value as any JSON is read."""
-        return parsed(body, "json")
+        return parse(body, "json")
 
 
 class _Wrong:

@@ -46,7 +46,7 @@ class Beside(NamedTuple):
         return enough and (not rules.margin or loss <= rules.margin)
 
 
-def joined(scored: Scored, beside: Sequence[Beside], rules: Rules) -> Scored:
+def join_bounds(scored: Scored, beside: Sequence[Beside], rules: Rules) -> Scored:
     """Let the bounds `beside` decide, and stand in where the figure has no bounds of its own.
 
     What the figure's own bounds have decided stands. Bounds that exclude them are left out: lists
@@ -66,7 +66,7 @@ def joined(scored: Scored, beside: Sequence[Beside], rules: Rules) -> Scored:
     return replace(_bounded(scored, first), verdict="no difference shown" if settled else "not yet")
 
 
-def withheld(scored: Scored, reason: str | None) -> Scored:
+def withhold(scored: Scored, reason: str | None) -> Scored:
     """Take the bounds and the verdict away from a figure that compares different times."""
     if reason is None:
         return scored

@@ -15,7 +15,7 @@ MUCH_REJECTED: Final = 0.01
 _PARTITION: Final = ("lag", "committed_offset", "watermark", "reading_time", "open_slates", "users")
 
 
-def described(status: ServiceStatus, now: float) -> dict[str, Any]:
+def describe(status: ServiceStatus, now: float) -> dict[str, Any]:
     """Return a worker's report on itself, as plain values; `now` in seconds since the epoch."""
     return {
         "version": status.version,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from streameval.base.errors import RefusedError, UnusableStateError
 from streameval.base.retry import persist
 from streameval.core.checkpoint import refuse_header, restore
-from streameval.core.fingerprint import described, fingerprint, refuse_other_description
+from streameval.core.fingerprint import describe, fingerprint, refuse_other_description
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark
 from streameval.store.stored_values import Stored
@@ -57,7 +57,7 @@ class PartitionRestorer:
     ) -> None:
         self.definition = settings.definition()
         self.fingerprint = fingerprint(self.definition)
-        self.described = json.dumps(described(self.definition), sort_keys=True)
+        self.described = json.dumps(describe(self.definition), sort_keys=True)
         self.cluster_id = self.topic_id = ""
         self._decoder = settings.decoder()
         self._start_from = settings.start_from

@@ -25,7 +25,7 @@ from streameval.core.shared_sums import pack, share
 from streameval.core.sums import Sums
 from streameval.store.shared_store import SharedStore
 from streameval.store.stored_values import PackedSums
-from streameval.web.health import described
+from streameval.web.health import describe
 from streameval.web.status import ServiceStatus
 from streameval.web.whole_topic import WholeTopic
 from streameval.worker.assigned_partition import AssignedPartition
@@ -141,7 +141,7 @@ class Sharing:
         self._sums.ask(await self._store.asked(self._windows))
         for each in self._sums.taken():
             await self._store.publish(each, self._fingerprint)
-        await self._store.tell(self._worker, json.dumps(described(status, time.time())))
+        await self._store.tell(self._worker, json.dumps(describe(status, time.time())))
         if token is not None:
             await self._store.report("checks", token, json.dumps(checks_of(status)))
 

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError
-from streameval.base.extras import EXTRAS, install, installed
+from streameval.base.extras import EXTRAS, install, is_installed
 from streameval.config import logs
 from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
@@ -58,7 +58,7 @@ class SnapshotSchedule:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._interval = settings.snapshot_interval / 1000
-        if settings.snapshots is not None and self._follows() and not installed("duckdb"):
+        if settings.snapshots is not None and self._follows() and not is_installed("duckdb"):
             log.warning(
                 "scheduled checks and the daily positive rate need DuckDB, which is not installed,"
                 " and do not run: %s",
@@ -103,7 +103,7 @@ class SnapshotSchedule:
             log.warning("the snapshot failed (exit code %s)", code)
             self._not_before = self._later()
         self._process = None
-        answerable = self._follows() and installed("duckdb")
+        answerable = self._follows() and is_installed("duckdb")
         self._is_waiting = self._is_waiting or (code == 0 and answerable)
 
     def _follows(self) -> bool:
@@ -223,7 +223,7 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
         log.warning("no snapshot: %s", error)
         return error.exit_code
     log.info("snapshot %s", folder)
-    if not installed("duckdb"):  # else at the end of the checks, which may need the files
+    if not is_installed("duckdb"):  # else at the end of the checks, which may need the files
         _remove_old(settings)
     return 0
 

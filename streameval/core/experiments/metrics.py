@@ -52,11 +52,11 @@ def row_names(definition: Definition) -> tuple[str, ...]:
         *(f"{metric.name}@{k}" for k in definition.ks for metric in RANKING),
         *("empty", "short", "fallback", "abandoned", "hits", "hit_ranks", "top3_hits"),
         *("latencies", "latency"),
-        *(name for kind in valued(definition) for name in _halves(kind)),
+        *(name for kind in valued_kinds(definition) for name in _halves(kind)),
     )
 
 
-def valued(definition: Definition) -> list[str]:
+def valued_kinds(definition: Definition) -> list[str]:
     """Return the kinds whose values are figures."""
     return [positive.kind for positive in definition.positives if positive.value != "none"]
 
@@ -79,7 +79,7 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
         for k in definition.ks
         for metric in RANKING
     ]
-    for kind in valued(definition):
+    for kind in valued_kinds(definition):
         units = {"user": USERS, "slate": "slates", "impression": "impressions"}
         for unit, row in (units | {"positive": _positives(kind)}).items():
             name = f"value_per_{unit}{{feedback={kind}}}"
@@ -115,7 +115,7 @@ def refusal(name: str, definition: Definition) -> str | None:
             f"{name} needs the sums of each user, which a stream does not keep: take the ratio of"
             f" means, positives_per_impression{{feedback={kind}}}"
         )
-    if metric.startswith("value_per_") and not valued(definition):
+    if metric.startswith("value_per_") and not valued_kinds(definition):
         return f"{name}: no positive has a value; write {{kind: …, value: sum}} in positives"
     alike = [one for one in known if one.partition("{")[0].partition("@")[0] == _base(metric)]
     return f"no metric is called {name}; write one of {', '.join(alike or known)}"

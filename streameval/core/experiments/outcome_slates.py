@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from streameval.base.limits import MICRO
-from streameval.base.scaled import scaled
+from streameval.base.scaled import scale
 from streameval.core.definition import Definition
 from streameval.core.delays import delay_edges
 from streameval.core.list_shapes import ListShapes
-from streameval.core.marks import NEVER, Marks, marked
+from streameval.core.marks import NEVER, Marks, add_mark
 from streameval.core.outcome import FeedbackOutcome
 from streameval.core.relevance import relevance
 from streameval.core.slate import NO_FEEDBACK, Slate, SlateDetails, extras_of
@@ -89,9 +89,9 @@ class OutcomeSlates:
                 self.unknown[entry.kind] = self.unknown.get(entry.kind, 0) + 1
                 continue
             is_valued = self._rules[kind] != "none" and not entry.retract
-            micro = scaled(entry.value, MICRO) if is_valued else None
+            micro = scale(entry.value, MICRO) if is_valued else None
             ts = time + entry.delay
-            marks = marked(marks, str(entry.item), kind, ts, entry.retract, micro)
+            marks = add_mark(marks, str(entry.item), kind, ts, entry.retract, micro)
         return marks
 
 

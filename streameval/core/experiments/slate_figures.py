@@ -9,7 +9,7 @@ import numpy as np
 from streameval.base.arrays import Floats, Ints
 from streameval.core.definition import Definition
 from streameval.core.experiments.first_lists import first_rows, first_share
-from streameval.core.experiments.metrics import USERS, metrics_of, row_names, valued
+from streameval.core.experiments.metrics import USERS, metrics_of, row_names, valued_kinds
 
 
 class SlateFigures:
@@ -21,7 +21,10 @@ class SlateFigures:
     def __init__(self, definition: Definition) -> None:
         self._rows = {name: number for number, name in enumerate(row_names(definition))}
         self._metrics = list(metrics_of(definition).values())
-        amounts = {"latency", *(f"value_high{{feedback={kind}}}" for kind in valued(definition))}
+        amounts = {
+            "latency",
+            *(f"value_high{{feedback={kind}}}" for kind in valued_kinds(definition)),
+        }
         by_amount = [one.numerator[0] in amounts for one in self._metrics]
         self._by_amount = np.flatnonzero(by_amount).tolist()
         self._by_columns = np.flatnonzero(~np.array(by_amount)).tolist()
@@ -67,7 +70,7 @@ class SlateFigures:
         return (*there, *(share or 0 for share in shares))
 
 
-def widened(one: Floats, other: Floats) -> Floats:
+def widen(one: Floats, other: Floats) -> Floats:
     """Return the smaller of the first values and the larger of the second; NaN is no value."""
     return np.array([np.fmin(one[0], other[0]), np.fmax(one[1], other[1])])
 

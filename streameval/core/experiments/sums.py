@@ -27,7 +27,7 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MAX_TS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
-from streameval.core.experiments.slate_figures import widened
+from streameval.core.experiments.slate_figures import widen
 from streameval.core.experiments.users import Visit
 from streameval.core.experiments.visits import Visits
 from streameval.core.experiments.worths import Worths
@@ -122,7 +122,7 @@ class ArmSums:
 
     def widen(self, arm: str, extremes: Floats) -> None:
         """Take the extremes of other slates into those of an arm."""
-        self.extremes[arm] = widened(self.extremes.get(arm, extremes), extremes)
+        self.extremes[arm] = widen(self.extremes.get(arm, extremes), extremes)
 
     def add_counts(self, other: ArmSums) -> None:
         """Add the numbers of slates with an arm, and without one."""

@@ -13,8 +13,8 @@ from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Definition
 from streameval.core.experiments.first_lists import FirstList
-from streameval.core.experiments.metrics import row_names, valued
-from streameval.core.experiments.slate_figures import SlateFigures, widened
+from streameval.core.experiments.metrics import row_names, valued_kinds
+from streameval.core.experiments.slate_figures import SlateFigures, widen
 from streameval.core.ledger import Rows
 from streameval.core.list_shapes import ListShapes
 from streameval.core.slate import Slate
@@ -50,7 +50,7 @@ class Worths:
         ]
         self._latencies = names.index("latencies")
         self._slates, self._abandoned = names.index("slates"), names.index("abandoned")
-        kinds = valued(definition)
+        kinds = valued_kinds(definition)
         self._first_half = self.rows - 2 * len(kinds)
         self._halves = {
             definition.kinds.index(kind): self._first_half + 2 * number
@@ -82,7 +82,7 @@ class Worths:
             kinds = distinct(index)
             repeated = np.searchsorted(kinds, index)
             extremes.append(self._figures.extremes(self._columns[kinds], repeated, amounts))
-        return functools.reduce(widened, extremes)
+        return functools.reduce(widen, extremes)
 
     def first_lists(self, slates: Sequence[Slate]) -> list[FirstList]:
         """Return the first list that each slate would be."""

@@ -15,7 +15,7 @@ LEVELS = tuple(level / 10 for level in range(11))
 """The eleven levels of recall of trec_eval's iprec_at_recall."""
 
 
-def interpolated(lists: Lists) -> Scores:
+def interpolate(lists: Lists) -> Scores:
     """Return the precision of each list at each of `LEVELS`, shape (n, 11).
 
     A level is reached with the nearest whole number of relevant items to `level · R`: trec_eval
@@ -34,7 +34,7 @@ def interpolated(lists: Lists) -> Scores:
 
 def score(lists: Lists, k: int) -> Scores:
     """Return the interpolated precision of each list at a recall of `k` tenths."""
-    return interpolated(lists)[:, k]
+    return interpolate(lists)[:, k]
 
 
 METRIC = Metric(

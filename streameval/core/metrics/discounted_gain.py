@@ -31,7 +31,7 @@ def logarithms(rank: int) -> Scores:
     return _table(1 << rank.bit_length())
 
 
-def discounted(lists: Lists, gains: Scores, k: int) -> Scores:
+def discounted_sum(lists: Lists, gains: Scores, k: int) -> Scores:
     """Return the sum of gain / log2(rank + 1) over relevant items at rank <= k."""
     counted = lists.within(k)
     ranks = np.where(counted, lists.ranks, 0)
@@ -74,7 +74,7 @@ def ndcg(lists: Lists, k: int) -> Scores:
     ideal being the DCG of the list's relevant gains in falling order. Gains come as they count: for
     the exponential variant of the stream, 2^g - 1, `Scorer` transforms them before.
     """
-    return ratio(discounted(lists, lists.gains, k), ideal_dcg(lists.gains, k))
+    return ratio(discounted_sum(lists, lists.gains, k), ideal_dcg(lists.gains, k))
 
 
 NDCG = Metric(
@@ -96,7 +96,7 @@ def ndcg_exp(lists: Lists, k: int) -> Scores:
     NDCG at k with exponential gains, 2^g - 1: the best grades outweigh the rest.
     """
     gains = exponential(lists.gains)
-    return ratio(discounted(lists, gains, k), ideal_dcg(gains, k))
+    return ratio(discounted_sum(lists, gains, k), ideal_dcg(gains, k))
 
 
 NDCG_EXP = Metric(
@@ -118,7 +118,7 @@ def ndcg_binary(lists: Lists, k: int) -> Scores:
     NDCG at k with every relevant item worth the same; the ideal has min(R, k) of them on top.
     """
     gains = binary(lists.gains)
-    return ratio(discounted(lists, gains, k), ideal_dcg(gains, k))
+    return ratio(discounted_sum(lists, gains, k), ideal_dcg(gains, k))
 
 
 NDCG_BINARY = Metric(
@@ -145,7 +145,7 @@ def ndcg_binary_full(lists: Lists, k: int) -> Scores:
     NDCG at k with binary gains against k relevant items, however few there are: below 1 if R < k.
     """
     # Columns are added one by one, the ideal exactly: a full list may end a bit above 1.
-    return np.minimum(discounted(lists, binary(lists.gains), k) / _full(k), 1.0)
+    return np.minimum(discounted_sum(lists, binary(lists.gains), k) / _full(k), 1.0)
 
 
 NDCG_BINARY_FULL = Metric(
@@ -165,7 +165,7 @@ def dcg(lists: Lists, k: int) -> Scores:
 
     DCG at k, not normalised: linear gains, so it has the scale of the gains.
     """
-    return discounted(lists, lists.gains, k)
+    return discounted_sum(lists, lists.gains, k)
 
 
 DCG = Metric(
@@ -186,7 +186,7 @@ def dcg_exp(lists: Lists, k: int) -> Scores:
 
     DCG at k, not normalised, with exponential gains.
     """
-    return discounted(lists, exponential(lists.gains), k)
+    return discounted_sum(lists, exponential(lists.gains), k)
 
 
 DCG_EXP = Metric(
@@ -208,7 +208,7 @@ def dcg_binary(lists: Lists, k: int) -> Scores:
 
     DCG at k, not normalised, with every relevant item worth the same: called NDCG by some pages.
     """
-    return discounted(lists, binary(lists.gains), k)
+    return discounted_sum(lists, binary(lists.gains), k)
 
 
 DCG_BINARY = Metric(

@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.base.arrays import Ints
 from streameval.base.limits import MAX_REMEMBERED
-from streameval.core.windows.tables import grown
+from streameval.core.windows.tables import with_room
 
 K = TypeVar("K", bound=Hashable)
 
@@ -72,6 +72,6 @@ def _with(array: Ints, start: int, rows: Ints) -> Ints:
     """Return the array with these rows at `start`: the same one, or one that is twice as long."""
     end = start + len(rows)
     if end > len(array):
-        array = grown(array, 2 * end)
+        array = with_room(array, 2 * end)
     array[start:end] = rows
     return array

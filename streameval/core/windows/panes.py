@@ -24,7 +24,7 @@ from streameval.core.definition import Definition, Window
 from streameval.core.windows.aggregate import Aggregate
 from streameval.core.windows.aggregates import AGGREGATES
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import Table, TimedTable, Totals, runs, summed
+from streameval.core.windows.tables import Table, TimedTable, Totals, runs, sum_by_key
 
 SMALLEST_RENUMBERING: Final = 4096
 # Tables of one aggregate in a pane, beyond which they are summed up: a pane of 15 minutes gets one
@@ -64,7 +64,7 @@ class Pane:
 def sum_up(panes: Sequence[Pane]) -> None:
     """Sum up the rows of the same key in each pane: all panes in one go."""
     for index in range(len(AGGREGATES)):
-        found = summed([pane.tables[index] for pane in panes])
+        found = sum_by_key([pane.tables[index] for pane in panes])
         for pane, tables in zip(panes, found, strict=True):
             pane.tables[index] = tables
 

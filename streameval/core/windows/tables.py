@@ -52,7 +52,7 @@ class TimedTable(NamedTuple):
         return cls(times, Table.joined([part.table for part in parts]))
 
 
-def summed(groups: Sequence[Sequence[Table]]) -> list[list[Table]]:
+def sum_by_key(groups: Sequence[Sequence[Table]]) -> list[list[Table]]:
     """Sum up the rows of the same key within each group: all groups in one go.
 
     Each group gives one table, its keys ascending, or none where all sums are zero.
@@ -115,7 +115,7 @@ class CellTotals:
         """Make room for so many cells; it grows by doubling."""
         if cells * self.width > len(self._sums[0]):
             size = max(1024, 2 * cells) * self.width
-            self._sums = [grown(sums, size) for sums in self._sums]
+            self._sums = [with_room(sums, size) for sums in self._sums]
 
     def keep(self, cells: npt.NDArray[np.intp]) -> None:
         """Keep only `cells`, numbered anew in that order."""
@@ -161,7 +161,7 @@ class SegmentTotals:
         """Add rows, or retract them where `sign` is -1."""
         beyond = int(table.keys.max(initial=-1)) + 1
         if beyond > len(self._sums):
-            self._sums = grown(self._sums, 2 * beyond)
+            self._sums = with_room(self._sums, 2 * beyond)
         for sums, values in zip(self._sums.T, table.values, strict=True):
             np.add.at(sums, table.keys, sign * values.astype(np.int64))
 
@@ -173,7 +173,7 @@ class SegmentTotals:
         return found
 
 
-def grown(values: Ints, size: int) -> Ints:
+def with_room(values: Ints, size: int) -> Ints:
     """Return `values` and zeros after it. Zeros that nobody writes to take no memory."""
     longer = np.zeros((size, *values.shape[1:]), np.int64)
     longer[: len(values)] = values
@@ -239,4 +239,4 @@ class SparseTotals:
         self._rows[self._keys] = -1
         self._keys = self._keys[held]
         self._rows[self._keys] = np.arange(len(held))
-        self.sums = grown(self.sums[held], max(256, 2 * (len(held) + more)))
+        self.sums = with_room(self.sums[held], max(256, 2 * (len(held) + more)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from streameval.base.arrays import Ints
 from streameval.base.limits import MICRO
-from streameval.base.scaled import scaled
+from streameval.base.scaled import scale
 from streameval.core.definition import Definition
 from streameval.core.windows.aggregate import (
     Active,
@@ -97,7 +97,7 @@ class Values(CellAggregate):
             parts += [active.sums(high), active.sums(low)]
             cap = self.definition.positives[kind].cap
             if cap is not None:
-                top, rest = divmod(scaled(cap, MICRO), 1 << HALF)
+                top, rest = divmod(scale(cap, MICRO), 1 << HALF)
                 above = (high > top) | ((high == top) & (low > rest))
                 high, low = np.where(above, top, high), np.where(above, rest, low)
             parts += [active.sums(high), active.sums(low)]
@@ -140,7 +140,7 @@ class Values(CellAggregate):
                 *map(totals, counts), exact_sums(high, low), strict=True
             )
         ]
-        sums_and_numbers = exact_sums(capped_high, capped_low), joined(capped_high, capped_low)
+        sums_and_numbers = exact_sums(capped_high, capped_low), join_halves(capped_high, capped_low)
         for unit, count in units.items():
             _add_means(rows, f"value_per_{unit}", *sums_and_numbers, count, per)
         _add_means(rows, "value_per_positive", *sums_and_numbers, positives, 1)
@@ -167,7 +167,7 @@ def exact_sums(high: Ints, low: Ints) -> list[int]:
     return [(h << HALF) + rest for h, rest in zip(totals(high), totals(low), strict=True)]
 
 
-def joined(high: Ints, low: Ints) -> Ints:
+def join_halves(high: Ints, low: Ints) -> Ints:
     """Return numbers in two halves: as int64, or as integers of Python, which have no bound."""
     small = int(np.abs(high).max(initial=0)) < 1 << (_EXACT_BITS - HALF)
     found: Ints = (high.astype(np.int64 if small else object) << HALF) + low

@@ -26,11 +26,11 @@ from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.matching import part_note
 from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, record_batches
 from streameval.evaluation.request import EVENTS, FILES, Given
-from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files import locations
 from streameval.files.table_scans import literal
-from streameval.files.tables import connected, size
+from streameval.files.tables import connect, size
 
 DAY: Final = "day"
 FEEDBACK: Final = "feedback"
@@ -79,7 +79,7 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
         if dimension not in {DAY, FEEDBACK}:
             raise InputError(f"--by {dimension}: the daily positive rate is split by day, feedback")
     by_kind = FEEDBACK in given.by
-    with connected(*given[EVENTS], *given[FILES]) as connection:
+    with connect(*given[EVENTS], *given[FILES]) as connection:
         connection.execute(_TABLES)
         # Without a split by kind, outcome files need no configuration: gains are positive.
         definition = given.definition() if given[EVENTS] or by_kind else None
@@ -93,11 +93,13 @@ def read_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
             counting = definition if by_kind else None
             _load_outcomes(connection, files_of(given[FILES]), advance, counting)
         if not by_kind:
-            return evaluated(_users(connection, given), asked, given).answer(*notes)
+            return compute_figures(_users(connection, given), asked, given).answer(*notes)
         # A read counts once over all kinds, so their sums are no part of the whole.
-        whole = evaluated(_users(connection, given), asked, replace(given, by=(), against=None))
+        whole = compute_figures(
+            _users(connection, given), asked, replace(given, by=(), against=None)
+        )
         batches = (batch for kind in kinds for batch in _users(connection, given, kind))
-        split = evaluated(batches, asked, replace(given, per_list=False)).answer()
+        split = compute_figures(batches, asked, replace(given, per_list=False)).answer()
         return replace(
             whole.answer(*notes),
             by=split.by,
@@ -171,7 +173,7 @@ def _load_outcomes(
     for file in files:
         if not is_outcome_file(file):
             raise InputError(
-                f"{locations.redacted(file)}: not an outcome file; "
+                f"{locations.redact(file)}: not an outcome file; "
                 "files of events are given as --events"
             )
     connection.execute(

@@ -18,12 +18,12 @@ from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
     Column,
-    connected,
+    connect,
+    find_column,
     label,
     load,
-    named,
     number,
-    opened,
+    open_tables,
     optional,
     size,
     text,
@@ -35,7 +35,7 @@ OTHER_NAMES: Final = ("other", "other_item", "other_id")
 
 def features_of(paths: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return each item's features that are not 0; an item with zeros only has none."""
-    with connected(*paths) as connection:
+    with connect(*paths) as connection:
         load_features(connection, paths, "item", ITEM_NAMES)
         keys = ("item", "feature")
         refuse_several(connection, "features", keys, "value", partial(_several, paths))
@@ -59,10 +59,10 @@ def _several(paths: Sequence[str], *key: str) -> str:
 def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequence[str]) -> None:
     """Make the table `features`: `key`, feature, value, line."""
     files = files_of(paths)
-    tables, known = opened(connection, files)
+    tables, known = open_tables(connection, files)
     columns = {
-        key: text(named(files, known, names)),
-        "feature": label(named(files, known, FEATURE_NAMES)),
+        key: text(find_column(files, known, names)),
+        "feature": label(find_column(files, known, FEATURE_NAMES)),
         "value": number(optional(known, ("value", "weight")), needed=True),
     }
     load(connection, "features", tables, columns)
@@ -76,15 +76,17 @@ def load_columns(
 ) -> list[str]:
     """Read columns into a table, each of a type and by its names. Return the files."""
     files = files_of(paths)
-    tables, known = opened(connection, files)
-    chosen = {name: kind(named(files, known, names)) for name, (kind, names) in columns.items()}
+    tables, known = open_tables(connection, files)
+    chosen = {
+        name: kind(find_column(files, known, names)) for name, (kind, names) in columns.items()
+    }
     load(connection, table, tables, chosen)
     return files
 
 
 def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
     """Return the similarity of each pair of items in a table."""
-    with connected(*paths) as connection:
+    with connect(*paths) as connection:
         columns: dict[str, tuple[Callable[[str], Column], Sequence[str]]] = {
             "item": (text, ITEM_NAMES),
             "other": (text, OTHER_NAMES),
@@ -99,7 +101,7 @@ def similarities_of(paths: Sequence[str]) -> dict[tuple[str, str], float]:
 
 def popularity_of(paths: Sequence[str]) -> tuple[dict[str, int], dict[str, float], int]:
     """Return each item's training interactions, the share of users who have it, and the users."""
-    with connected(*paths) as connection:
+    with connect(*paths) as connection:
         load_interactions(connection, "train", paths)
         ((users,),) = connection.execute("SELECT count(DISTINCT user) FROM train").fetchall()
         rows = connection.execute(
@@ -116,7 +118,7 @@ def histories_of(
 
     An item without a vector has 0 everywhere. Memory follows the users in training.
     """
-    with connected(*paths) as connection:
+    with connect(*paths) as connection:
         load_interactions(connection, "train", paths)
         rows = connection.execute(
             "SELECT user, item, count(*) / sum(count(*)) OVER (PARTITION BY user)"
@@ -133,7 +135,7 @@ def histories_of(
 
 def items_of(paths: Sequence[str]) -> set[str]:
     """Return the items of a catalogue."""
-    with connected(*paths) as connection:
+    with connect(*paths) as connection:
         load_items(connection, "catalogue", paths)
         found = connection.execute("SELECT DISTINCT item FROM catalogue").fetchall()
     return {item for (item,) in found}

@@ -35,9 +35,9 @@ from streameval.evaluation.request import (
     RELEVANT,
     Given,
 )
-from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
-from streameval.files.tables import connected
+from streameval.files.tables import connect
 
 
 def label_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
@@ -48,12 +48,12 @@ def label_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
     notes = [] if level is None else [Note(RELEVANT.name, level, RELEVANT.note.format(level))]
     if given[FILES]:
         batches = _of_lists(given, level, advance)
-        found = evaluated(batches, asked, whole).answer(*notes)
+        found = compute_figures(batches, asked, whole).answer(*notes)
     else:
-        with connected(*given[RATINGS], *given[PREDICTIONS]) as connection:
+        with connect(*given[RATINGS], *given[PREDICTIONS]) as connection:
             notes += load_pairs(connection, given, advance)
             batches = _of_ratings(rated_users(connection, given), level)
-            found = evaluated(batches, asked, whole).answer(*notes)
+            found = compute_figures(batches, asked, whole).answer(*notes)
     return replace(found, lists={} if given.per_list else None)
 
 

@@ -20,7 +20,7 @@ from streameval.core.metrics.entry import InputKind
 from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN, Table
 from streameval.core.metrics.popularity import popularity_ranks
 from streameval.core.metrics.similarity import SIMILARITY, Similarities
-from streameval.evaluation.answer import Answer, Figure, Note, Segment, counted
+from streameval.evaluation.answer import Answer, Figure, Note, Segment, count_of
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.item_tables import (
     features_of,
@@ -50,7 +50,7 @@ from streameval.evaluation.readers.ranked_tables import (
     exclude_seen,
     load_labels,
     load_slates,
-    ordered,
+    order,
     refuse_seen,
     repeat_notes,
     require_labels_met,
@@ -58,10 +58,10 @@ from streameval.evaluation.readers.ranked_tables import (
     tie_notes,
 )
 from streameval.evaluation.request import EXCLUDE_SEEN, FILES, LABELS, RELEVANT, TIES, Given
-from streameval.evaluation.sums import Asked, check_segments, evaluated
-from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, grouped
-from streameval.files.table_scans import quoted
-from streameval.files.tables import USER_NAMES, connected
+from streameval.evaluation.sums import Asked, check_segments, compute_figures
+from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, group
+from streameval.files.table_scans import quote
+from streameval.files.tables import USER_NAMES, connect
 
 JUDGED: Final[InputKind] = "judged_items"
 SCORED: Final[InputKind] = "scored_items"
@@ -109,7 +109,7 @@ def item_list_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
                 listed.update(*lists.items)
             yield batch_of(items, lists.users, lists.segments, lists.ids, lists.tied)
 
-    found = evaluated(batches(), asked, given)
+    found = compute_figures(batches(), asked, given)
     _note_unknown(given, listed, known)
     return found.answer(*tie_notes(found.tied, found.scored, given.value(TIES) or "input"))
 
@@ -186,7 +186,7 @@ def count_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             for figure, counts in zip(asked, of_asked, strict=True)
         }
 
-    count = counted(facts.known_items, "item")
+    count = count_of(facts.known_items, "item")
     size = Note("catalogue", facts.known_items, f"Catalogue of {count}.")
     return Answer(
         figures=figures(whole),
@@ -231,7 +231,7 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
 
     DuckDB finds distinct users, so memory does not grow with them.
     """
-    with connected(*given[FILES], *given[USER_FEATURES], *given[TRAIN]) as connection:
+    with connect(*given[FILES], *given[USER_FEATURES], *given[TRAIN]) as connection:
         load_features(connection, given[USER_FEATURES], "user", USER_NAMES)
         load_interactions(connection, "train", given[TRAIN])
         _load_users(connection, given, advance)
@@ -241,7 +241,7 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
         expected = _mixes(connection, "train", ())[()]
 
         def figures(by: Sequence[str]) -> dict[Segment, dict[str, Figure]]:
-            keys = "".join(f"{quoted(BY + name)}, " for name in by)
+            keys = "".join(f"{quote(BY + name)}, " for name in by)
             rows = connection.execute(
                 f"SELECT {keys}count(DISTINCT user) FROM users GROUP BY ALL ORDER BY ALL"  # noqa: S608  # names are quoted
             ).fetchall()
@@ -269,7 +269,7 @@ def user_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answ
 def _load_users(connection: Any, given: Given, advance: Advance) -> None:
     """Make the table `users`: user and `by …` of each list."""
     files = files_of(given[FILES])
-    dimension_names = [quoted(BY + name) for name in given.by]
+    dimension_names = [quote(BY + name) for name in given.by]
     columns = "".join(f", coalesce({name}, '') AS {name}" for name in dimension_names)
     if all(is_outcome_file(file) for file in files):
         refuse_seen(given[EXCLUDE_SEEN])
@@ -292,7 +292,7 @@ def _load_users(connection: Any, given: Given, advance: Advance) -> None:
 
 def _mixes(connection: Any, table: str, by: Sequence[str]) -> dict[Segment, dict[str, int]]:
     """Return how many distinct users of a table have each feature, by segment."""
-    keys = "".join(f"{quoted(BY + name)}, " for name in by)
+    keys = "".join(f"{quote(BY + name)}, " for name in by)
     rows = connection.execute(f"""
         SELECT {keys}feature, count(*) FROM (SELECT DISTINCT {keys}user FROM {table})
         JOIN (SELECT DISTINCT user, feature FROM features WHERE feature <> '') USING (user)
@@ -346,7 +346,7 @@ def _relevant(gain: float, given: Given) -> bool:
 def _of_tables(
     files: Sequence[str], given: Given, advance: Advance, kinds: Collection[str]
 ) -> Iterator[NamedLists]:
-    with connected(*files) as connection:
+    with connect(*files) as connection:
         load_slates(connection, files, given.by, advance)
         exclude_seen(connection, files, given[EXCLUDE_SEEN])
         ties: Ties = given.value(TIES) or "input"
@@ -364,11 +364,11 @@ def _of_tables(
             from_level = "gain > 0" if level is None else f"gain >= {level!r}"
             relevant = f"(list, item) IN (SELECT (list, item) FROM labels WHERE {from_level})"  # noqa: S608
         query = f"""
-            WITH {ordered(ties)}
+            WITH {order(ties)}
             SELECT list, item, rank, user, by_score, equal, {relevant}, score{dimensions(given.by)}
             FROM ranked ORDER BY list, rank
         """  # noqa: S608  # names are quoted
-        for rows, starts in grouped(connection, query, 1):
+        for rows, starts in group(connection, query, 1):
             firsts = [rows[start] for start in starts]
             spans = list(zip(starts, [*starts[1:], len(rows)], strict=True))
             yield NamedLists(

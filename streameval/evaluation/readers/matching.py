@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from streameval.base.errors import InputError
-from streameval.evaluation.answer import Note, counted
-from streameval.files.table_scans import quoted
+from streameval.evaluation.answer import Note, count_of
+from streameval.files.table_scans import quote
 
 # So many ids of a side are looked through for two that mean the same.
 _MOST: Final = 100_000
@@ -23,7 +23,7 @@ class Side(NamedTuple):
 
     def ids(self, connection: Any) -> list[str]:
         """Return distinct ids, in order."""
-        column = quoted(self.column)
+        column = quote(self.column)
         query = f"SELECT DISTINCT {column} FROM {self.table} ORDER BY ALL LIMIT {_MOST}"  # noqa: S608  # quoted
         return [name for (name,) in connection.execute(query).fetchall()]
 
@@ -32,7 +32,7 @@ def require_common(connection: Any, one: Side, other: Side) -> None:
     """Raise `InputError` if two tables have rows and no id in common."""
     found = connection.execute(
         f"SELECT EXISTS (FROM {one.table} AS a SEMI JOIN {other.table} AS b"
-        f" ON a.{quoted(one.column)} = b.{quoted(other.column)})"
+        f" ON a.{quote(one.column)} = b.{quote(other.column)})"
     ).fetchall()
     if not found[0][0]:
         sides = (one.ids(connection), other.ids(connection))
@@ -83,4 +83,4 @@ def _bare(name: str) -> str:
 
 def part_note(key: str, count: int, thing: str, text: str) -> list[Note]:
     """Note how many things were left out or met nothing, if any; `text` has their place."""
-    return [Note(key, count, text.format(counted(count, thing)), "loss")] if count else []
+    return [Note(key, count, text.format(count_of(count, thing)), "loss")] if count else []

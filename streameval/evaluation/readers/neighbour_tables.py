@@ -10,14 +10,14 @@ import numpy as np
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.core.metrics.inputs import ITEMS, TRAIN
-from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.answer import Answer, Note, count_of
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.item_tables import load_columns, load_interactions, load_items
 from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
-from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
-from streameval.files.tables import USER_NAMES, connected, size, text
+from streameval.files.tables import USER_NAMES, connect, size, text
 
 NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")
 
@@ -27,7 +27,7 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
     if given.by:
         raise InputError("--by: neighbour_coverage is one figure of all users")
     rated = given[TRAIN] or given[RATINGS]
-    with connected(*given[NEIGHBOURS], *rated) as connection:
+    with connect(*given[NEIGHBOURS], *rated) as connection:
         advance(load_interactions(connection, "interactions", rated))
         count = _items(connection, given[ITEMS])
         columns = {"user": (text, USER_NAMES), "neighbour": (text, NEIGHBOUR_NAMES)}
@@ -36,8 +36,8 @@ def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) ->
             other = Side(rated, "(SELECT user AS neighbour, user FROM interactions)", name)
             require_common(connection, Side(given[NEIGHBOURS], "neighbours", name), other)
         batches = _users(connection, count)
-        evaluation = evaluated(batches, asked, given)
-    return evaluation.answer(Note("catalogue", count, f"Catalogue of {counted(count, 'item')}."))
+        evaluation = compute_figures(batches, asked, given)
+    return evaluation.answer(Note("catalogue", count, f"Catalogue of {count_of(count, 'item')}."))
 
 
 def _items(connection: Any, items: Sequence[str]) -> int:

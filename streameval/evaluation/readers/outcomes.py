@@ -64,28 +64,28 @@ def _same(file: str) -> str:
 
 
 def _files_of_uri(uri: str) -> list[str]:
-    if locations.redacted(uri).endswith(".parquet"):
+    if locations.redact(uri).endswith(".parquet"):
         return [uri]
     with locations.reaching(uri):
-        location = locations.opened(uri)
+        location = locations.open_location(uri)
         below = [
             info.path.removeprefix(f"{location.path}/")
-            for info in locations.listed(*location, recursive=True)
+            for info in locations.list_folder(*location, recursive=True)
             if info.path.endswith(".parquet") and info.is_file
         ]
         found = [name for name in below if PENDING not in name.split("/")]
         if not found:
             locations.require_bucket(location)
-            raise InputError(f"{locations.redacted(uri)}: no Parquet file below this folder")
-    return [locations.joined(uri, name) for name in found]
+            raise InputError(f"{locations.redact(uri)}: no Parquet file below this folder")
+    return [locations.join(uri, name) for name in found]
 
 
 def is_outcome_file(path: str) -> bool:
     """Tell an outcome file from a table of another shape."""
     is_table = isinstance(path, InMemory)
-    if not is_table and not locations.redacted(path).lower().endswith(".parquet"):
+    if not is_table and not locations.redact(path).lower().endswith(".parquet"):
         return False
-    file, _ = opened(path)
+    file, _ = open_outcomes(path)
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
 
 
@@ -128,15 +128,13 @@ def record_batches(
     Raises `InputError` for a column that such files do not have.
     """
     for path in files:
-        file, size = opened(path)
+        file, size = open_outcomes(path)
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
-                raise InputError(
-                    f"{locations.redacted(path)}: no column {name}: not an outcome file"
-                )
+                raise InputError(f"{locations.redact(path)}: no column {name}: not an outcome file")
         chosen = [*columns, *(name for name in optional if name in known)]
-        require_types(locations.redacted(path), file.schema_arrow, chosen)
+        require_types(locations.redact(path), file.schema_arrow, chosen)
         for group in range(file.num_row_groups):
             wanted = [*chosen]
             if where_null is not None and where_null not in columns:
@@ -146,7 +144,7 @@ def record_batches(
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
-                require_rows(locations.redacted(path), record)
+                require_rows(locations.redact(path), record)
                 yield record
             advance(size // file.num_row_groups)
 
@@ -155,7 +153,7 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
     """Raise `InputError` for a dimension that outcome files do not have."""
     if not by:
         return
-    known = dimensions_in(opened(files[0])[0].schema_arrow)
+    known = dimensions_in(open_outcomes(files[0])[0].schema_arrow)
     for dimension in by:
         if dimension not in known:
             raise InputError(
@@ -163,7 +161,7 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
             )
 
 
-def opened(path: str) -> tuple[Any, int]:
+def open_outcomes(path: str) -> tuple[Any, int]:
     """A Parquet file or what stands in its place, and its size in bytes."""
     if isinstance(path, InMemory):
         return OutcomeTable(path, path.data), 0
@@ -178,7 +176,9 @@ def opened(path: str) -> tuple[Any, int]:
 def _unreadable(path: str, error: Exception) -> StreamevalError:
     """Return the error for an unreadable file, or for the store that it is in."""
     wrong = InputError if isinstance(error, ValueError) or not locations.is_uri(path) else None
-    return (wrong or UnreachableError)(f"{locations.redacted(path)}: {locations.said(error, path)}")
+    return (wrong or UnreachableError)(
+        f"{locations.redact(path)}: {locations.first_line(error, path)}"
+    )
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:

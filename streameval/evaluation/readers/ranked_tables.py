@@ -28,7 +28,7 @@ from streameval.base.arrays import Flags, Floats, Ints
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.metrics.auc import ranks_by_score
-from streameval.evaluation.answer import Note, counted
+from streameval.evaluation.answer import Note, count_of
 from streameval.evaluation.batches import ROWS, Advance, Batch, Judged, counts_of, judged_of
 from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.matching import (
@@ -40,7 +40,7 @@ from streameval.evaluation.readers.matching import (
 from streameval.evaluation.readers.outcomes import checksums_of, segments_by
 from streameval.evaluation.units import BY, dimensions
 from streameval.files.arrow_arrays import column, numbers
-from streameval.files.table_scans import quoted
+from streameval.files.table_scans import quote
 from streameval.files.tables import (
     GAIN_NAMES,
     ITEM_NAMES,
@@ -49,12 +49,12 @@ from streameval.files.tables import (
     SCORE_NAMES,
     USER_NAMES,
     batches,
-    connected,
+    connect,
+    find_column,
     label,
     load,
-    named,
     number,
-    opened,
+    open_tables,
     optional,
     rank,
     size,
@@ -122,7 +122,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     """
     unlabelled = 0
     met = False
-    with connected(*tables.slates, *tables.labels) as connection:
+    with connect(*tables.slates, *tables.labels) as connection:
         load_ranked(connection, tables, advance, notes)
         repeats = drop_repeats(connection, tables.ties)
         message = partial(several_gains, ", ".join(tables.labels))
@@ -336,8 +336,8 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
 
     `user` is null where the files name none: each list is a user of its own.
     """
-    tables, known = opened(connection, files)
-    lists = named(files, known, LIST_NAMES)
+    tables, known = open_tables(connection, files)
+    lists = find_column(files, known, LIST_NAMES)
     rank_column, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
     if rank_column is None and score is None:
         raise InputError(
@@ -346,8 +346,8 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
         )
     columns = {
         "list": text(lists),
-        "item": text(named(files, known, ITEM_NAMES)),
-        **{f"by {name}": label(named(files, known, (name,))) for name in by},
+        "item": text(find_column(files, known, ITEM_NAMES)),
+        **{f"by {name}": label(find_column(files, known, (name,))) for name in by},
         "user": text(optional(known, USER_NAMES)),
         "rank": rank(rank_column),
         "score": number(score, "NULL", needed=rank_column is None),
@@ -360,7 +360,7 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
 def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Sequence[str]) -> None:
     """Raise `InputError` for a list with several values of a dimension."""
     for name in by:
-        value = f"coalesce({quoted('by ' + name)}, '')"
+        value = f"coalesce({quote('by ' + name)}, '')"
         wrong = connection.execute(
             f"SELECT list FROM {table} GROUP BY list HAVING min({value}) <> max({value})"  # noqa: S608  # names are quoted
             " ORDER BY list LIMIT 1"
@@ -374,8 +374,8 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> list[Note]:
     """Read labels into the table `labels`: list, item, gain, line. Return notes on the gains."""
-    tables, known = opened(connection, files)
-    lists, items = named(files, known, LIST_NAMES), named(files, known, ITEM_NAMES)
+    tables, known = open_tables(connection, files)
+    lists, items = find_column(files, known, LIST_NAMES), find_column(files, known, ITEM_NAMES)
     gain = optional(known, GAIN_NAMES)
     columns = {"list": text(lists), "item": text(items), "gain": number(gain, needed=True)}
     load(connection, "labels", tables, columns)
@@ -458,7 +458,9 @@ def refuse_seen(paths: Sequence[str]) -> None:
 def _seen_notes(count: int, thing: str = "item") -> list[Note]:
     """Note how many rows were left out as already seen, if there are any."""
     key = "seen" if thing == "item" else f"seen_{thing}s"
-    return [Note(key, count, f"Left out, as already seen: {counted(count, thing)}.")][: bool(count)]
+    return [Note(key, count, f"Left out, as already seen: {count_of(count, thing)}.")][
+        : bool(count)
+    ]
 
 
 def _load_trec(connection: Any, tables: Tables, advance: Advance) -> None:
@@ -544,7 +546,7 @@ def _order(ties: Ties) -> str:
     return f"rank NULLS LAST, {_ORDER[ties]}"
 
 
-def ordered(ties: Ties) -> str:
+def order(ties: Ties) -> str:
     """The SQL of the table `ranked`, made of `slates` without repeats: `rank` and `number` of each.
 
     `number` counts from 1; with ranks, gaps stay and equal ranks move down

@@ -14,25 +14,25 @@ import numpy as np
 
 from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.evaluation.answer import Answer, Note, counted
+from streameval.evaluation.answer import Answer, Note, count_of
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.request import PREDICTIONS, RATINGS, Given
-from streameval.evaluation.sums import Asked, evaluated
-from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, grouped
+from streameval.evaluation.sums import Asked, compute_figures
+from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, group
 from streameval.files.table_scans import TableFile
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
     Column,
     columns_of,
-    connected,
+    connect,
+    find_column,
     label,
     load,
-    named,
     number,
-    opened,
+    open_tables,
     optional,
     size,
     text,
@@ -47,10 +47,10 @@ TIME_NAMES: Final = ("timestamp", "ts", "time")
 def rating_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute errors over pairs and users, and figures at a threshold. Raises `InputError`."""
     files = [*given[RATINGS], *given[PREDICTIONS]]
-    with connected(*files) as connection:
+    with connect(*files) as connection:
         notes = load_pairs(connection, given, advance)
         batches = rated_users(connection, given)
-        evaluation = evaluated(batches, asked, given)
+        evaluation = compute_figures(batches, asked, given)
     return evaluation.answer(*notes)
 
 
@@ -60,14 +60,14 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
     Return notes on ratings that were left out. Raises `InputError`.
     """
     ratings, predictions = files_of(given[RATINGS]), files_of(given[PREDICTIONS])
-    tables, known = opened(connection, ratings)
+    tables, known = open_tables(connection, ratings)
     here = [name for name in given.by if optional(known, (name,))]
     again = _load_ratings(connection, tables, here, advance, with_predictions=not predictions)
     if predictions:
         _join(connection, predictions, given.by, here, advance)
     else:
         if missing := [name for name in given.by if not optional(known, (name,))]:
-            named(ratings, known, missing)
+            find_column(ratings, known, missing)
         connection.execute("CREATE VIEW both_sides AS SELECT * FROM latest")
     connection.execute("CREATE TABLE pairs AS SELECT * FROM both_sides WHERE prediction NOTNULL")
     without = _count(connection, "both_sides") - _count(connection, "pairs")
@@ -77,11 +77,11 @@ def load_pairs(connection: Any, given: Given, advance: Advance) -> list[Note]:
                 connection, Side(ratings, "latest", key), Side(predictions, "predicted", key)
             )
     notes = [
-        Note("ratings_replaced", again, f"Left out, as rated again: {counted(again, 'rating')}."),
+        Note("ratings_replaced", again, f"Left out, as rated again: {count_of(again, 'rating')}."),
         Note(
             "ratings_without_prediction",
             without,
-            f"Left out, without a prediction: {counted(without, 'rating')}.",
+            f"Left out, without a prediction: {count_of(without, 'rating')}.",
             "loss",
         ),
     ]
@@ -100,7 +100,7 @@ def _load_ratings(
     files, known = [table.file for table in tables], columns_of(tables)
     moment = optional(known, TIME_NAMES)
     columns = _keys(files, known) | {
-        "rating": number(named(files, known, RATING_NAMES)),
+        "rating": number(find_column(files, known, RATING_NAMES)),
         **{BY + name: label(name) for name in by},
     }
     if moment is not None:
@@ -131,10 +131,10 @@ def _join(
     advance: Advance,
 ) -> None:
     """Put the predictions of a table of their own beside the ratings."""
-    tables, known = opened(connection, files)
+    tables, known = open_tables(connection, files)
     here = [name for name in by if name not in in_ratings]
     columns = _keys(files, known) | {"prediction": number(_prediction(files, known))}
-    columns |= {BY + named(files, known, (name,)): label(name) for name in here}
+    columns |= {BY + find_column(files, known, (name,)): label(name) for name in here}
     load(connection, "predicted", tables, columns)
     advance(size(files))
     twice = connection.execute(
@@ -154,8 +154,8 @@ def _join(
 
 def _keys(files: Sequence[str], known: Sequence[str]) -> dict[str, Column]:
     return {
-        "user": text(named(files, known, USER_NAMES)),
-        "item": text(named(files, known, ITEM_NAMES)),
+        "user": text(find_column(files, known, USER_NAMES)),
+        "item": text(find_column(files, known, ITEM_NAMES)),
     }
 
 
@@ -180,7 +180,7 @@ def rated_users(connection: Any, given: Given) -> Iterator[UnitBatch[Ratings]]:
     """Yield users with their pairs of the table `pairs`, by segment."""
     keys = f"user{dimensions(given.by)}"
     query = f"SELECT {keys}, rating, prediction, line FROM pairs ORDER BY {keys}, item, line"  # noqa: S608  # names are quoted
-    for rows, starts in grouped(connection, query, 1 + len(given.by)):
+    for rows, starts in group(connection, query, 1 + len(given.by)):
         firsts = [rows[start] for start in starts]
         users = [row[0] for row in firsts]
         pairs = [row[-3:] for row in rows]

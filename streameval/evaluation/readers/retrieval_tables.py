@@ -18,23 +18,23 @@ from streameval.evaluation.readers.ranked_tables import (
     check_one_segment,
     drop_repeats,
     load_slates,
-    ordered,
+    order,
     tie_notes,
 )
 from streameval.evaluation.request import EXACT, FILES, SAMPLED, TIES, Given
-from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions
-from streameval.files.table_scans import quoted
+from streameval.files.table_scans import quote
 from streameval.files.tables import (
     LIST_NAMES,
     SCORE_NAMES,
     USER_NAMES,
-    connected,
+    connect,
+    find_column,
     label,
     load,
-    named,
     number,
-    opened,
+    open_tables,
     size,
     text,
 )
@@ -46,13 +46,13 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
     """Compute the recall of an index over the queries of the exact result. Raises `InputError`."""
     longest = max(figure.k for figure in asked)
     ties: Ties = given.value(TIES) or "input"
-    with connected(*given[FILES], *given[EXACT]) as connection:
+    with connect(*given[FILES], *given[EXACT]) as connection:
         for table, paths, by in (("found", given[FILES], given.by), ("best", given[EXACT], ())):
             load_slates(connection, files_of(paths), by, advance)
             drop_repeats(connection, ties)
             chosen = dimensions(by)
             connection.execute(f"""
-                CREATE TABLE {table} AS WITH {ordered(ties)}
+                CREATE TABLE {table} AS WITH {order(ties)}
                 SELECT list, user{chosen}, item, number, by_score, equal
                 FROM ranked WHERE number <= {longest}
             """)  # noqa: S608  # names are quoted
@@ -61,12 +61,12 @@ def index_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             sides = Side(given[FILES], "found", column), Side(given[EXACT], "best", column)
             require_common(connection, *sides)
         batches = _queries(connection, given.by)
-        found = evaluated(batches, asked, given)
+        found = compute_figures(batches, asked, given)
     return found.answer(*tie_notes(found.tied, found.scored, ties))
 
 
 def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]:
-    firsts = "".join(f", any_value({quoted(BY + name)}) AS {quoted(BY + name)}" for name in by)
+    firsts = "".join(f", any_value({quote(BY + name)}) AS {quote(BY + name)}" for name in by)
     items = (
         "SELECT list, any_value(user) AS user, list(item ORDER BY number) AS items,"
         " bool_or(equal) AS tied, bool_or(by_score) AS scored"
@@ -87,24 +87,24 @@ def _queries(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[Results]]
 
 def sampled_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Compute figures of a positive among sampled negatives. Raises `InputError`."""
-    with connected(*given[SAMPLED]) as connection:
+    with connect(*given[SAMPLED]) as connection:
         files = files_of(given[SAMPLED])
-        tables, known = opened(connection, files)
-        lists = named(files, known, LIST_NAMES)
+        tables, known = open_tables(connection, files)
+        lists = find_column(files, known, LIST_NAMES)
         columns = {
             "list": text(lists),
-            "user": text(named(files, known, (*USER_NAMES, lists))),
-            "score": number(named(files, known, SCORE_NAMES)),
-            "gain": number(named(files, known, POSITIVE_NAMES)),
+            "user": text(find_column(files, known, (*USER_NAMES, lists))),
+            "score": number(find_column(files, known, SCORE_NAMES)),
+            "gain": number(find_column(files, known, POSITIVE_NAMES)),
         }
-        columns |= {BY + name: label(named(files, known, (name,))) for name in given.by}
+        columns |= {BY + name: label(find_column(files, known, (name,))) for name in given.by}
         load(connection, "given", tables, columns)
         check_one_segment(connection, "given", files, given.by)
         connection.execute("CREATE VIEW sampled AS SELECT *, gain > 0 AS positive FROM given")
         advance(size(files))
         fewest, most = _check_samples(connection, files)
         batches = _samples(connection, given.by)
-        evaluation = evaluated(batches, asked, given)
+        evaluation = compute_figures(batches, asked, given)
     count = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     note = Note("negatives", [fewest, most], f"{count} sampled negatives for each positive.")
     return evaluation.answer(note)
@@ -134,7 +134,7 @@ def _samples(connection: Any, by: Sequence[str]) -> Iterator[UnitBatch[SampledRa
         WITH best AS (SELECT list, user, score{dimensions(by)} FROM sampled WHERE positive)
         SELECT list, best.user,
             1 + count(*) FILTER (NOT positive AND sampled.score >= best.score)
-            {"".join(f", best.{quoted(BY + name)}" for name in by)}
+            {"".join(f", best.{quote(BY + name)}" for name in by)}
         FROM best JOIN sampled USING (list) GROUP BY ALL
     """)  # noqa: S608  # names are quoted
     while rows := connection.fetchmany(ROWS):

@@ -18,16 +18,16 @@ from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.request import ROUNDS, Given
-from streameval.evaluation.sums import Asked, evaluated
+from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions
 from streameval.files.tables import (
     USER_NAMES,
-    connected,
+    connect,
+    find_column,
     label,
     load,
-    named,
     number,
-    opened,
+    open_tables,
     optional,
     size,
     text,
@@ -55,25 +55,27 @@ _DEFAULT: Final = ("reward", *_WEIGHTS)
 def round_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
     """Estimate the reward of the target policy. Raises `InputError`."""
     needed = {name for figure in asked for name in _NEEDED.get(figure.entry.name, _DEFAULT)}
-    with connected(*given[ROUNDS]) as connection:
+    with connect(*given[ROUNDS]) as connection:
         files = _load(connection, given, needed)
         advance(size(files))
         notes = _weight_notes(connection, files) if needed.issuperset(_WEIGHTS) else []
-        found = evaluated(_rounds(connection, given.by, needed), asked, given)
+        found = compute_figures(_rounds(connection, given.by, needed), asked, given)
     return found.answer(*notes)
 
 
 def _load(connection: Any, given: Given, needed: set[str]) -> list[str]:
     """Make the table `rounds`, whose columns in `needed` are whole; the others are null."""
     files = files_of(given[ROUNDS])
-    tables, known = opened(connection, files)
+    tables, known = open_tables(connection, files)
     columns = {
-        name: number(named(files, known, names)) for name, names in NAMES.items() if name in needed
+        name: number(find_column(files, known, names))
+        for name, names in NAMES.items()
+        if name in needed
     }
     user = optional(known, USER_NAMES)
     if user is not None:
         columns["user"] = text(user)
-    columns |= {BY + name: label(named(files, known, (name,))) for name in given.by}
+    columns |= {BY + name: label(find_column(files, known, (name,))) for name in given.by}
     load(connection, "rounds", tables, columns)
     for name in sorted(needed):
         wrong = f"SELECT line FROM rounds WHERE {name} IS NULL ORDER BY line LIMIT 1"  # noqa: S608  # ours

@@ -64,7 +64,7 @@ def by_cutoff(
         ]
         for name in names
     }
-    return drawn(
+    return draw(
         "by-cutoff",
         "Figures by cutoff",
         f"Mean over {mean_over} of each figure at the cutoffs {', '.join(map(str, CUTOFFS))}, as"
@@ -94,7 +94,7 @@ def _interpolated(found: Mapping[str, Figure], segments: Mapping[str, Mapping[st
         ]
         for segment, figures in segments.items()
     }
-    curve_drawn = drawn(
+    curve_drawn = draw(
         "interpolated",
         "Precision at recall",
         "At each level of recall the largest precision at any rank from where it is reached on, as"
@@ -117,7 +117,7 @@ def _interpolated(found: Mapping[str, Figure], segments: Mapping[str, Mapping[st
 
 
 def _precision_recall(segments: Mapping[str, Mapping[str, Figure]]) -> str:
-    return drawn(
+    return draw(
         "precision-recall",
         "Precision and recall",
         f"Mean precision against mean recall at the cutoffs {', '.join(map(str, CUTOFFS))}, from"
@@ -196,7 +196,7 @@ def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
             known = [math.nan if end is None or scored.low is None else end for end in ends]
             bands[name][0].append((at, known[0], known[1]))
             bands[name][1].append((at, known[2], known[3]))
-    return drawn(
+    return draw(
         "time-differences",
         "Differences over time",
         f"Share of impressions with a positive less that of {rows[0].control if rows else ''}, of"
@@ -235,7 +235,7 @@ def outcome_charts(
     step = f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
     split = f" and {', '.join(by)}" if by else ""
     charts = [
-        drawn(
+        draw(
             "time",
             "Over time",
             f"Share of impressions with a positive, by the time (UTC) of the slate in steps of"
@@ -253,7 +253,7 @@ def outcome_charts(
             },
         ),
         _differences_over_time(found, differences),
-        drawn(
+        draw(
             "rank",
             "By rank and by position",
             "Share of impressions with a positive, by rank in the list and by the position that"
@@ -267,7 +267,7 @@ def outcome_charts(
             x="rank or position",
             y=SHARE,
         ),
-        drawn(
+        draw(
             "tail",
             "Long tail",
             f"Share of all impressions and positives that goes to the most shown of the"
@@ -296,7 +296,7 @@ def _calibration(points: Curve | None) -> str:
             "Scores are logged, but not all within 0 and 1: they cannot be"
             " compared with observed shares as probabilities can.",
         )
-    return drawn(
+    return draw(
         "calibration",
         "Calibration",
         "Observed share of positives by mean score, in ten bins of the score. On the dotted line"
@@ -308,7 +308,7 @@ def _calibration(points: Curve | None) -> str:
     )
 
 
-def drawn(
+def draw(
     name: str,
     title: str,
     explanation: str,

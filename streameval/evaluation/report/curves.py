@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from streameval.files import locations
 from streameval.files.outcome_files import dataset_of
 from streameval.files.table_scans import parquet_scan
-from streameval.files.tables import connected
+from streameval.files.tables import connect
 from streameval.stats.intervals import Moments
 
 POINTS: Final = 60
@@ -71,7 +71,7 @@ class Curves:
 
 def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
-    with connected(files[0]) as connection:
+    with connect(files[0]) as connection:
         open_outcomes(connection, files)
         step, time, errors = _time(connection, by)
         items, (tail, tail_positives) = tails(connection, _ITEMS, ("impressions", "positives"))

@@ -10,7 +10,7 @@ from typing import Final
 from streameval.core.metrics.rating_thresholds import RULES, THRESHOLD
 from streameval.evaluation.readers.daily_reads import DAY, FEEDBACK, read_figures
 from streameval.evaluation.readers.rating_tables import rating_figures
-from streameval.evaluation.report.charts import by_cutoff, drawn
+from streameval.evaluation.report.charts import by_cutoff, draw
 from streameval.evaluation.report.curves import CUTOFFS, Curve
 from streameval.evaluation.report.placements import PlacementCurves, placement_curves
 from streameval.evaluation.request import RATINGS, Given
@@ -36,7 +36,7 @@ def _of_placements(found: PlacementCurves, *, rated: bool, with_tail: bool) -> l
     what = "ratings" if rated else "places in lists"
     score = "prediction" if rated else "score"
     area = "" if found.auc is None else f" The area under the curve is {found.auc:.4f}."
-    tail = drawn(
+    tail = draw(
         "long-tail",
         f"Long tail of {what}",
         f"Share of all {what} that goes to the most frequent of {found.items:,} items. The further"
@@ -49,7 +49,7 @@ def _of_placements(found: PlacementCurves, *, rated: bool, with_tail: bool) -> l
     return [
         tail if with_tail else "",
         _coverage(found),
-        drawn(
+        draw(
             "roc",
             "ROC",
             f"Share of relevant items with a {score} of at least a threshold, against the same"
@@ -60,7 +60,7 @@ def _of_placements(found: PlacementCurves, *, rated: bool, with_tail: bool) -> l
             y="share of relevant items",
             diagonal=True,
         ),
-        drawn(
+        draw(
             "separation",
             "Scores by class" if "others" in found.separation else "Scores",
             f"Share of the items of each class in bins of the {score}. The less the lines overlap,"
@@ -75,7 +75,7 @@ def _of_placements(found: PlacementCurves, *, rated: bool, with_tail: bool) -> l
 def _coverage(found: PlacementCurves) -> str:
     known = found.known_items
     what = "Share of the catalogue" if known else "Number of distinct items"
-    return drawn(
+    return draw(
         "coverage",
         "Coverage",
         f"{what} that stands at the first ranks of any list, at the cutoffs"
@@ -111,7 +111,7 @@ def _daily(given: Given, asked: Sequence[Asked]) -> str:
         for name, figure in figures.items():
             if figure.value is not None:
                 series.setdefault(" · ".join([name, *kind]), []).append((at, figure.value))
-    return drawn(
+    return draw(
         "daily",
         "Positive rate by day",
         "Mean over the users of a day (UTC) of the share of positives among what they read. The"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from streameval import __version__
 from streameval.base.errors import InputError
 from streameval.base.terminal import UNDEFINED, format_figure
-from streameval.evaluation.answer import Answer, Figure, counted
+from streameval.evaluation.answer import Answer, Figure, count_of
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.report.charts import forest_chart, list_charts, outcome_charts
 from streameval.evaluation.report.curves import curves
@@ -53,7 +53,7 @@ def write_report(
         found = curves(source.files, answer.by)
         charts[-1:-1] = outcome_charts(found, answer.by, answer.differences or ())
     charts[-1:-1] = more
-    about = f"{counted(lists, 'ranked list')} from " if source is not None else ""
+    about = f"{count_of(lists, 'ranked list')} from " if source is not None else ""
     page = _page(answer, about + _names(files), [text for text in charts if text], results)
     try:
         path.write_text(page, encoding="utf-8")
@@ -62,7 +62,7 @@ def write_report(
 
 
 def _names(files: Sequence[str]) -> str:
-    names = ", ".join(Path(locations.redacted(file)).name for file in files[:3])
+    names = ", ".join(Path(locations.redact(file)).name for file in files[:3])
     return names + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
 
 

@@ -20,7 +20,7 @@ from streameval.evaluation.readers.ranked_tables import (
     Ties,
     drop_repeats,
     load_ranked,
-    ordered,
+    order,
 )
 from streameval.evaluation.readers.rating_tables import load_pairs
 from streameval.evaluation.report.curves import CUTOFFS, Curve, open_outcomes, tails
@@ -34,7 +34,7 @@ from streameval.evaluation.request import (
     TIES,
     Given,
 )
-from streameval.files.tables import connected
+from streameval.files.tables import connect
 
 BINS: Final = 20
 POINTS: Final = 50
@@ -103,7 +103,7 @@ def placement_curves(given: Given, kinds: Collection[str]) -> tuple[PlacementCur
 @contextmanager
 def _placements(given: Given, kinds: Collection[str]) -> Iterator[tuple[Any, bool] | None]:
     """Open a DuckDB with the view `placements`: item, rank, score, relevant; null is unknown."""
-    with connected(*given.all_files()) as connection:
+    with connect(*given.all_files()) as connection:
         of_ratings = _LABELLED in kinds and not given[FILES]
         if of_ratings or not _RATED.isdisjoint(kinds):
             load_pairs(connection, given, _no_progress)
@@ -155,7 +155,7 @@ def _read_slates(connection: Any, given: Given) -> None:
     labelled = f"SELECT (list, item) FROM labels WHERE {_relevant(given)}"  # noqa: S608  # ours
     relevant = f"(list, item) IN ({labelled})" if tables.labels else "NULL"
     connection.execute(f"""
-        CREATE TABLE placements AS WITH {ordered(ties)}
+        CREATE TABLE placements AS WITH {order(ties)}
         SELECT item, rank, score, {relevant} AS relevant FROM ranked
     """)  # noqa: S608  # our own words
 
