@@ -18,9 +18,9 @@ message Event {
 
 def descriptors(text, others):
     """The files that protoc makes of a text, by name; imports come first."""
-    from streameval.profiles.protobuf import _compiled
+    from streameval.profiles.protobuf import _compile
 
-    return {each.name: each for each in _compiled(text, others)}
+    return {each.name: each for each in _compile(text, others)}
 
 
 def classes(text, others):

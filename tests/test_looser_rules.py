@@ -254,7 +254,7 @@ def an_item_may_be_shown_after_the_feedback_that_names_its_request(patch, events
                 return slate.items.get(event.item_id), False
         return None, False
 
-    patch.setattr(rules, "_named", named)
+    patch.setattr(rules, "_find_named", named)
 
 
 @looser

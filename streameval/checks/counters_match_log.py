@@ -186,7 +186,7 @@ def _compare(
         left_out = uncertain(definition, sample, part, known_before)
         left_out |= counted.keys() - before.keys()
         expected = {
-            name: _grown(before.get(name), counted.get(name), expected.get(name))
+            name: _add_growth(before.get(name), counted.get(name), expected.get(name))
             for name in before.keys() | expected.keys()
         }
         for name in left_out:
@@ -202,7 +202,7 @@ def _compare(
     ]
 
 
-def _grown(before: Plain | None, first: Plain | None, last: Plain | None) -> Plain:
+def _add_growth(before: Plain | None, first: Plain | None, last: Plain | None) -> Plain:
     """Add the growth between two counts of the log to counters."""
     sides = [each for each in (before, last) if each is not None]
     grown: Plain = {

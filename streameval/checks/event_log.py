@@ -69,7 +69,7 @@ def of_files(
     own, as in `replay`. Raises `InputError`, for an option at once, for a partition that the
     snapshot does not have when that is known, for a file when it is read.
     """
-    named = [_named(text) for text in texts]
+    named = [_place_of(text) for text in texts]
     numbers = [number for number, _, _ in named]
     for number in numbers:
         if numbers.count(number) > 1:
@@ -93,7 +93,7 @@ def of_files(
     return recorded
 
 
-def _named(text: str) -> tuple[int, int, str]:
+def _place_of(text: str) -> tuple[int, int, str]:
     found = _NAMED.fullmatch(text)
     if found is None:
         raise InputError(

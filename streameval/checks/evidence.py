@@ -251,7 +251,7 @@ def gather(
     """
     wanted = "the folder of the outcome files (dt=…)"
     source = outcome_files(outcomes, definition, "outcomes", wanted, newest_days)
-    earlier, others = _compared(reference, definition)
+    earlier, others = _open_reference(reference, definition)
     later = None if snapshot is None else read_snapshot(snapshot)
     recording: Recorded = no_recording
     if later is not None and recorded is not None:
@@ -282,7 +282,7 @@ def gather(
         yield evidence
 
 
-def _compared(
+def _open_reference(
     reference: Path | str | None, definition: Definition
 ) -> tuple[Snapshot | None, Dataset | None]:
     """Open a reference: an earlier snapshot, or else other outcome files."""

@@ -123,7 +123,7 @@ def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str
             evidence.arm,
         ]
     )
-    kept = _loaded(evidence.memory.get(memory), key, len(series) + 1)
+    kept = _load(evidence.memory.get(memory), key, len(series) + 1)
     bounds = evidence.bounds()
     if bounds is None:
         return Hourly(series, 0, {}, {})
@@ -137,7 +137,7 @@ def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str
         _add(evidence, series, since, (kept.until, end), hours=kept.hours, arms=kept.arms)
         kept.until = end
     kept.hours = {hour: sums for hour, sums in kept.hours.items() if hour >= until - KEPT_HOURS}
-    evidence.memory[memory] = _stored(kept, key)
+    evidence.memory[memory] = _pack(kept, key)
     arms = {name: sums.copy() for name, sums in kept.arms.items()}
     _add(evidence, series, since, (kept.until, newest + 1), hours={}, arms=arms)
     return Hourly(series, kept.until, kept.hours, arms)
@@ -231,7 +231,7 @@ def _query(
 # ----------------------------------------------------------------------------------------- memory
 
 
-def _stored(kept: _Kept, key: str) -> bytes:
+def _pack(kept: _Kept, key: str) -> bytes:
     names = json.dumps([key, kept.until, list(kept.arms)])
     out = io.BytesIO()
     np.savez_compressed(
@@ -244,7 +244,7 @@ def _stored(kept: _Kept, key: str) -> bytes:
     return out.getvalue()
 
 
-def _loaded(stored: bytes | None, key: str, series: int) -> _Kept | None:
+def _load(stored: bytes | None, key: str, series: int) -> _Kept | None:
     """Read the sums of the run before; None if they had another key, or are damaged."""
     if stored is None:
         return None

@@ -68,7 +68,7 @@ def odd_hours(evidence: Evidence, bound: float) -> Iterator[Hour]:
     hours = [
         hour
         for length in _LENGTHS
-        for hour in _fallen(evidence, length, bound)
+        for hour in _times_fallen(evidence, length, bound)
         if hour.apart > bound
     ]
     regular = max((hour for hour in hours if not hour.visitors), key=_clearest, default=None)
@@ -77,7 +77,7 @@ def odd_hours(evidence: Evidence, bound: float) -> Iterator[Hour]:
     alone = [hour for hour in hours if hour.visitors and not _meets(hour, regular)]
     if alone:
         hour = max(alone, key=_clearest)
-        yield hour._replace(users=_silent(evidence, hour))
+        yield hour._replace(users=_silent_users(evidence, hour))
 
 
 def _clearest(hour: Hour) -> tuple[float, int]:
@@ -93,7 +93,7 @@ def _meets(hour: Hour, other: Hour | None) -> bool:
     )
 
 
-def _fallen(evidence: Evidence, length: int, bound: float) -> Iterator[Hour]:
+def _times_fallen(evidence: Evidence, length: int, bound: float) -> Iterator[Hour]:
     """Yield each time that is below the others, unless the reference has the same then."""
     known = '"user" IN (SELECT "user" FROM reference)' if evidence.has_reference else "false"
     before = _rates(evidence, "reference", length, "false") if evidence.has_reference else {}
@@ -127,7 +127,7 @@ def _by_time_of_day(times: dict[int, Moments], length: int) -> dict[int, Moments
     return {at: part for at, part in days.items() if part.count >= LEAST_USERS}
 
 
-def _silent(evidence: Evidence, hour: Hour) -> str:
+def _silent_users(evidence: Evidence, hour: Hour) -> str:
     """Name some of the users who came then and did not react."""
     rows = evidence.rows(
         """SELECT "user" FROM current GROUP BY "user" HAVING min(ms) >= ? AND max(ms) < ?

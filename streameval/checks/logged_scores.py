@@ -297,10 +297,10 @@ def _within_lists(evidence: Evidence, least: int) -> list[_Within]:
         FROM (FROM wholes UNION ALL SELECT segment, n, r, p FROM parts) GROUP BY segment
         HAVING count(*) >= {_LEAST_USERS} ORDER BY segment NULLS FIRST"""  # noqa: S608  # numbers
     )
-    return [_judged(segment, users, *map(float, sums)) for segment, users, *sums in rows]
+    return [_judge(segment, users, *map(float, sums)) for segment, users, *sums in rows]
 
 
-def _judged(segment: Sequence[str] | None, users: int, *sums: float) -> _Within:
+def _judge(segment: Sequence[str] | None, users: int, *sums: float) -> _Within:
     """Judge the pairs of a segment: `sums` are those of the query above, over users."""
     pairs, right, promised, rr, rn, nn, dd, dn = sums
     off = right - promised

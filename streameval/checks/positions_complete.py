@@ -97,7 +97,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     if share <= settings.max_missing:
         return (
             _beside_others(evidence, settings)
-            or _shuffled(evidence, settings)
+            or _order_gone(evidence, settings)
             or _first_positions(evidence, settings, share, what)
         )
     segment, count, lost = max(rows, key=lambda row: row[2] / row[1])
@@ -128,7 +128,7 @@ def _beside_others(evidence: Evidence, settings: Settings) -> Found | None:
     )
 
 
-def _shuffled(evidence: Evidence, settings: Settings) -> Found | None:
+def _order_gone(evidence: Evidence, settings: Settings) -> Found | None:
     """Return a failure where the order of items has gone that the others have, or was there."""
     for what, figure in _ORDERS:
         for gap in Shares.of(evidence, figure).gaps(lower=True, far=_FAR):

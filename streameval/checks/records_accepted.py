@@ -62,7 +62,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     jumps = {
         key: now[key] / records - before[key] / known
         for key in now
-        if key.startswith("rejected.") and _jumped(now, before, key, settings.max_jump)
+        if key.startswith("rejected.") and _has_jumped(now, before, key, settings.max_jump)
     }
     if not jumps and share <= bound:
         return passed(share, bound, what)
@@ -81,7 +81,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     )
 
 
-def _jumped(now: Counter[str], before: Counter[str], key: str, most: float) -> bool:
+def _has_jumped(now: Counter[str], before: Counter[str], key: str, most: float) -> bool:
     """Tell whether a reason's share grew by more than `most`, and by more than chance."""
     new, old = _records(now), _records(before)
     if not old or now[key] / new - before[key] / old <= most:

@@ -124,12 +124,14 @@ def check(evidence: Evidence, settings: Settings) -> Found:
             " something else than their id: believe no comparison of variants since, and begin the"
             " experiment anew (`since`)",
         )
-    return _absent(evidence, settings, found.expected) or passed(
+    return _absent_users(evidence, settings, found.expected) or passed(
         found.p_value, settings.alpha, f"{what}; {both}" if crossed else what
     )
 
 
-def _absent(evidence: Evidence, settings: Settings, split: Mapping[str, float]) -> Found | None:
+def _absent_users(
+    evidence: Evidence, settings: Settings, split: Mapping[str, float]
+) -> Found | None:
     """Return a failure where an arm has too few of the period's users beside the others.
 
     Users of the day before should come back as often in each arm, and other users fall into the

@@ -59,7 +59,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         results = list(run(evidence, specification))
     for name, content in memory.items():
         attach(folder, f"{name}{MEMORY}", content)
-    attach(folder, CHECKS, _document(results, now, _unanswered(folder)))
+    attach(folder, CHECKS, _document(results, now, _unanswered_since(folder)))
     return results
 
 
@@ -100,7 +100,7 @@ def _document(results: Sequence[Result], now: int, known: Mapping[str, int]) -> 
     return found
 
 
-def _unanswered(folder: Path) -> dict[str, int]:
+def _unanswered_since(folder: Path) -> dict[str, int]:
     """Read since when (ms) checks had no answer at the run before, by name."""
     try:
         before = last_results(folder.parent)

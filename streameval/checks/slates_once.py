@@ -141,7 +141,7 @@ def _sent_again(evidence: Evidence, settings: Settings, slates: int) -> Found | 
     if not found:
         return None
     _, segment, number, again = max(found)
-    said = _said(evidence, segment, number, f"{again:,} of {sizes[segment]:,} slates")
+    said = _words_of_gaps(evidence, segment, number, f"{again:,} of {sizes[segment]:,} slates")
     return failed(again / sizes[segment], settings.max_again, said)
 
 
@@ -155,7 +155,7 @@ def _machines(counts: Sequence[int], number: int) -> int:
     return again if again > _CLEAR * usual else 0
 
 
-def _said(evidence: Evidence, segment: tuple[str, ...], number: int, slates: str) -> str:
+def _words_of_gaps(evidence: Evidence, segment: tuple[str, ...], number: int, slates: str) -> str:
     """Write what was found in a class of gaps."""
     of = f" of {segment_name(evidence.definition.dimensions, segment)}" if any(segment) else ""
     if number:

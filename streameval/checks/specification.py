@@ -79,7 +79,7 @@ def load(path: Path | None) -> Specification:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            raise ConfigError(f"{path}: {key}: no such key{_meant(problem['loc'])}") from None
+            raise ConfigError(f"{path}: {key}: no such key{_suggestion(problem['loc'])}") from None
         message = problem["msg"].removeprefix("Value error, ")
         raise ConfigError(
             f"{path}: {key}: {message} (streameval check --schema lists all)"
@@ -104,7 +104,7 @@ def arm_of(specification: Specification, definition: Definition) -> str | None:
     return None
 
 
-def _meant(location: Sequence[str | int]) -> str:
+def _suggestion(location: Sequence[str | int]) -> str:
     """Suggest the key that a misspelt one meant."""
     *above, key = location
     model: Any = Specification

@@ -138,7 +138,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     if not whole.table:
         return nothing("no outcome row was found")
     alpha = settings.alpha / _KINDS
-    odd = [_dominant(whole, alpha), *_silent(surfaces, alpha)]
+    odd = [_judge_busiest(whole, alpha), *_judge_silent(surfaces, alpha)]
     odd += [_eager(group, alpha / len(surfaces)) for group in surfaces]
     problems = [found.text for found in odd if found.text]
     least = min(found.chance for found in odd)
@@ -232,7 +232,7 @@ class _Split:
         return self.chance(min(self.busy, self.silent + self.usual)) <= alpha
 
 
-def _silent(groups: Sequence[_Group], alpha: float) -> list[_Odd]:
+def _judge_silent(groups: Sequence[_Group], alpha: float) -> list[_Odd]:
     """Judge busy users without any positive, for each surface.
 
     Only comparisons that can fail share alpha (Tarone, "A modified Bonferroni method for discrete
@@ -336,7 +336,7 @@ def _at_least(low: int, n: int, a: float, b: float) -> float:
 # --- dominant -------------------------------------------------------------------------------------
 
 
-def _dominant(group: _Group, alpha: float) -> _Odd:
+def _judge_busiest(group: _Group, alpha: float) -> _Odd:
     """Judge the busiest user, or the few busiest if they are alike."""
     users = _count(group.table)
     tail = min(max(int(_TAIL_SHARE * users), _TAIL[0]), _TAIL[1])

@@ -47,12 +47,12 @@ class _Sums:
         self.impressions += other.impressions
         self.slates += other.slates
         self.with_positive += other.with_positive
-        self.positives = _added(self.positives, other.positives)
-        self.rates = _added(self.rates, other.rates)
-        self.nanos = _added(self.nanos, other.nanos)
+        self.positives = _add(self.positives, other.positives)
+        self.rates = _add(self.rates, other.rates)
+        self.nanos = _add(self.nanos, other.nanos)
 
 
-def _added(one: list[Any], other: list[Any]) -> list[Any]:
+def _add(one: list[Any], other: list[Any]) -> list[Any]:
     return [a + b for a, b in zip(one, other, strict=True)] if one else list(other)
 
 
@@ -69,7 +69,7 @@ def check(evidence: Evidence, _: Settings) -> Found:
         sums = {
             (window.name, segment): found
             for window in definition.windows
-            for segment, found in _recomputed(
+            for segment, found in _recompute(
                 evidence, window, partition, snapshot.watermarks[partition]
             )
         }
@@ -105,7 +105,7 @@ def _advice(evidence: Evidence) -> str:
     )
 
 
-def _recomputed(
+def _recompute(
     evidence: Evidence, window: Window, partition: int, watermark: int
 ) -> Iterator[tuple[Segment, _Sums]]:
     """Sum up a window's matured panes at a partition's watermark, by segment."""

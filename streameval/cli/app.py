@@ -78,7 +78,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        code = _failed(f"the output cannot be written: {error.strerror}", 1)
+        code = _fail(f"the output cannot be written: {error.strerror}", 1)
         # Python would fail again at its end with the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -89,19 +89,19 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False)
     except StreamevalError as error:
-        return _failed(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
-        return _failed(_usage_message(error), InputError.exit_code)
+        return _fail(_usage_message(error), InputError.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in extras.EXTRAS:
             raise
-        return _failed(extras.install_advice("this command", error.name), InputError.exit_code)
+        return _fail(extras.install_advice("this command", error.name), InputError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _failed("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
-def _failed(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"streameval: {' '.join(message.split())}\n")
     return code
 

@@ -56,11 +56,11 @@ def dashboard_json(name: str, dimensions: Sequence[str]) -> str:
     board = Board(
         name,
         found["about"],
-        _filled(variables, gaps),
-        _filled(_MARKS, gaps),
+        _fill(variables, gaps),
+        _fill(_MARKS, gaps),
         {
             title: [
-                PanelText(**_filled(panel, gaps))
+                PanelText(**_fill(panel, gaps))
                 for item in row
                 for panel in _panels(item, dimensions)
             ]
@@ -71,13 +71,13 @@ def dashboard_json(name: str, dimensions: Sequence[str]) -> str:
     return board.json()
 
 
-def _filled(value: Any, gaps: Mapping[str, str]) -> Any:
+def _fill(value: Any, gaps: Mapping[str, str]) -> Any:
     """Fill the gaps in all texts of a structure."""
     if isinstance(value, str):
         return _Gaps(value).substitute(gaps)
     if isinstance(value, Mapping):
-        return {_filled(key, gaps): _filled(each, gaps) for key, each in value.items()}
-    return [_filled(each, gaps) for each in value] if isinstance(value, list) else value
+        return {_fill(key, gaps): _fill(each, gaps) for key, each in value.items()}
+    return [_fill(each, gaps) for each in value] if isinstance(value, list) else value
 
 
 def _panels(item: str | _Panel, dimensions: Sequence[str]) -> Iterator[_Panel]:

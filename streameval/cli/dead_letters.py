@@ -71,7 +71,7 @@ def dead_letters(
         typer.echo("no dead letter")
     for group in document["groups"]:
         _print(group)
-    for line in _told(document, resend=resend):
+    for line in _lines_on(document, resend=resend):
         typer.echo(line, err=True)
 
 
@@ -137,7 +137,7 @@ def _print(group: dict[str, Any]) -> None:
     typer.echo(f"  {example['value']!r}")
 
 
-def _told(document: dict[str, Any], *, resend: bool) -> list[str]:
+def _lines_on(document: dict[str, Any], *, resend: bool) -> list[str]:
     """Return lines on the records that were sent, and on the others."""
     lines = []
     if document["resent"]:

@@ -162,7 +162,7 @@ def _choice(
     if everything:
         all_of_them = {"text": ["All"], "value": ["$__all"]}
         several = {"multi": True, "includeAll": True, "allValue": everything}
-        several["current"] = _chosen(chosen) if chosen else all_of_them
+        several["current"] = _option(chosen) if chosen else all_of_them
     query = f"label_values({series}, {label or name})"
     names = {"name": name, "label": name.capitalize()}
     return _made("variable", type="query", query=query, **names, **_ASKED, **several)
@@ -175,13 +175,13 @@ def _options(name: str, values: Sequence[str]) -> Json:
         name=name,
         label=name.capitalize(),
         query=",".join(values),
-        current=_chosen(values[0]),
+        current=_option(values[0]),
         multi=True,
         options=[{"text": one, "value": one, "selected": one == values[0]} for one in values],
     )
 
 
-def _chosen(value: str) -> Json:
+def _option(value: str) -> Json:
     return {"text": [value], "value": [value]}
 
 

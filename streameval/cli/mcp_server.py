@@ -121,7 +121,7 @@ class Worker:
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                raise InputError(_said(error)) from error
+                raise InputError(_error_line(error)) from error
         except (OSError, ValueError) as error:
             raise UnreachableError(
                 f"the worker at {self._url} does not answer ({error}): is it running, and is --url"
@@ -129,7 +129,7 @@ class Worker:
             ) from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_line(error: urllib.error.HTTPError) -> str:
     """Return the line of an error of the API, or the answer of a proxy before it."""
     try:
         return str(json.load(error)["error"])

@@ -68,17 +68,17 @@ def rules(settings: Settings, runbook: str | None = None) -> str:
     text = files("streameval.cli").joinpath("rules.yml").read_text(encoding="utf-8")
     dimensions = settings.dimensions
     filled = _Gaps(text).substitute(
-        recorded="\n".join(_recorded(dimensions)),
+        recorded="\n".join(_recordings(dimensions)),
         usual="\n".join(_usual(dimensions, _live(settings))),
         rates="\n              or\n".join(
-            _collapsed(rate.name, rate.weight, "feedback") for rate in RATES
+            _collapse(rate.name, rate.weight, "feedback") for rate in RATES
         ),
-        ndcg=_collapsed("ndcg", "slates", "k"),
+        ndcg=_collapse("ndcg", "slates", "k"),
         weeks="\n".join(_weeks(settings)),
         part_fell=_fell("part", unless_alike=True),
         whole_fell=_fell("whole"),
-        empty=_risen("empty_rate"),
-        fallback=_risen("fallback_rate"),
+        empty=_rise("empty_rate"),
+        fallback=_rise("fallback_rate"),
         and_dimensions="".join(f", {name}" for name in dimensions),
         segment=", ".join(f"{name}={{{{ $labels.{name} }}}}" for name in dimensions) or "all",
         watermark_lead=_FOUR_MINUTES + settings.max_clock_skew // 1000,
@@ -107,7 +107,7 @@ def _with_totals(settings: Settings) -> tuple[str, ...]:
     return settings.dimensions if totals_of(settings.dimensions) else ()
 
 
-def _recorded(dimensions: tuple[str, ...]) -> Iterator[str]:
+def _recordings(dimensions: tuple[str, ...]) -> Iterator[str]:
     by, of_window = (
         ", ".join(("job", "namespace", "window", *basis, *dimensions)) for basis in (("basis",), ())
     )
@@ -166,14 +166,14 @@ def _usual(dimensions: tuple[str, ...], live: str) -> Iterator[str]:
     yield _record(behind, f"sum by (job, namespace) (streameval_lag) > 60 * {requests} > 1000")
     at_pace = "job:streameval_requests_at_pace:rate10m"
     yield _record(at_pace, f"{requests}\n  unless max_over_time({behind}[20m])")
-    yield from _compared("requests", requests, at_pace)
+    yield from _usual_and_now("requests", requests, at_pace)
     yield "      # Feedback for each slate or single impression, and each kind of it."
     ratio = "/ on (job, namespace) group_left ()"
     for name, by in (("feedback", ()), ("feedback_kind", ("feedback",))):
         series = f"job:streameval_{name}:per_request"
         rate = _per_second("feedback_total", *by)
         yield _record(series, f"{rate}\n  {ratio} ({requests} > 0)")
-        yield from _compared(name, series)
+        yield from _usual_and_now(name, series)
     yield "      # The share of impressions that each value of each dimension has."
     impressions = "job:streameval_impressions:rate10m"
     yield _record(impressions, _per_second("impressions_total"))
@@ -186,10 +186,10 @@ def _usual(dimensions: tuple[str, ...], live: str) -> Iterator[str]:
             f"sum by (job, namespace, value) (\n  {named}\n)\n  {ratio} ({impressions} > 0)",
             f"{{dimension: {dimension}}}",
         )
-    yield from _compared("impressions", series)
+    yield from _usual_and_now("impressions", series)
     yield "      # Live figures."
     for figure in (*(rate.name for rate in RATES), "ndcg"):
-        yield from _compared(figure, f"job:streameval_{figure}:mean{live}", vanishes=False)
+        yield from _usual_and_now(figure, f"job:streameval_{figure}:mean{live}", vanishes=False)
     for figure in ("empty_rate", "fallback_rate"):
         yield _usually(figure, f"job:streameval_{figure}:mean{live}")
 
@@ -198,7 +198,7 @@ def _per_second(counter: str, *by: str) -> str:
     return f"sum by ({', '.join(('job', 'namespace', *by))}) (rate(streameval_{counter}[10m]))"
 
 
-def _compared(name: str, now: str, past: str = "", *, vanishes: bool = True) -> Iterator[str]:
+def _usual_and_now(name: str, now: str, past: str = "", *, vanishes: bool = True) -> Iterator[str]:
     """Write what `now` usually is (by `past`, a cleaner series), and `now` as a share of it.
 
     A series that `vanishes` counts as 0 then: without it, a fault would end with a restart.
@@ -218,7 +218,7 @@ def _usually(name: str, series: str) -> str:
     )
 
 
-def _collapsed(figure: str, weight: str, label: str) -> str:
+def _collapse(figure: str, weight: str, label: str) -> str:
     """Write the condition that a live mean is far below its usual value."""
     usual, mean, of_usual = (
         f"job:streameval_{figure}:{kind}" for kind in ("usual", "mean", "of_usual")
@@ -317,7 +317,7 @@ def _fell(level: str, *, unless_alike: bool = False) -> str:
     return indent(condition, " " * 12)
 
 
-def _risen(figure: str) -> str:
+def _rise(figure: str) -> str:
     """Write the condition that a live share of the slates is far above its usual value."""
     usual, mean = (f"job:streameval_{figure}:{kind}" for kind in ("usual", "mean"))
     condition = f"""\

@@ -116,7 +116,7 @@ def _problem(problem: Any) -> str:
     """Write one of pydantic's errors as one line: the key, and the cure."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{key}: no such key{_meant(str(problem['loc'][-1]))}"
+        return f"{key}: no such key{_suggestion(str(problem['loc'][-1]))}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}: {message}" if key else message
@@ -132,7 +132,7 @@ def _secret(location: tuple[int | str, ...]) -> bool:
     return bool(location) and location[0] in SECRETS
 
 
-def _meant(key: str) -> str:
+def _suggestion(key: str) -> str:
     """Say which key is close. A key that is right elsewhere is not its own cure."""
     models: tuple[type[BaseModel], ...] = (
         *(Settings, WindowSettings, PositiveSettings),

@@ -258,7 +258,7 @@ class Attribution:
             yield
             if not user.pending:
                 continue
-            for item in _awaited(user.pending, slate, first):
+            for item in _awaited_items(user.pending, slate, first):
                 awaited[user.id, item][slate] = None
                 if slate.request is not None:
                     named = user.id, (slate.request, item)
@@ -522,7 +522,7 @@ def pace(pieces: Iterator[None]) -> Iterator[None]:
             yield
 
 
-def _awaited(pendings: Pendings, slate: Slate, first: int) -> list[str]:
+def _awaited_items(pendings: Pendings, slate: Slate, first: int) -> list[str]:
     """Return the items of a slate, from number `first` on, that feedback waits for."""
     request = slate.request
     return [

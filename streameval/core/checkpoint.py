@@ -168,7 +168,7 @@ def pieces(
         assert not left, "outcomes are taken before"
     partition.update_windows()
     chunks: dict[str, bytes] = {}
-    infos = _needed(partition)
+    infos = _needed_chunks(partition)
     for info, data in _new_chunks(partition, stem):
         chunks[info.name] = data
         infos.append(info)
@@ -181,7 +181,7 @@ def pieces(
     return Checkpoint(header, chunks, [info.name for info in infos], size)
 
 
-def _needed(partition: Partition) -> list[ChunkInfo]:
+def _needed_chunks(partition: Partition) -> list[ChunkInfo]:
     """Return the chunks so far without those that nothing needs any more."""
     kept: list[ChunkInfo] = []
     oldest_slates_go = True

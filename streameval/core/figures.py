@@ -84,15 +84,15 @@ def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figure
                 if not one.wanted:
                     continue
                 rows = sections[one.section]
-                rows += _labelled(window | {"basis": basis}, labels, one.figures(view))
+                rows += _label(window | {"basis": basis}, labels, one.figures(view))
                 if basis == "live" and "nowcast" in definition.figures:
-                    rows += _labelled(window | {"basis": "nowcast"}, labels, one.nowcast(view))
+                    rows += _label(window | {"basis": "nowcast"}, labels, one.nowcast(view))
             if basis == "live":
                 mature = zip(
                     view.mature_impressions.tolist(), totals(view.impressions), strict=True
                 )
                 shares = [{"maturity": part / whole} if whole else None for part, whole in mature]
-                sections["maturity"] += _labelled(window, labels, [shares])
+                sections["maturity"] += _label(window, labels, [shares])
             yield
     order = cache(by_generality)
 
@@ -114,7 +114,7 @@ def figuring(definition: Definition, sums: Sums) -> Generator[None, None, Figure
     return sections
 
 
-def _labelled(first: Row, labels: Sequence[Row], found: Iterable[FigureRows]) -> list[Row]:
+def _label(first: Row, labels: Sequence[Row], found: Iterable[FigureRows]) -> list[Row]:
     return [
         {**first, **label, **row}
         for rows in found

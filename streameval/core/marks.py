@@ -87,7 +87,7 @@ def add_mark(  # noqa: PLR0917  # on the hot path, in the order of a feedback's 
     marks = by_key(marks)
     known = marks.get((item, kind))
     one = (1, NEVER, NEVER, ts, ()) if retract else (1, ts, ts, NEVER, entries)
-    marks[item, kind] = one if known is None else _joined(known, one)
+    marks[item, kind] = one if known is None else _join(known, one)
     return marks
 
 
@@ -123,11 +123,11 @@ def merge_marks(marks: Marks | None, more: Marks | None) -> Marks | None:
         return marks or more
     both = dict(by_key(marks))
     for key, mark in by_key(more).items():
-        both[key] = _joined(both[key], mark) if key in both else mark
+        both[key] = _join(both[key], mark) if key in both else mark
     return both
 
 
-def _joined(one: FeedbackMark, other: FeedbackMark) -> FeedbackMark:
+def _join(one: FeedbackMark, other: FeedbackMark) -> FeedbackMark:
     entries = one[4] or other[4]
     if one[4] and other[4]:
         entries = tuple(sorted({*one[4], *other[4]})[-MAX_LOGGED_FEEDBACK:])

@@ -24,7 +24,7 @@ Segment = tuple[str, ...]
 
 def totals_of(segment: Segment) -> list[Segment]:
     """Return the totals that a segment counts in: none with fewer than two dimensions."""
-    return [_merged(segment, whole) for whole in _choices(len(segment))]
+    return [_merge(segment, whole) for whole in _choices(len(segment))]
 
 
 def is_total(segment: Segment) -> bool:
@@ -54,7 +54,7 @@ def _choices(dimensions: int) -> list[tuple[bool, ...]]:
     return list(product((False, True), repeat=dimensions))[1:] if dimensions > 1 else []
 
 
-def _merged(segment: Segment, whole: Sequence[bool]) -> Segment:
+def _merge(segment: Segment, whole: Sequence[bool]) -> Segment:
     return tuple(ALL if each else value for value, each in zip(segment, whole, strict=True))
 
 
@@ -73,7 +73,7 @@ class WithTotals:
         self._totals = np.zeros((len(choices), len(segments)), np.int64)
         self._heads = np.zeros((len(choices), len(cells)), np.int32)
         for row, whole in enumerate(choices):
-            totals = [_merged(segment, whole) for segment in segments]
+            totals = [_merge(segment, whole) for segment in segments]
             index = {name: number for number, name in enumerate(dict.fromkeys(totals))}
             of_segment = np.array([index[name] for name in totals], np.int64)
             self.firsts.append(len(self.names))

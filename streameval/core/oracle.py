@@ -165,7 +165,7 @@ def _impressions(accepted: Sequence[Event], definition: Definition) -> list[_Imp
         if isinstance(event, FeedbackEvent):
             continue
         segment = tuple(getattr(event, name) or "" for name in definition.dimensions)
-        segment = _bounded(segment, event.ts, newest, definition)
+        segment = _bound(segment, event.ts, newest, definition)
         items: Iterable[tuple[str | None, int | None]] = (
             event.positions.items() or [(None, None)]
             if isinstance(event, SlateEvent)
@@ -263,7 +263,7 @@ def _lower(position: int | None, other: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _bounded(
+def _bound(
     segment: Segment, ts: int, newest: dict[Segment, int], definition: Definition
 ) -> Segment:
     """Return the segment, or `__other__` where the table is full (rule 14)."""
@@ -295,7 +295,7 @@ def _in_time(ts: int, slate: Slate, attribution_window: int) -> bool:
     return ts - slate.time <= attribution_window
 
 
-def _named(
+def _find_named(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
 ) -> tuple[Item | None, bool]:
     """Apply rule 7 to the slates of (user, request): the item, and whether it is too late."""
@@ -312,7 +312,7 @@ def _named(
 def _nearest(
     slates: Iterable[Slate], event: FeedbackEvent, attribution_window: int
 ) -> tuple[Item | None, bool]:
-    """Apply rule 8 to the slates of the user that hold the item; return the same as `_named`."""
+    """Apply rule 8 to the slates of the user that hold the item; return what `_find_named` does."""
     item_id = event.item_id
     candidates = [slate for slate in slates if slate.items[item_id].ts <= event.ts]
     fresh = [slate for slate in candidates if _in_time(event.ts, slate, attribution_window)]
@@ -347,7 +347,7 @@ def _attribute(
             continue
         if event.request_id is not None:
             candidates = by_request.get((event.user_id, event.request_id), [])
-            item, too_old = _named(candidates, event, definition.attribution_window)
+            item, too_old = _find_named(candidates, event, definition.attribution_window)
         else:
             candidates = by_item.get((event.user_id, event.item_id), [])
             item, too_old = _nearest(candidates, event, definition.attribution_window)

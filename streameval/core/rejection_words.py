@@ -105,15 +105,15 @@ def invalid(  # noqa: PLR0911  # one case a line
     field = "item_id" if of_item else place.rpartition(".")[2]
     if place and (message.startswith("Expected") or field in _NUMBERS):
         return _wrong(place, field, found)
-    return _broken(event, message, place)
+    return _broken_rule(event, message, place)
 
 
-def _broken(event: Mapping[str, Any], message: str, place: str) -> str:
+def _broken_rule(event: Mapping[str, Any], message: str, place: str) -> str:
     """Name what breaks a rule that types cannot state."""
     if place == "items":
         ids = [item["item_id"] if isinstance(item, Mapping) else item for item in event["items"]]
         twice = next(item for item, count in Counter(ids).items() if count > 1)
-        return f"`items` has {_quoted(twice)} twice: an item stands in a slate once"
+        return f"`items` has {_quote(twice)} twice: an item stands in a slate once"
     fields = [
         name for name, text in event.items() if isinstance(text, str) and CONTROL.search(text)
     ]
@@ -204,10 +204,10 @@ def _other_type(kind: str) -> str:
     near = word if word in _TYPES else next(iter(nearest(word, _TYPES)), None)
     if near or word in _SHOWN or word in _LISTS:
         meant = near or ("impression" if word in _SHOWN else "slate")
-        return f"`type` is {_quoted(kind)}: it is {listed}; if {meant} is meant, send that"
+        return f"`type` is {_quote(kind)}: it is {listed}; if {meant} is meant, send that"
     return (
-        f"`type` is {_quoted(kind)}: it is {listed}; for what a person did send"
-        f' "type": "feedback", "feedback": {_quoted(kind)}'
+        f"`type` is {_quote(kind)}: it is {listed}; for what a person did send"
+        f' "type": "feedback", "feedback": {_quote(kind)}'
     )
 
 
@@ -272,7 +272,7 @@ def _kind(found: Any) -> str:
     if isinstance(found, bool):
         return "true" if found else "false"
     if isinstance(found, str):
-        return _quoted(found)
+        return _quote(found)
     if isinstance(found, Mapping):
         return "an object"
     if isinstance(found, list | tuple):
@@ -280,7 +280,7 @@ def _kind(found: Any) -> str:
     return f"{found!r}"[:_LONGEST]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text[:_LONGEST]}{"…" if len(text) > _LONGEST else ""}"'
 
 

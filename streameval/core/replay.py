@@ -124,7 +124,7 @@ def _read(  # noqa: PLR0917  # called twice, below
     """Take all lines of the files into a partition, and finalize its slates."""
     newest = Newest()
     for name in names:
-        with _opened(name) as (found, position, size):
+        with _open_lines(name) as (found, position, size):
             done = 0
             for count, lines in enumerate(_batches(found), 1):
                 for rejected in _apply(partition, decoder, newest, name, lines):
@@ -194,7 +194,7 @@ def lines_of(name: str) -> Iterator[list[bytes]]:
 
 def numbered_lines_of(name: str) -> Iterator[Lines]:
     """Yield lines as `lines_of` does, with their numbers."""
-    with _opened(name) as (found, _, _):
+    with _open_lines(name) as (found, _, _):
         yield from _batches(found)
 
 
@@ -230,7 +230,7 @@ class _Users:
     def add(self, deltas: Iterable[UserDelta]) -> None:
         for delta in deltas:
             known = self._counters.get(delta[0])
-            self._counters[delta[0]] = delta if known is None else _joined(known, delta)
+            self._counters[delta[0]] = delta if known is None else _join(known, delta)
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Return the users of the document, sorted by id."""
@@ -248,7 +248,7 @@ class _Users:
         }
 
 
-def _joined(one: UserDelta, other: UserDelta) -> UserDelta:
+def _join(one: UserDelta, other: UserDelta) -> UserDelta:
     joined = [one[0], *map(add, one[1:], other[1:])]
     joined[FIRST_TS] = min(one[FIRST_TS], other[FIRST_TS])
     joined[LAST_TS] = max(one[LAST_TS], other[LAST_TS])
@@ -292,7 +292,7 @@ def _bare(line: bytes) -> bytes:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
+def _open_lines(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
     """Yield the lines of a file, a function for the bytes read, and its size."""
     if isinstance(name, InMemory):
         yield map(_bare, name.data), lambda: 0, 0
@@ -301,7 +301,7 @@ def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int
         yield _lines(name, sys.stdin.buffer), lambda: 0, 0
         return
     try:
-        with Path(name).open("rb") as raw, _decompressed(name, raw) as stream:
+        with Path(name).open("rb") as raw, _decompress(name, raw) as stream:
             # A pipe has neither a position nor a size.
             position = raw.tell if raw.seekable() else lambda: 0
             yield _lines(name, stream), position, Path(name).stat().st_size
@@ -312,7 +312,7 @@ def _opened(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int
 
 
 @contextmanager
-def _decompressed(name: str, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+def _decompress(name: str, raw: IO[bytes]) -> Iterator[IO[bytes]]:
     if name.endswith(".gz"):
         with gzip.open(raw) as stream:
             yield stream  # type: ignore[misc]

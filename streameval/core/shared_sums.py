@@ -70,7 +70,7 @@ class SharedSums(msgspec.Struct):
 
     def sums(self, window: int) -> Sums:
         """Return the sums under the index of their window."""
-        return {(window, basis): _unpacked(found) for basis, found in self.tables.items()}
+        return {(window, basis): _unpack(found) for basis, found in self.tables.items()}
 
 
 def share(
@@ -84,9 +84,9 @@ def share(
     tables, left_out = {}, 0
     for (index, basis), found in sums.items():
         if index == window:
-            kept, gone = _bounded(found)
+            kept, gone = _bound(found)
             left_out = max(left_out, gone)
-            tables[basis] = _packed(kept)
+            tables[basis] = _pack(kept)
     return SharedSums(time, watermark, events, tables, left_out)
 
 
@@ -115,7 +115,7 @@ def busiest(impressions: Mapping[Segment, int], most: int) -> set[Segment]:
     return with_totals(named[:most]) | rest
 
 
-def _bounded(found: BasisSums) -> tuple[BasisSums, int]:
+def _bound(found: BasisSums) -> tuple[BasisSums, int]:
     """Return the sums that may be shared, and how many segments are part of `__other__` there."""
     if found.by_cluster.size <= MAX_SHARED_SUMS:
         return found, 0
@@ -135,7 +135,7 @@ def _widths(sums: BasisSums) -> Ints:
     return np.bincount(sums.keys // CLUSTERS, minlength=len(sums.names))
 
 
-def _packed(sums: BasisSums) -> PackedBasis:
+def _pack(sums: BasisSums) -> PackedBasis:
     return PackedBasis(
         segments=sums.names,
         users=sums.users.tolist(),
@@ -150,7 +150,7 @@ def _packed(sums: BasisSums) -> PackedBasis:
     )
 
 
-def _unpacked(basis: PackedBasis) -> BasisSums:
+def _unpack(basis: PackedBasis) -> BasisSums:
     count = len(basis.segments)
     (clusters,) = _array(basis.clusters)
     means, squares = (

@@ -175,7 +175,7 @@ class SumsReader:
                 sums[index, name] = known.sums
                 if name == "live":
                     young = YoungPanes.of(self._windows, state, known.segment_keys, known.grouping)
-                    sums[index, name] = _expected(known.sums, young, curves)
+                    sums[index, name] = _with_expected(known.sums, young, curves)
         return sums
 
 
@@ -196,7 +196,7 @@ def _read(windows: Windows, basis: Basis, numbered: WithTotals) -> _Known:
     return _Known(basis.changes, sums, found.segment_keys, found.grouping)
 
 
-def _expected(sums: BasisSums, young: YoungPanes, curves: ArrivalCurves) -> BasisSums:
+def _with_expected(sums: BasisSums, young: YoungPanes, curves: ArrivalCurves) -> BasisSums:
     """Return sums of live panes with the feedback that is still to come."""
     parts = runs(sums.keys // CLUSTERS)
     live = sums.by_cluster[:2]

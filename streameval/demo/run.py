@@ -101,7 +101,7 @@ def run(options: Options) -> int:
         if missing:
             console.print(Text(install_advice("no offline checks: a snapshot", missing, "demo")))
             return 0 if good else 1
-        return 0 if _checked(console, config) and good else 1
+        return 0 if _check(console, config) and good else 1
 
 
 def _figures(world: World, rate: int) -> dict[str, object]:
@@ -132,7 +132,7 @@ def _figures(world: World, rate: int) -> dict[str, object]:
     }
 
 
-def _checked(console: Console, config: Path) -> bool:
+def _check(console: Console, config: Path) -> bool:
     """Take a snapshot, show what the offline checks find, and tell whether all is well."""
     console.print("offline checks of a snapshot, the outcome files and the log:", highlight=False)
     for command in ("snapshot", "check"):

@@ -112,10 +112,10 @@ def merge_answers(
         for name, scores in (part.lists or {}).items():
             lists.setdefault(name, {}).update(scores)
     return Answer(
-        figures=_ordered(names, (part.figures for part in parts)),
+        figures=_in_order(names, (part.figures for part in parts)),
         by=parts[0].by,
         segments={
-            segment: _ordered(names, (part.segments.get(segment, {}) for part in parts))
+            segment: _in_order(names, (part.segments.get(segment, {}) for part in parts))
             for segment in segments
         },
         lists=None if parts[0].lists is None else lists,
@@ -127,7 +127,7 @@ def merge_answers(
     )
 
 
-def _ordered(names: Sequence[str], parts: Iterable[Mapping[str, Figure]]) -> Figures:
+def _in_order(names: Sequence[str], parts: Iterable[Mapping[str, Figure]]) -> Figures:
     found = {name: figure for part in parts for name, figure in part.items()}
     return {name: found[name] for name in names if name in found}
 

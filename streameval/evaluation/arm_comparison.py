@@ -70,7 +70,7 @@ def read_past(folder: Path, arms: Arms, paths: Sequence[str] = ()) -> Past:
         arms.sums.sums,
         lambda user: (cluster_of(user), arms.arms_of(user)),
         users,
-        served=_served(folder, paths, arms, begin),
+        served=_arms_before(folder, paths, arms, begin),
     )
     if not past.users:
         raise InputError(
@@ -80,7 +80,7 @@ def read_past(folder: Path, arms: Arms, paths: Sequence[str] = ()) -> Past:
     return past
 
 
-def _served(folder: Path, paths: Sequence[str], arms: Arms, begin: int | None) -> Served:
+def _arms_before(folder: Path, paths: Sequence[str], arms: Arms, begin: int | None) -> Served:
     """Find which arms served the users before the experiment, which begins at `begin` (ms)."""
     if begin is None:
         return Served()
@@ -99,14 +99,14 @@ def _served(folder: Path, paths: Sequence[str], arms: Arms, begin: int | None) -
 def past_notes(arms: Arms, past: Past) -> list[Note]:
     """Return how many users have a past, and why some arms are not adjusted by it."""
     text = f"{past.users:,} of {count_of(past.of, 'user')} have a past in the snapshot."
-    refused = list(_refused(arms, past).values())
+    refused = list(_arms_without_past(arms, past).values())
     return [
         Note("users_with_past", past.users, text),
         *([Note("not_adjusted", refused, " ".join(refused))] if refused else []),
     ]
 
 
-def _refused(arms: Arms, past: Past) -> dict[str, str]:
+def _arms_without_past(arms: Arms, past: Past) -> dict[str, str]:
     """Return the arms that have no past, with the reason."""
     control, planned = arms.experiment.control, arms.experiment.planned_users
     users = {arm: int(arms.users.of(arm).sum()) for arm in (control, *treatments_of(arms.sums))}
@@ -154,7 +154,7 @@ def compare_arms(arms: Arms, metrics: Sequence[str], past: Past | None) -> list[
     require_arms(sorted(arms.sums.sums), experiment.arm, control)
     judges = judges_of(arms.definition, arms.sums, arms.users)
     _require_users(arms, [judge.arm for judge in judges])
-    refused = {} if past is None else _refused(arms, past)
+    refused = {} if past is None else _arms_without_past(arms, past)
     rows = []
     for metric in dict.fromkeys((*named_metrics(experiment), *metrics)):
         for judge in judges:

@@ -343,7 +343,7 @@ def slates_of(
     times = record.column("time").cast(pa.int64()).to_numpy()
     chosen = _within(record, bounds)
     if column is not None:
-        named = _named(record, column)
+        named = _is_named(record, column)
         _count_without_arm(record.filter(pa.array(chosen & ~named)), sums)
         chosen &= named
     if not chosen.all():
@@ -382,7 +382,7 @@ def slates_of(
 
 def rows_of_arms(record: Any, column: str, bounds: tuple[int, int]) -> int:
     """Count the rows of an Arrow batch that have an arm, with a time within `bounds` (ms)."""
-    return int(np.count_nonzero(_within(record, bounds) & _named(record, column)))
+    return int(np.count_nonzero(_within(record, bounds) & _is_named(record, column)))
 
 
 def _within(record: Any, bounds: tuple[int, int]) -> npt.NDArray[np.bool_]:
@@ -391,7 +391,7 @@ def _within(record: Any, bounds: tuple[int, int]) -> npt.NDArray[np.bool_]:
     return np.asarray((times >= begin) & (times < end))
 
 
-def _named(record: Any, column: str) -> npt.NDArray[np.bool_]:
+def _is_named(record: Any, column: str) -> npt.NDArray[np.bool_]:
     named = pc.not_equal(pc.fill_null(record.column(column), ""), "")
     return np.asarray(named.to_numpy(zero_copy_only=False))
 

@@ -128,7 +128,7 @@ def _experiment(wanted: Wanted, definition: Definition) -> Experiment:
     allowed = {"--experiment", "--before"}
     if others := [option for option in wanted.of_arms() if option not in allowed]:
         raise InputError(f"{others[0]}: the experiment {wanted.experiment} defines this already")
-    return _configured(definition, wanted.experiment)
+    return _find_experiment(definition, wanted.experiment)
 
 
 def experiment_of(wanted: Wanted) -> Experiment:
@@ -158,7 +158,7 @@ def experiment_of(wanted: Wanted) -> Experiment:
     )
 
 
-def _configured(definition: Definition, name: str) -> Experiment:
+def _find_experiment(definition: Definition, name: str) -> Experiment:
     known = {experiment.name: experiment for experiment in definition.experiments}
     if name not in known:
         there = f"it has {', '.join(known)}" if known else "it has none"

@@ -207,10 +207,10 @@ def _check(given: Given, asked: Sequence[Asked]) -> None:
             used.add(RELEVANT)
     for one in present:
         if one not in used:
-            raise InputError(f"{_written(given, one)}: no figure that was asked for uses it")
+            raise InputError(f"{_words_of(given, one)}: no figure that was asked for uses it")
 
 
-def _written(given: Given, one: Input) -> str:
+def _words_of(given: Given, one: Input) -> str:
     """Return an input as people write it."""
     if one == FILES:
         first, *others = given[FILES]

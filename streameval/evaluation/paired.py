@@ -61,13 +61,13 @@ def compare_models(
                 " compared by it"
             )
     base = input_kinds.answer(models.of(control), names, advance)
-    rows, notes = [], list(_named(control, base.notes))
+    rows, notes = [], list(_name_notes(control, base.notes))
     for file in others:
         found = input_kinds.answer(models.of(file), names, advance)
-        notes += _named(file, found.notes)
-        notes += _unpaired(file, found, control, base)
+        notes += _name_notes(file, found.notes)
+        notes += _unpaired_notes(file, found, control, base)
         for figure in asked:
-            sides, users = _paired(found, base, figure.name)
+            sides, users = _pair(found, base, figure.name)
             if users < 2:
                 raise InputError(
                     f"{file} and {control} have {figure.name} of {count_of(users, 'user')} in"
@@ -91,7 +91,7 @@ def compare_models(
     return rows, list({note.key: note for note in notes}.values())
 
 
-def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
+def _name_notes(file: str, notes: Sequence[Note]) -> Iterator[Note]:
     """Yield the notes on one model's lists; the number of its users is not the models' own."""
     for note in notes:
         if not note.key.startswith("few_users"):
@@ -100,7 +100,7 @@ def _named(file: str, notes: Sequence[Note]) -> Iterator[Note]:
             yield note if shared else note._replace(key=f"{note.key} of {file}", text=text)
 
 
-def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:
+def _unpaired_notes(file: str, found: Answer, control: str, base: Answer) -> Iterator[Note]:
     """Yield a note on lists of only one model. Raises `InputError` if there are no others."""
     one, other = (set(answer.lists or ()) for answer in (found, base))
     if not (one - found.unseen) & (other - base.unseen):
@@ -113,9 +113,7 @@ def _unpaired(file: str, found: Answer, control: str, base: Answer) -> Iterator[
         yield Note(f"unpaired of {file}", alone, text, "loss")
 
 
-def _paired(
-    found: Answer, base: Answer, figure: str
-) -> tuple[tuple[ClusterSums, ClusterSums], int]:
+def _pair(found: Answer, base: Answer, figure: str) -> tuple[tuple[ClusterSums, ClusterSums], int]:
     """Return the sums of both models by user, over the lists with a score in both."""
     assert found.lists is not None, "the scores of lists were asked for"
     assert base.lists is not None, "the same"

@@ -70,10 +70,10 @@ def few_users(arms: Arms) -> list[Note]:
 
 def plan(arms: Arms, metrics: Sequence[str], wanted: Wanted) -> list[Planned]:
     """Plan each metric from the sums of all users."""
-    return [_planned(metric, arms.ratio(metric, EVERYBODY), wanted) for metric in metrics]
+    return [_plan(metric, arms.ratio(metric, EVERYBODY), wanted) for metric in metrics]
 
 
-def _planned(metric: str, sums: ClusterSums, wanted: Wanted) -> Planned:
+def _plan(metric: str, sums: ClusterSums, wanted: Wanted) -> Planned:
     value = sums.value
     spread = spread_of(sums, wanted.share)
     effect = None if value is None else abs(value) * wanted.lift

@@ -63,7 +63,7 @@ def arm_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answe
         _add(found, record, given)
     rows, figures = [], {}
     for arm, control in pairs_of(found, given.by, given.against):
-        scored = _scored(found[arm], found[control])
+        scored = _score(found[arm], found[control])
         figures[arm] = _figure(scored, found[arm].impressions)
         figures[control] = Figure(scored.control_value, None, None, found[control].impressions)
         users = users_of(found[arm].checksums)
@@ -110,7 +110,7 @@ def _add(found: dict[Segment, _Counts], record: Any, given: Given) -> None:
         found[name].checksums.update(checksums[segments == number].tolist())
 
 
-def _scored(arm: _Counts, control: _Counts) -> Scored:
+def _score(arm: _Counts, control: _Counts) -> Scored:
     one, other = arm.sums(), control.sums()
     return compare_ratios(over_expected(one, other), control_beside(one, other), Rules())
 

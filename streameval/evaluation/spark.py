@@ -77,7 +77,7 @@ def evaluate(
             raise InputError(f"by {name}: rows can be split by {', '.join(usable)}")
     types = {**needed, **dict.fromkeys(by, "string")}
     chosen = dataframe.selectExpr(
-        *(f"CAST({_quoted(name)} AS {kind}) AS {_quoted(name)}" for name, kind in types.items())
+        *(f"CAST({_quote(name)} AS {kind}) AS {_quote(name)}" for name, kind in types.items())
     )
     scan = partial(_scan, metrics=tuple(metrics), by=tuple(by))
     shape = (CLUSTERS, len(evaluation.columns))
@@ -131,5 +131,5 @@ def _narrow(record: Any) -> Any:
     return record.cast(pa.schema(fields))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -120,7 +120,7 @@ class Asked:
         entry = BY_NAME.get(found["metric"]) if found else None
         if found is None or entry is None:
             raise InputError(
-                f"{name}: no such figure{_meant(name)} (streameval evaluate --list has all)"
+                f"{name}: no such figure{_suggestion(name)} (streameval evaluate --list has all)"
             )
         k = _cutoff(name, entry, found["cutoff"])
         return cls(name, entry.with_values(values or {}), k)
@@ -153,7 +153,7 @@ class Asked:
         )
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     """Name the figure that a misspelt name is closest to, with its cutoff."""
     metric, at, cutoff = name.lower().partition("@")
     close = nearest(metric, BY_NAME)
@@ -316,7 +316,7 @@ class Evaluation:
                 _figure(exact_sums.integers(x[..., n]), y[:, n], asked.entry, users)
                 for n in map(self.columns.__getitem__, asked.columns())
             ]
-            found[asked.name] = _finished(asked.entry, parts)
+            found[asked.name] = _finish(asked.entry, parts)
         return found
 
     def answer(self, *notes: Note) -> Answer:
@@ -419,15 +419,15 @@ def evaluate(
     for figure in asked:
         if figure.entry.name not in LIST_METRICS:
             raise InputError(f"{figure.name}: not a figure of ranked lists with labels")
-    return _added(Evaluation(asked, by, per_list), batches)
+    return _add(Evaluation(asked, by, per_list), batches)
 
 
 def compute_figures(batches: Iterable[Units], asked: Sequence[Asked], given: Given) -> Evaluation:
     """Compute the figures `asked` for, as `given` wants them, from batches of their units."""
-    return _added(Evaluation(asked, given.by, given.per_list, given.against), batches)
+    return _add(Evaluation(asked, given.by, given.per_list, given.against), batches)
 
 
-def _added(evaluation: Evaluation, batches: Iterable[Units]) -> Evaluation:
+def _add(evaluation: Evaluation, batches: Iterable[Units]) -> Evaluation:
     for batch in batches:
         evaluation.add(batch)
     return evaluation
@@ -465,10 +465,10 @@ def _figure(x: Sequence[int], y: Ints, entry: Entry, users: int) -> Figure:
     return with_bounds(arm, n, entry)
 
 
-def _finished(entry: Entry, parts: Sequence[Figure]) -> Figure:
+def _finish(entry: Entry, parts: Sequence[Figure]) -> Figure:
     """Make the figure of an entry from its Σx/Σy."""
     if isinstance(entry, MeanMetric):
-        return _combined(entry, parts)
+        return _combine(entry, parts)
     (figure,) = parts
     if isinstance(entry, UnitMetric) and entry.root:
         return Figure(_root(figure.value), _root(figure.low), _root(figure.high), figure.n)
@@ -480,7 +480,7 @@ def _root(value: float | None) -> float | None:
     return None if value is None else math.sqrt(max(value, 0.0))
 
 
-def _combined(metric: MeanMetric, parts: Sequence[Figure]) -> Figure:
+def _combine(metric: MeanMetric, parts: Sequence[Figure]) -> Figure:
     """Combine means into a figure; no formula gives its interval."""
     means = [part.value for part in parts]
     value = None if None in means else metric.combine(*means)

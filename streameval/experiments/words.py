@@ -370,7 +370,7 @@ def comparison_sentence(row: Row, labels: Mapping[str, str]) -> str:
     """Return a sentence on one figure; `labels` are the values that both arms share."""
     of = "".join(f", {name} {value}" for name, value in labels.items())
     if row["verdict"] in {"better", "worse"}:
-        return f"{_decided(row)}{of}."
+        return f"{_decision(row)}{of}."
     return f"{row['arm']} against {row['control']}{of}: {_open(row)}."
 
 
@@ -382,7 +382,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     facts = [] if card.since is None else [f"since {_begin(card.since)}"]
     facts.append(f"{users:,} users")
     about = f" ({', '.join(facts)})"
-    parts = [_decided(row) for row in decided] or [f"{arm} against {control}"]
+    parts = [_decision(row) for row in decided] or [f"{arm} against {control}"]
     parts[0] += about
     if rows[0].get("withheld"):
         return f"{parts[0]}: not yet, as the arms' shares of the users changed."
@@ -392,7 +392,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     return "; ".join((opening, *more)) + "."
 
 
-def _decided(row: Row) -> str:
+def _decision(row: Row) -> str:
     scale, unit = in_units(row["metric"])
     near, far = sorted((abs(row["low"]) * scale, abs(row["high"]) * scale))
     decimals = max(_decimals_of(far - near), _decimals_of(near, 1))

@@ -89,7 +89,7 @@ class OutcomeTable:
 
     def __init__(self, name: str, table: Any) -> None:
         self._name, self._table = name, table
-        self.schema_arrow = pa.schema([(f.name, _meant(f)) for f in table.schema])
+        self.schema_arrow = pa.schema([(f.name, _meant_type(f)) for f in table.schema])
 
     def has_null(self, column: str) -> bool:
         """Tell whether a column has a null."""
@@ -108,7 +108,7 @@ class OutcomeTable:
         return pa.table(cells, names=list(columns))
 
 
-def _meant(field: Any) -> Any:
+def _meant_type(field: Any) -> Any:
     """Return the type in outcome files of a column that can have it, else its own."""
     if field.name not in COLUMNS.names:
         return pa.string() if is_text(field.type) else field.type

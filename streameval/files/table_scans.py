@@ -105,7 +105,7 @@ class TableFile:
 def table_file(connection: Any, file: str) -> TableFile:
     """Find out how to read a file, by the end of its name. Raises `InputError`."""
     if isinstance(file, InMemory):
-        return _registered(connection, file)
+        return _register(connection, file)
     path = Path(file)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
@@ -121,7 +121,7 @@ def table_file(connection: Any, file: str) -> TableFile:
         return _table_file(connection, file, kind, packed)
 
 
-def _registered(connection: Any, table: InMemory) -> TableFile:
+def _register(connection: Any, table: InMemory) -> TableFile:
     """Let the connection read an Arrow table where it lies."""
     seen: set[str] = set()
     for name in table.data.column_names:
@@ -131,7 +131,7 @@ def _registered(connection: Any, table: InMemory) -> TableFile:
     view = f"in memory: {table}"
     connection.register(view, table.data)
     scan = quote(view)
-    return TableFile(table, scan, _described(connection, scan))
+    return TableFile(table, scan, _column_types(connection, scan))
 
 
 @contextmanager
@@ -185,11 +185,11 @@ def _first_broken_line(file: str) -> str:
 def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> TableFile:
     if kind == ".parquet":
         scan = parquet_scan([file])
-        return TableFile(file, scan, _described(connection, scan))
+        return TableFile(file, scan, _column_types(connection, scan))
     start = f"{_names([file])}, compression = '{packed or 'none'}'"
     if kind in _JSON:
         guess = f"read_json({start}, sample_size = -1, maximum_depth = 1)"
-        names = list(_described(connection, guess))
+        names = list(_column_types(connection, guess))
         scan = f"read_json({start}, columns = {_struct(names, 'JSON')})"
         return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True, parsed=True)
     delimiter, names = _header(file, packed, "\t" if kind == ".tsv" else None)
@@ -226,7 +226,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _described(connection: Any, scan: str) -> dict[str, str]:
+def _column_types(connection: Any, scan: str) -> dict[str, str]:
     found = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608  # quoted
     return {row[0]: row[1] for row in found}
 

@@ -185,7 +185,7 @@ class ListedRecords(FetchedPartition):
                 batch = None
         except Exception as error:  # noqa: BLE001 - any codec's error too
             why = str(error) or repr(error)
-            named = _named(batch, gathered.beyond)
+            named = _name_offsets(batch, gathered.beyond)
             self._fetched.unreadable[topic_partition] = f"{named} ({why})"
         self.next_fetch_offset = gathered.beyond
         if gathered.rows or gathered.missing:
@@ -274,7 +274,7 @@ class _Gathered:
         )
 
 
-def _named(batch: Any, beyond: int) -> str:
+def _name_offsets(batch: Any, beyond: int) -> str:
     """Name the offsets of an unreadable batch, which comes after `beyond`."""
     if batch is None:
         return f"offset {beyond}"

@@ -58,7 +58,7 @@ def evaluate(
     given: dict[str, Any] = {}
     for name, value in inputs.items():
         if name not in known:
-            raise InputError(f"{name}: no such option{_meant(name, known)}")
+            raise InputError(f"{name}: no such option{_suggestion(name, known)}")
         if known[name] in {RUN, QRELS}:
             given[name] = None if value is None else path_of(name, value)
         elif known[name] == EVENTS:
@@ -129,7 +129,7 @@ def compare(
         planned_users=planned_users,
         strict=strict,
     )
-    return Comparison(*comparison_of(wanted, lambda: _settings(config).definition(), _silent))
+    return Comparison(*comparison_of(wanted, lambda: _settings(config).definition(), _no_progress))
 
 
 def replay(
@@ -190,7 +190,7 @@ def _value(one: Input, value: Any) -> Any:
     return tables_of(one.name, value) if isinstance(one, Table) else value
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     close = nearest(name, known)
     return f"; did you mean {close[0]}?" if close else " (docs/evaluate.md has all)"
 
@@ -199,5 +199,5 @@ def _ignore(_: int) -> None:
     """Show no progress: frames are in memory, and a notebook has a busy mark of its own."""
 
 
-def _silent(_: Sequence[str]) -> AbstractContextManager[Any]:
+def _no_progress(_: Sequence[str]) -> AbstractContextManager[Any]:
     return nullcontext(_ignore)

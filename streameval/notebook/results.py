@@ -64,10 +64,12 @@ class Evaluation(Rows):
 
     def _repr_html_(self) -> str:
         by = dict.fromkeys(self._answer.by, "all")
-        return html_table([_known(row, by) for row in self._rows]) + _notes(self._answer.notes)
+        return html_table([_fill_missing(row, by) for row in self._rows]) + _notes(
+            self._answer.notes
+        )
 
 
-def _known(row: Row, defaults: Mapping[str, str]) -> Row:
+def _fill_missing(row: Row, defaults: Mapping[str, str]) -> Row:
     """Return a row with a word in place of its missing values."""
     return {name: defaults.get(name) if value is None else value for name, value in row.items()}
 

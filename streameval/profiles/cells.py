@@ -46,7 +46,7 @@ def converter(field: str, take: Take | None) -> Convert:
         return number
     if field in _FLAGS:
         return _flag
-    return _renamed(take.values) if take and take.values else text
+    return _renaming(take.values) if take and take.values else text
 
 
 IS_DIGITS: Final = (
@@ -97,7 +97,7 @@ def text(value: Any) -> str:
     raise CellError(f"is {value!r}, a number with a fraction, and a text is wanted")
 
 
-def _renamed(values: Mapping[str, str]) -> Convert:
+def _renaming(values: Mapping[str, str]) -> Convert:
     def rename(value: Any) -> str:
         known = text(value)
         return values.get(known, known)
@@ -162,7 +162,7 @@ def _rfc3339(epoch: datetime | None) -> Convert:
             raise CellError(f"is {_kind(value)}, and RFC 3339 is wanted{_unit_of(value)}")
         if epoch is None or _ENDS_IN_ZONE(value[-_ZONE_LENGTH:]):
             return value
-        return _ms(_parsed(value, datetime.fromisoformat), epoch)
+        return _ms(_parse(value, datetime.fromisoformat), epoch)
 
     return rfc3339
 
@@ -213,12 +213,12 @@ def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
     def patterned(value: Any) -> int:
         if not isinstance(value, str):
             raise CellError(f"is {_kind(value)}, and a text like {pattern} is wanted")
-        return _ms(_parsed(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next
+        return _ms(_parse(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next
 
     return patterned
 
 
-def _parsed(value: str, parse: Callable[[str], datetime]) -> datetime:
+def _parse(value: str, parse: Callable[[str], datetime]) -> datetime:
     try:
         return parse(value)
     except ValueError:

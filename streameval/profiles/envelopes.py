@@ -56,7 +56,7 @@ def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
     ):
         data = value.get("data")
         if data is None:
-            data = _unpacked(value["data_base64"])
+            data = _unpack(value["data_base64"])
         elif isinstance(data, str):
             data = of_text(data)
         yield from unwrap(data, form, depth + 1)
@@ -77,7 +77,7 @@ def of_text(text: str) -> Any:
         return text
 
 
-def _unpacked(text: Any) -> Any:
+def _unpack(text: Any) -> Any:
     """Decode JSON in base64, padded or not, in either alphabet; None for any other text."""
     try:
         packed = str(text).translate({ord("-"): "+", ord("_"): "/"})
@@ -123,7 +123,7 @@ def _of_tracker(part: Mapping[str, Any]) -> dict[str, Any]:
         if plain in part:
             event[name] = of_text(str(part[plain]))
         elif packed in part:
-            event[name] = _unpacked(part[packed])
+            event[name] = _unpack(part[packed])
     if "dvce_created_tstamp" in event:  # ms, as text
         event["derived_tstamp"] = event["dvce_created_tstamp"]
     return _by_name(event)

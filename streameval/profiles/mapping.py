@@ -208,7 +208,7 @@ class _CompiledRule:
         said = rule.when
         if isinstance(rule.when, dict):
             self.paths = [compile_path(path) for path in rule.when]
-            said = ", ".join(_said(value) for value in rule.when.values())
+            said = ", ".join(_words_of(value) for value in rule.when.values())
         self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
         self._each_text = rule.each
@@ -427,5 +427,5 @@ def _set(value: Any) -> Sequence[Any]:
     return values
 
 
-def _said(value: Any) -> str:
+def _words_of(value: Any) -> str:
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -113,7 +113,7 @@ def _files(text: str | bytes, others: Mapping[str, str]) -> list[Any]:
         )
     except (binascii.Error, ValueError, DecodeError):
         if not isinstance(text, bytes):
-            return _compiled(text, others)
+            return _compile(text, others)
         problem = "is no set of descriptors (protoc --include_imports -o)"
         raise ValueError(problem) from None
     for one, name in zip(read, others, strict=True):
@@ -149,7 +149,7 @@ def _google_files(names: set[str]) -> list[Any]:
     return list(found.values())
 
 
-def _compiled(text: str, others: Mapping[str, str]) -> list[Any]:
+def _compile(text: str, others: Mapping[str, str]) -> list[Any]:
     """Compile `.proto` files by protoc."""
     require("a .proto file", "grpc_tools", "protobuf")
     from google.protobuf.descriptor_pb2 import FileDescriptorSet

@@ -79,15 +79,15 @@ def _least(sides: tuple[tuple[Means, int], ...], alpha: npt.ArrayLike) -> Floats
     for _ in range(_HALVINGS):
         middle = (least + most) / 2
         evidence = sum(
-            mixed - _likelihood(means, *_pushed(means, sign, middle))
+            mixed - _likelihood(means, *_push(means, sign, middle))
             for mixed, (means, sign) in zip(mixtures, sides, strict=True)
         )
         inside = evidence < limit
         least, most = np.where(inside, middle, least), np.where(inside, most, middle)
-    return np.asarray(sum(sign * _pushed(means, sign, most)[0] for means, sign in sides))
+    return np.asarray(sum(sign * _push(means, sign, most)[0] for means, sign in sides))
 
 
-def _pushed(means: Means, sign: int, multiplier: Floats) -> tuple[Floats, Floats]:
+def _push(means: Means, sign: int, multiplier: Floats) -> tuple[Floats, Floats]:
     """Return (m, 1 − m) of the mean that a multiplier (logarithm) pushes against `sign`.
 
     m solves n·m − S = −λ·m·(1 − m); 1 − m the same with n − S, where it is pushed upwards.

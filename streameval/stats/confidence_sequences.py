@@ -70,14 +70,14 @@ def compare(
     waiting = _waiting(apart, variance, max(float(found.needed) for found in burn_ins))
     if any(arm.units < found.needed for (arm, _), found in zip(pairs, burn_ins, strict=True)):
         return waiting
-    return _bounded(waiting, treatment.units + control.units, alpha, planned)
+    return _with_bounds(waiting, treatment.units + control.units, alpha, planned)
 
 
 def watch(apart: Arm, alpha: float = ALPHA, planned: int = PLANNED_UNITS) -> Comparison:
     """Compare two figures of the same users, `apart` being the difference and its spread."""
     needed = float(units_needed(apart.skewness, apart.units, apart.units))
     waiting = _waiting(apart.value, apart.stderr**2, needed)
-    return waiting if apart.units < needed else _bounded(waiting, apart.units, alpha, planned)
+    return waiting if apart.units < needed else _with_bounds(waiting, apart.units, alpha, planned)
 
 
 def _waiting(apart: float, variance: float, needed: float) -> Comparison:
@@ -86,7 +86,7 @@ def _waiting(apart: float, variance: float, needed: float) -> Comparison:
     return Comparison(apart, None, None, "not yet", known, variance)
 
 
-def _bounded(waiting: Comparison, units: int, alpha: float, planned: int) -> Comparison:
+def _with_bounds(waiting: Comparison, units: int, alpha: float, planned: int) -> Comparison:
     """Return the comparison with its bounds, past its burn-in."""
     apart, reach = waiting.difference, float(radius(waiting.variance, units, alpha, planned))
     verdict: Verdict = "no difference"

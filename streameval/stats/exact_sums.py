@@ -39,16 +39,16 @@ def sums_of(scores: Floats, starts: Ints) -> Ints:
         raise InputError(f"a score is beyond {MAX_SCORE:.0e}: {_TOO_LARGE}")
     if largest * len(units) < 2**62:
         sums = np.add.reduceat(units.astype(np.int64), starts, axis=0)
-        return _carried(np.stack((sums, np.zeros_like(sums))))
+        return _carry(np.stack((sums, np.zeros_like(sums))))
     # Doubles divided by a power of two lose nothing.
     high = np.floor(units / 2**_SHIFT)
     low = units - high * 2**_SHIFT
-    return _carried(np.add.reduceat(np.stack((low, high)).astype(np.int64), starts, axis=1))
+    return _carry(np.add.reduceat(np.stack((low, high)).astype(np.int64), starts, axis=1))
 
 
 def add(sums: Ints, where: Any, more: Ints) -> None:
     """Add `more` to the rows `where` of `sums`, all different. Raises `InputError`."""
-    found = _carried(sums[:, where] + more)
+    found = _carry(sums[:, where] + more)
     if np.abs(found[1]).max(initial=0) >= _MOST:
         raise InputError(_TOO_LARGE)
     sums[:, where] = found
@@ -60,7 +60,7 @@ def integers(sums: Ints) -> list[int]:
     return [(above << _SHIFT) + below for below, above in zip(low, high, strict=True)]
 
 
-def _carried(sums: Ints) -> Ints:
+def _carry(sums: Ints) -> Ints:
     """Bring the low parts into their range, in place."""
     sums[1] += sums[0] >> _SHIFT
     sums[0] &= _LOW

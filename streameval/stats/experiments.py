@@ -137,7 +137,7 @@ def compare_arms(
     if first and second and min(first.positives, second.positives) < ENOUGH_POSITIVES:
         look = rate_difference(first, second, level)
     compared = compare(one, other, rules.watched_alpha, rules.planned_users)
-    return _scored(compared, look, (one, other), rules)
+    return _score(compared, look, (one, other), rules)
 
 
 def compare_paired(treatment: ClusterSums, control: ClusterSums, rules: Rules) -> Scored:
@@ -155,7 +155,7 @@ def compare_paired(treatment: ClusterSums, control: ClusterSums, rules: Rules) -
     apart = arm_of(one - other, parts, users)
     if apart is None:
         return Scored(one, other)
-    return _scored(
+    return _score(
         watch(apart, rules.watched_alpha, rules.planned_users),
         interval(apart, 1 - rules.alpha),
         (replace(apart, value=one), replace(apart, value=other)),
@@ -164,7 +164,7 @@ def compare_paired(treatment: ClusterSums, control: ClusterSums, rules: Rules) -
     )
 
 
-def _scored(
+def _score(
     compared: Comparison,
     look: Interval,
     arms: tuple[Arm, Arm],

@@ -46,11 +46,11 @@ def compare_adjusted(
     users together, so their difference is the adjusted one.
     """
     plain = compare_ratios(*now, rules)
-    theta = _theta(_pooled(now), _pooled(before))
-    middle = _pooled(before).value
+    theta = _theta(_pool(now), _pool(before))
+    middle = _pool(before).value
     if theta is None or middle is None or any(sums.value is None for sums in before):
         return Adjusted(plain, None, None)
-    arms = [_adjusted(sums, past, theta, middle) for sums, past in zip(now, before, strict=True)]
+    arms = [_adjust(sums, past, theta, middle) for sums, past in zip(now, before, strict=True)]
     one, other = arms
     variance = sum(arm.stderr**2 for arm in (now[0].arm(), now[1].arm()) if arm is not None)
     if one is None or other is None or not variance:
@@ -59,7 +59,7 @@ def compare_adjusted(
     return Adjusted(compare_arms(one, other, rules), theta, saved)
 
 
-def _pooled(arms: tuple[ClusterSums, ClusterSums]) -> ClusterSums:
+def _pool(arms: tuple[ClusterSums, ClusterSums]) -> ClusterSums:
     """Return the sums of both arms, one after the other."""
     one, other = arms
     assert one.unit == other.unit, "both arms have the same figure"
@@ -81,7 +81,7 @@ def _theta(now: ClusterSums, before: ClusterSums) -> float | None:
     return float((now.deviations() * past).sum()) / spread if spread else None
 
 
-def _adjusted(now: ClusterSums, before: ClusterSums, theta: float, middle: float) -> Arm | None:
+def _adjust(now: ClusterSums, before: ClusterSums, theta: float, middle: float) -> Arm | None:
     """Return an arm's figure less `theta` times how far its users' past is from the `middle`."""
     if now.value is None or before.value is None:
         return None

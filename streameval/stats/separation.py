@@ -30,21 +30,23 @@ def separation(
     `users` have a value, in each arm at least. Arms of one value, the same, are not separated, and
     have the bounds 0. NaN stands for no value.
     """
-    return _told(treatment[0] - control[1], treatment[1] - control[0], users, alpha, _separated)
+    return _bounds_told(
+        treatment[0] - control[1], treatment[1] - control[0], users, alpha, _separation
+    )
 
 
 def one_sided(
     smallest: float, largest: float, users: int, alpha: float
 ) -> tuple[float, float] | None:
     """Bound a difference by the users' differences; None where they have both signs, or are few."""
-    return _told(smallest, largest, users, alpha, lambda n: 2.0 ** (1 - n))
+    return _bounds_told(smallest, largest, users, alpha, lambda n: 2.0 ** (1 - n))
 
 
-def _separated(users: int) -> float:
+def _separation(users: int) -> float:
     return 2 / math.comb(2 * users - 1, users - 1)
 
 
-def _told(
+def _bounds_told(
     low: float, high: float, users: int, alpha: float, chance: Callable[[int], float]
 ) -> tuple[float, float] | None:
     # Thousands of users say no more than a hundred, whose chance is below every alpha.

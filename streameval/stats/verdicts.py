@@ -58,12 +58,14 @@ def join_bounds(scored: Scored, beside: Sequence[Beside], rules: Rules) -> Score
     for one in fitting:
         verdict = rules.verdict(one.low, one.high)
         if verdict in DECIDED:
-            return replace(_bounded(scored, one), verdict=verdict, users_needed=0)
+            return replace(_with_bounds(scored, one), verdict=verdict, users_needed=0)
     if scored.low is not None or not fitting:
         return scored
     first = fitting[0]
     settled = first.settles(rules)
-    return replace(_bounded(scored, first), verdict="no difference shown" if settled else "not yet")
+    return replace(
+        _with_bounds(scored, first), verdict="no difference shown" if settled else "not yet"
+    )
 
 
 def withhold(scored: Scored, reason: str | None) -> Scored:
@@ -76,7 +78,7 @@ def withhold(scored: Scored, reason: str | None) -> Scored:
     )
 
 
-def _bounded(scored: Scored, one: Beside) -> Scored:
+def _with_bounds(scored: Scored, one: Beside) -> Scored:
     return replace(scored, low=one.low, high=one.high, bounds=one.basis)
 
 

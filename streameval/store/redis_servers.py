@@ -329,7 +329,7 @@ class _Cluster:
                     continue
                 if rows:
                     self._ranges = [
-                        (int(first), int(last), _announced(node, address))
+                        (int(first), int(last), _address_of(node, address))
                         for first, last, node, *_ in rows
                     ]
                     self._asked_at = time.monotonic()
@@ -341,7 +341,7 @@ class _Cluster:
             await client.aclose()
 
 
-def _announced(node: Sequence[Any], asked: str) -> str:
+def _address_of(node: Sequence[Any], asked: str) -> str:
     """Return the address that a cluster tells of a node; one without a host has that of `asked`."""
     host = node[0].decode() if isinstance(node[0], bytes) else node[0]
     if not host:

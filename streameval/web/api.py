@@ -86,13 +86,13 @@ class Api:
             "/openapi.json": self.openapi,
         }
         for path, handler in routes.items():
-            app.router.add_get(f"{PREFIX}{path}", _answered(handler))
+            app.router.add_get(f"{PREFIX}{path}", _respond(handler))
         app.router.add_get(f"{PREFIX}/stream", self.stream)
-        app.router.add_get(f"{PREFIX}/{{rest:.*}}", _answered(self.unknown))
+        app.router.add_get(f"{PREFIX}/{{rest:.*}}", _respond(self.unknown))
 
     async def figures(self, request: web.Request) -> Document:
         """Return the figures of all partitions, or some rows of one section."""
-        _known(request, ("window", "basis", "section", "limit", "after"))
+        _refuse_unknown(request, ("window", "basis", "section", "limit", "after"))
         window, basis = self._window(request), _choice(request, "basis", history.BASES)
         section = _choice(request, "section", SECTIONS)
         if section is None and request.query.keys() & {"limit", "after"}:
@@ -105,7 +105,7 @@ class Api:
     async def history(self, request: web.Request) -> Document:
         """Return one figure over the last hours, with a series for each row that is asked for."""
         rows = filters(self._definition)
-        _known(request, (*CHARTED, *rows))
+        _refuse_unknown(request, (*CHARTED, *rows))
         section = _choice(request, "section", intervals.SECTIONS) or "rates"
         figure = request.query.get("figure", "positives_per_impression")
         window = self._window(request) or self._definition.windows[0].name
@@ -124,14 +124,14 @@ class Api:
 
     async def experiments(self, request: web.Request) -> Document:
         """Return the scorecards of all experiments."""
-        _known(request, ())
+        _refuse_unknown(request, ())
         # Every worker makes them of all partitions.
         cards = self._described.status.scorecards
         return document({"experiments": [document_of(card) for card in cards]})
 
     async def experiment(self, request: web.Request) -> Document:
         """Return the scorecard of one experiment, and bounds over time of one metric or all."""
-        _known(request, ("metric",))
+        _refuse_unknown(request, ("metric",))
         name = request.match_info["name"]
         cards = {card.name: card for card in self._described.status.scorecards}
         if name not in cards:
@@ -145,7 +145,7 @@ class Api:
 
     async def checks(self, request: web.Request) -> Document:
         """Return how the checks of the newest checked snapshot ended."""
-        _known(request, ())
+        _refuse_unknown(request, ())
         found = await self._store.reported("checks")
         none: dict[str, Any] = {
             "checks": [],
@@ -157,13 +157,13 @@ class Api:
 
     async def health(self, request: web.Request) -> Document:
         """Return how the workers, and the partitions that they have, are doing."""
-        _known(request, ())
+        _refuse_unknown(request, ())
         said = await self._store.workers()
         return document(health(self._described.status, said, round(time.time() * 1000)))
 
     async def user(self, request: web.Request) -> Document:
         """Return the lifetime counters of one user to holders of the token."""
-        _known(request, ())
+        _refuse_unknown(request, ())
         if self._user_token is None:
             raise StatusError(403, "users are not shown: set user_token in the configuration")
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -184,7 +184,7 @@ class Api:
 
     async def openapi(self, request: web.Request) -> Document:
         """Return the description of this API."""
-        _known(request, ())
+        _refuse_unknown(request, ())
         return self._openapi
 
     async def unknown(self, _request: web.Request) -> Document:
@@ -194,7 +194,7 @@ class Api:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send an event whenever there are new figures; it carries nothing but their id."""
         try:
-            _known(request, ("window",))
+            _refuse_unknown(request, ("window",))
             window = self._window(request)
             if self._listeners >= MAX_LISTENERS:
                 raise StatusError(503, f"{MAX_LISTENERS} clients wait for changes: ask /figures")
@@ -283,7 +283,7 @@ def _chart(
     return document(history.chart(found, section, figure, wanted))
 
 
-def _known(request: web.Request, names: Sequence[str]) -> None:
+def _refuse_unknown(request: web.Request, names: Sequence[str]) -> None:
     """Refuse parameters that do not exist, because they were meant to change something."""
     for name in request.query:
         if name not in names:
@@ -314,7 +314,7 @@ def _rows(found: Document, section: str, after: int, limit: int) -> Document:
     return document(rest | {section: rows[after:end], "next": following})
 
 
-def _answered(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:
+def _respond(handler: Callable[[web.Request], Awaitable[Document]]) -> Handler:
     """Make a response of a document, with 304 for one that the client has, or of an error."""
 
     @functools.wraps(handler)

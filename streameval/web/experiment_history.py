@@ -52,7 +52,7 @@ def over_time(points: Iterable[bytes], metric: str | None = None) -> list[dict[s
     # Most points are left out: only their times are read. Both histories have some times.
     by_time = dict(_POINT.decode(data) for data in points)
     series: dict[tuple[str, str], dict[str, Any]] = {}
-    for now in _thinned(sorted(by_time)):
+    for now in _thin_out(sorted(by_time)):
         for name, arm, *numbers in msgspec.json.decode(by_time[now]):
             if metric not in {None, name}:
                 continue
@@ -66,7 +66,7 @@ def over_time(points: Iterable[bytes], metric: str | None = None) -> list[dict[s
     return list(series.values())
 
 
-def _thinned(times: Sequence[int]) -> list[int]:
+def _thin_out(times: Sequence[int]) -> list[int]:
     """Return the newest time of each of `MOST_POINTS` equal spans; all times where they are few."""
     if len(times) <= MOST_POINTS:
         return list(times)

@@ -61,7 +61,7 @@ class _Grid:
 def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence[Any]) -> _Grid:
     dimensions = status.definition.dimensions
     windows = [window.name for window in status.definition.windows]
-    segments = sorted(_seen(status.figures or _NO_FIGURES, dimensions))
+    segments = sorted(_segments_seen(status.figures or _NO_FIGURES, dimensions))
     by_labels = {
         (row["window"], row["basis"], _segment(row, dimensions), row.get(label, "")): row
         for row in rows
@@ -75,7 +75,7 @@ def _grid(status: ServiceStatus, label: str, rows: Sequence[Row], keys: Sequence
     )
 
 
-def _seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
+def _segments_seen(figures: Figures, dimensions: Sequence[str]) -> set[Segment]:
     """Collect the segments that have an impression in any window: they show in all of them."""
     return {_segment(row, dimensions) for row in (*figures["rates"], *figures["ranking"])}
 

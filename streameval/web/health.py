@@ -55,7 +55,7 @@ def health(status: ServiceStatus, said: Mapping[str, tuple[int, str]], now: int)
         worker = json.loads(text)
         for each in worker.pop("partitions"):
             known = partitions.get(each["partition"])
-            if known is None or _committed(each) > _committed(known):
+            if known is None or _committed_offset(each) > _committed_offset(known):
                 partitions[each["partition"]] = {**each, "worker": name}
         workers.append({"name": name, **worker, "said_seconds_ago": age / 1000})
     times = [each["reading_time"] for each in partitions.values() if each["reading_time"]]
@@ -76,12 +76,12 @@ def health(status: ServiceStatus, said: Mapping[str, tuple[int, str]], now: int)
         "lag": None if missing or None in lags else sum(lags),
         "partitions": [partitions[number] for number in sorted(partitions)],
         "missing_partitions": missing,
-        "rejected": _rejected([worker.get("rejected", {}) for worker in workers]),
+        "rejected": _rejections([worker.get("rejected", {}) for worker in workers]),
         "workers": workers,
     }
 
 
-def _rejected(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _rejections(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up what workers rejected of late, with a sentence where it is any."""
     records = sum(each.get("records", 0) for each in said)
     reasons: Counter[str] = Counter()
@@ -102,7 +102,7 @@ def _rejected(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _committed(partition: Mapping[str, Any]) -> int:
+def _committed_offset(partition: Mapping[str, Any]) -> int:
     return partition["committed_offset"] or 0
 
 

@@ -64,7 +64,7 @@ def bounds(row: Row, figure: str, users: int) -> tuple[float, float] | None:
     value, stderr = row[figure], row[f"{figure}{STDERR}"]
     if value is None or stderr is None or users < 2:
         return None
-    clusters = users if figure == "positive_rate" else _filled(users)
+    clusters = users if figure == "positive_rate" else _clusters_filled(users)
     arm = Arm(value, stderr, math.nan, users, clusters)
     count = row[_WEIGHTS.get(figure, "slates")]
     # A nowcast of a share may exceed 1.
@@ -77,6 +77,6 @@ def bounds(row: Row, figure: str, users: int) -> tuple[float, float] | None:
     return found.low, found.high
 
 
-def _filled(users: int) -> int:
+def _clusters_filled(users: int) -> int:
     """Return the clusters that so many users fill, at least 2."""
     return max(2, round(CLUSTERS * (1 - (1 - 1 / CLUSTERS) ** users)))

@@ -43,7 +43,7 @@ def figure_samples(
 
 def header(family: str, text: str) -> str:
     """Return the lines before the samples of a gauge."""
-    return f"# HELP {family} {_escaped(text)}\n# TYPE {family} gauge\n"
+    return f"# HELP {family} {_escape(text)}\n# TYPE {family} gauge\n"
 
 
 def line(series: str, value: float, seconds: int) -> str:
@@ -56,9 +56,9 @@ END = "# EOF\n"
 
 
 def _series(name: str, labels: Mapping[str, str]) -> str:
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels.items())
     return f"{name}{{{pairs}}}" if pairs else name
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

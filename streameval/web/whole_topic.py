@@ -148,7 +148,10 @@ class WholeTopic:
             if not coverage["partitions"]["shown"]:
                 raise UnreachableError("no worker has shared figures yet: ask again")
             coverage["workers"] = len(await self._store.workers())
-            made_of = ({name: _written(found) for name, found in versions.items()}, coverage)
+            made_of = (
+                {name: _written_offsets(found) for name, found in versions.items()},
+                coverage,
+            )
             if kept is None or kept.made_of != made_of:
                 shared = {name: await self._read(name, versions[name]) for name in windows}
                 found, took = await asyncio.to_thread(self._document, shared, basis, coverage)
@@ -164,7 +167,7 @@ class WholeTopic:
             until, known = self._seen.get(window or "", (0.0, ""))
             if time.monotonic() >= until:
                 await self._ask(windows)
-                found = [_written(await self._versions(name)) for name in windows]
+                found = [_written_offsets(await self._versions(name)) for name in windows]
                 known = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
                 self._seen[window or ""] = time.monotonic() + FRESH_SECONDS, known
             return known
@@ -249,7 +252,7 @@ class WholeTopic:
             **coverage,
             "segments_in_other": max((part.left_out for part in every), default=0),
             "watermark": _latest(part.watermark for part in every),
-            "events": _added([part.events for part in newest]),
+            "events": _add_up([part.events for part in newest]),
             **with_intervals(self._sections(shared, basis), self._definition.dimensions),
         }
         return document(written), time.thread_time() - began
@@ -306,15 +309,15 @@ def _latest(times: Iterable[int | None]) -> int | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _written(versions: Mapping[int, Version]) -> list[tuple[int, int, int]]:
+def _written_offsets(versions: Mapping[int, Version]) -> list[tuple[int, int, int]]:
     return [(number, each.offset, each.time) for number, each in sorted(versions.items())]
 
 
-def _added(many: Sequence[Any]) -> Any:
+def _add_up(many: Sequence[Any]) -> Any:
     """Add up counters by name, however deep."""
     if not many:
         return {}
     if isinstance(many[0], Mapping):
         names = dict.fromkeys(name for one in many for name in one)
-        return {name: _added([one[name] for one in many if name in one]) for name in names}
+        return {name: _add_up([one[name] for one in many if name in one]) for name in names}
     return sum(many)

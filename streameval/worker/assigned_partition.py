@@ -446,7 +446,7 @@ class AssignedPartition:
 
     def _tally(self, seconds: float) -> Tally:
         counts = self._counts()
-        risen = _risen(self._known, counts)
+        risen = _rise(self._known, counts)
         # A count that a correction lowered keeps its old height: it was counted up to there.
         self._known = _highest(self._known, counts)
         return Tally(
@@ -525,10 +525,10 @@ def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[st
     counters.batch_seconds.observe(tally.batch_seconds)
 
 
-def _risen(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _rise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return by how much each count rose; 0 for one that fell."""
     return {
-        name: _risen(before.get(name, {}), value)
+        name: _rise(before.get(name, {}), value)
         if isinstance(value, Mapping)
         else max(0, value - before.get(name, 0))
         for name, value in after.items()

@@ -49,7 +49,7 @@ class Rejections:
             f"{counted.reasons.total():,}",
             f"{counted.records:,}",
             ", ".join(f"{count:,} {reason}" for reason, count in counted.reasons.most_common()),
-            _named(self._latest),
+            _words_of(self._latest),
         )
         self._said, self._unsaid = now, _Counted()
 
@@ -60,7 +60,7 @@ class Rejections:
         counted = _Counted()
         for one in self._minutes.values():
             counted.add(one.records, one.reasons)
-        latest = _named(self._latest) if self._latest and counted.reasons else None
+        latest = _words_of(self._latest) if self._latest and counted.reasons else None
         return {"records": counted.records, "reasons": dict(counted.reasons), "latest": latest}
 
 
@@ -76,6 +76,6 @@ class _Counted:
         self.reasons.update({reason: count for reason, count in reasons.items() if count})
 
 
-def _named(letter: DeadLetter) -> str:
+def _words_of(letter: DeadLetter) -> str:
     place = f"partition {letter.partition}, offset {letter.offset}"
     return f"{place}, {letter.rejection.reason}: {letter.rejection.detail}"

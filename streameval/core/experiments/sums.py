@@ -260,7 +260,7 @@ class ExperimentSums:
         for arms, waiting in zip(self.arm_sums, self._waiting, strict=True):
             for arm in (yield from _earliest(waiting, arms.room)):
                 yield from self._adding(arms, arms.admitted(arm), iter(waiting.pop(arm)))
-            yield from self._adding(arms, OTHER, _emptied(waiting))
+            yield from self._adding(arms, OTHER, _empty_out(waiting))
 
     def gaps(self) -> list[Gap]:
         """Return what experiments lack that began before the state knew them.
@@ -383,7 +383,7 @@ def _earliest(
     return [arm for _, arm in best]
 
 
-def _emptied(waiting: dict[str, list[Slate]]) -> Iterator[Slate]:
+def _empty_out(waiting: dict[str, list[Slate]]) -> Iterator[Slate]:
     """Yield all slates; they are freed one by one, as millions at once would hold the loop."""
     while waiting:
         _, slates = waiting.popitem()

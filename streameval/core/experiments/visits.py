@@ -64,10 +64,10 @@ class Visits:
     def take(self, most: int | None, *, for_good: bool) -> list[Visit]:
         """Return up to `most` visits (None: all), as `ExperimentSums.take_visits` does."""
         if for_good:
-            taken = _popped(self._lent, most)
-            taken |= _popped(self._waiting, None if most is None else most - len(taken))
+            taken = _pop(self._lent, most)
+            taken |= _pop(self._waiting, None if most is None else most - len(taken))
         else:
-            taken = _popped(self._waiting, most)
+            taken = _pop(self._waiting, most)
             for key, first in taken.items():
                 self._lent[key] = min(first, self._lent.get(key, first))
         return [Visit(*key, *first) for key, first in taken.items()]
@@ -76,6 +76,6 @@ class Visits:
         self._waiting[key] = min(first, self._waiting.get(key, first))
 
 
-def _popped(visits: dict[_Key, FirstList], most: int | None) -> dict[_Key, FirstList]:
+def _pop(visits: dict[_Key, FirstList], most: int | None) -> dict[_Key, FirstList]:
     """Take up to `most` visits out (None: all), the oldest first."""
     return {key: visits.pop(key) for key in list(islice(visits, most))}

@@ -24,7 +24,7 @@ class Reads:
     positives: npt.NDArray[np.int64]
 
 
-def _documented(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
+def _rate_of_reads(reads: Reads, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
     return ratio(reads.positives, reads.reads), np.ones(len(reads.reads), np.int64)
 
 
@@ -44,7 +44,7 @@ METRICS: tuple[UnitMetric[Reads], ...] = (
         undefined="left out: a user on a day without a read",
         cutoff="none",
         is_share=True,
-        score=_documented,
+        score=_rate_of_reads,
     ),
     UnitMetric(
         input_kind="reads",

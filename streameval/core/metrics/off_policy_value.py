@@ -46,7 +46,7 @@ def _dr(rounds: Rounds, k: int) -> UnitSums:  # noqa: ARG001 (no ranks here)
     return _each(rounds.expected + rounds.weights * (rounds.rewards - rounds.predicted))
 
 
-def _normalised(mean_reward: float, mean_weight: float) -> float | None:
+def _normalise(mean_reward: float, mean_weight: float) -> float | None:
     return mean_reward / mean_weight if mean_weight else None
 
 
@@ -84,7 +84,7 @@ METRICS: tuple[Entry, ...] = (
         undefined=_NOTHING,
         cutoff="none",
         parts=(_IPS, _WEIGHT),
-        combine=_normalised,
+        combine=_normalise,
     ),
     UnitMetric(
         input_kind="rounds",

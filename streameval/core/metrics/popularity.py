@@ -76,7 +76,8 @@ def _serendipity(lists: ItemLists, k: int) -> UnitSums:
     rows = zip(lists.items, lists.ranks, lists.relevant, strict=True)
     for number, (items, ranks, relevant) in enumerate(rows):
         top = [
-            max((size + 1 - rank) / size - _expected(ranks_of.get(item), size), 0.0) * is_relevant
+            max((size + 1 - rank) / size - _use_of_rank(ranks_of.get(item), size), 0.0)
+            * is_relevant
             for item, rank, is_relevant in zip(items, ranks, relevant, strict=True)
             if rank <= k
         ]
@@ -103,7 +104,7 @@ def _unlike_history(lists: ItemLists, k: int) -> UnitSums:
     return values, counts
 
 
-def _expected(rank: int | None, size: int) -> float:
+def _use_of_rank(rank: int | None, size: int) -> float:
     """Return how likely any user gets an item of this rank of popularity; none was never used."""
     return 0.0 if rank is None else (size + 1 - rank) / size
 

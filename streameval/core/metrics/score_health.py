@@ -84,7 +84,7 @@ def _positive_share(items: LabelledScores, k: int) -> UnitSums:  # noqa: ARG001 
     return items.count(scored & items.positive).astype(np.float64), items.count(scored)
 
 
-def _normalized(log_loss: float, positive_share: float) -> float | None:
+def _normalise(log_loss: float, positive_share: float) -> float | None:
     if not 0 < positive_share < 1:
         return None
     others = 1 - positive_share
@@ -205,7 +205,7 @@ METRICS: tuple[Entry, ...] = (
         cutoff="none",
         lower_is_better=True,
         parts=(LOG_LOSS, _part(_positive_share)),
-        combine=_normalized,
+        combine=_normalise,
     ),
     UnitMetric(
         **_COMMON,

@@ -63,7 +63,7 @@ def _of_lists(
     files = files_of(given[FILES])
     if not all(is_outcome_file(file) for file in files):
         for lists in read_lists(given, advance, (JUDGED, SCORED)):
-            yield batch_of(_listed(lists), lists.users, lists.segments, lists.ids)
+            yield batch_of(_lists(lists), lists.users, lists.segments, lists.ids)
         return
     refuse_seen(given[EXCLUDE_SEEN])
     check_dimensions(given.by, files)
@@ -71,7 +71,7 @@ def _of_lists(
         yield UnitBatch(*labelled_scores(record, given.by, level))
 
 
-def _listed(lists: NamedLists) -> LabelledScores:
+def _lists(lists: NamedLists) -> LabelledScores:
     """Return the items of slates with labels."""
     assert lists.scores is not None, "they were asked for"
     assert lists.relevant is not None, "they were asked for"

@@ -173,7 +173,7 @@ def count_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Ans
             for figure, counts in zip(asked, found[segment], strict=True):
                 top = items[: sum(rank <= figure.k for rank in ranks)]
                 counts[len(top)].update(top)
-    whole = [_merged([counts[n] for counts in found.values()]) for n in range(len(asked))]
+    whole = [_merge([counts[n] for counts in found.values()]) for n in range(len(asked))]
     if known is not None:
         _require_known(whole, known, given[ITEMS])
     if facts.features or facts.trained:
@@ -205,7 +205,7 @@ _Counts: TypeAlias = dict[int, Counter[str]]
 """For lists of each length, how many have each item."""
 
 
-def _merged(parts: Sequence[_Counts]) -> _Counts:
+def _merge(parts: Sequence[_Counts]) -> _Counts:
     whole: _Counts = defaultdict(Counter)
     for part in parts:
         for size, counts in part.items():
@@ -333,12 +333,12 @@ def _of_outcomes(
             segments=list(zip(*values, strict=True)) if given.by else [()] * len(known),
             items=known.column("items").to_pylist(),
             ranks=known.column("ranks").to_pylist(),
-            relevant=gains and [[_relevant(gain, given) for gain in row] for row in gains],
+            relevant=gains and [[_is_relevant(gain, given) for gain in row] for row in gains],
             scores=known.column("scores").to_pylist() if "scores" in more else None,
         )
 
 
-def _relevant(gain: float, given: Given) -> bool:
+def _is_relevant(gain: float, given: Given) -> bool:
     level = given.value(RELEVANT)
     return gain > 0 if level is None else gain >= level
 

@@ -130,7 +130,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
         ((unlisted,),) = connection.execute(
             "SELECT count(DISTINCT list) FROM labels ANTI JOIN slates USING (list)"
         ).fetchall()
-        for rows in whole_lists(connection.sql(_joined(tables))):
+        for rows in whole_lists(connection.sql(_join_labels(tables))):
             for lists in _lists_of(rows, tables):
                 met = met or lists.met
                 unlabelled += lists.unlabelled
@@ -145,7 +145,7 @@ def read_tables(tables: Tables, advance: Advance, notes: list[Note]) -> Iterator
     notes += part_note("labels_without_list", unlisted, "list", f"Only in labels: {{}}, {zero}.")
 
 
-def _joined(tables: Tables) -> str:
+def _join_labels(tables: Tables) -> str:
     """The SQL of each list's items in order, and below them its labels of other items, best first.
 
     A row has the list, its user and values of `--by`, the item's score and gain, the rank that it
@@ -201,7 +201,7 @@ class _Lists(NamedTuple):
 
 
 def _lists_of(rows: Any, tables: Tables) -> Iterator[_Lists]:
-    """Cut rows of `_joined` into lists, `ROWS` in a batch."""
+    """Cut rows of `_join_labels` into lists, `ROWS` in a batch."""
     starts = _starts(rows)
     for first in range(0, len(starts) - 1, ROWS):
         cut = starts[first : first + ROWS + 1]

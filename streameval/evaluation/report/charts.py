@@ -47,7 +47,7 @@ def list_charts(source: Source, by: Sequence[str]) -> tuple[int, list[str]]:
     }
     lines = segments or {"": found}
     cutoffs = by_cutoff(found, ("precision", "recall", *BY_CUTOFF), ("recall",), "lists")
-    charts = [_precision_recall(lines), cutoffs, _interpolated(found, lines)]
+    charts = [_precision_recall(lines), cutoffs, _draw_interpolated(found, lines)]
     return found[_AT_LEVELS[0.0]].n, charts
 
 
@@ -84,7 +84,9 @@ def _longest(found: Mapping[str, Figure], recall: str) -> int:
     return max(grows, default=CUTOFFS[0])
 
 
-def _interpolated(found: Mapping[str, Figure], segments: Mapping[str, Mapping[str, Figure]]) -> str:
+def _draw_interpolated(
+    found: Mapping[str, Figure], segments: Mapping[str, Mapping[str, Figure]]
+) -> str:
     """Draw a line for each segment; the table is over all lists."""
     series: dict[str, Curve] = {
         segment: [
@@ -153,8 +155,8 @@ def forest_chart(rows: Sequence[Compared]) -> str:
             Interval(
                 label,
                 scored.difference * share,
-                _scaled(scored.low, scored.high, share),
-                _scaled(scored.once_low, scored.once_high, share),
+                _scale(scored.low, scored.high, share),
+                _scale(scored.once_low, scored.once_high, share),
                 arms.index(row.arm),
             )
         )
@@ -166,10 +168,10 @@ def forest_chart(rows: Sequence[Compared]) -> str:
         " difference at all looks together, the thick one at one look. Without a line there are"
         " too few users."
     )
-    return _framed(title, explanation, forest("forest", intervals, "difference, %"))
+    return _frame(title, explanation, forest("forest", intervals, "difference, %"))
 
 
-def _scaled(low: float | None, high: float | None, by: float) -> tuple[float, float] | None:
+def _scale(low: float | None, high: float | None, by: float) -> tuple[float, float] | None:
     return None if low is None or high is None else (low * by, high * by)
 
 
@@ -321,10 +323,10 @@ def draw(
     """
     if not any(series.values()):
         return ""
-    return _framed(title, explanation, chart(name, series, **options))
+    return _frame(title, explanation, chart(name, series, **options))
 
 
-def _framed(title: str, explanation: str, svg: str) -> str:
+def _frame(title: str, explanation: str, svg: str) -> str:
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
     return (
         f"<figure><h2>{escape(title)}</h2>\n{svg}"

@@ -108,7 +108,7 @@ def _placements(given: Given, kinds: Collection[str]) -> Iterator[tuple[Any, boo
         if of_ratings or not _RATED.isdisjoint(kinds):
             load_pairs(connection, given, _no_progress)
             threshold = given.value(THRESHOLD)
-            relevant = _relevant(given, "rating") if of_ratings else "NULL"
+            relevant = _is_relevant(given, "rating") if of_ratings else "NULL"
             if threshold is not None:
                 relevant = f"rating > {float(threshold)!r}"
             connection.execute(_RATINGS.format(relevant=relevant))
@@ -131,10 +131,10 @@ def _are_outcomes(given: Given) -> bool:
 
 def _read_outcomes(connection: Any, given: Given) -> None:
     open_outcomes(connection, files_of(given[FILES]))
-    connection.execute(_OUTCOMES.format(relevant=_relevant(given)))
+    connection.execute(_OUTCOMES.format(relevant=_is_relevant(given)))
 
 
-def _relevant(given: Given, gain: str = "gain") -> str:
+def _is_relevant(given: Given, gain: str = "gain") -> str:
     """Return the condition on a gain that makes an item relevant."""
     level = given.value(RELEVANT)
     return f"{gain} > 0" if level is None else f"{gain} >= {float(level)!r}"
@@ -152,7 +152,7 @@ def _read_slates(connection: Any, given: Given) -> None:
     )
     load_ranked(connection, tables, _no_progress, [])
     drop_repeats(connection, ties)
-    labelled = f"SELECT (list, item) FROM labels WHERE {_relevant(given)}"  # noqa: S608  # ours
+    labelled = f"SELECT (list, item) FROM labels WHERE {_is_relevant(given)}"  # noqa: S608  # ours
     relevant = f"(list, item) IN ({labelled})" if tables.labels else "NULL"
     connection.execute(f"""
         CREATE TABLE placements AS WITH {order(ties)}

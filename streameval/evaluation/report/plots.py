@@ -106,7 +106,7 @@ def _svg(name: str, drawing: Callable[[], Any]) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         written = io.StringIO()
         drawing().savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return _embedded(name, written.getvalue())
+    return _embed(name, written.getvalue())
 
 
 def _forest(rows: Sequence[Interval], x: str) -> Any:
@@ -153,7 +153,7 @@ def _figure(
     axes = figure.add_subplot()
     handles: list[Any] = []
     for number, (name, curve) in enumerate(series.items()):
-        points = curve if time_step is None else _interrupted(curve, time_step)
+        points = curve if time_step is None else _with_gaps(curve, time_step)
         _paint(axes, bands.get(name, ()), time_step, LINES[number % len(LINES)])
         handles += axes.plot(
             _abscissas(points, time=time_step is not None),
@@ -189,7 +189,7 @@ def _figure(
 def _paint(axes: Any, bands: Sequence[Band], step: int | None, colour: str) -> None:
     """Fill bands; one within another is the darker for it."""
     for each in bands:
-        band = each if step is None else _interrupted(each, step)
+        band = each if step is None else _with_gaps(each, step)
         axes.fill_between(
             _abscissas(band, time=step is not None),
             [low for _, low, _ in band],
@@ -218,7 +218,7 @@ def _legend(axes: Any, lines: Sequence[tuple[Any, str]]) -> None:
         text.set_text(label)
 
 
-def _interrupted(points: Sequence[Point], step: int) -> list[Point]:
+def _with_gaps(points: Sequence[Point], step: int) -> list[Point]:
     """Put a point without a value into each gap of more than a step: no line crosses it."""
     whole: list[Any] = []
     for point in points:
@@ -235,7 +235,7 @@ def _abscissas(points: Sequence[Sequence[float]], *, time: bool) -> Sequence[Any
     return [at for at, *_ in points]
 
 
-def _embedded(name: str, svg: str) -> str:
+def _embed(name: str, svg: str) -> str:
     """The element without its file header, its ids unique in a page, its colours variables."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
