@@ -14,12 +14,14 @@ import trackers
 
 from streameval.base.errors import ConfigError
 from streameval.base.in_memory import InMemory
+from streameval.base.limits import MAX_TS, MIN_TS
 from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, Rejection
 from streameval.core.replay import replay
 from streameval.profiles import library
+from streameval.profiles.cells import IS_DIGITS, converter, short_way
 from streameval.profiles.decoder import ProfileDecoder
-from streameval.profiles.language import Profile
+from streameval.profiles.language import Profile, Take
 from streameval.profiles.mapping import Mapping
 from streameval.profiles.snowplow_columns import COLUMNS
 
@@ -759,6 +761,40 @@ def test_patterns_of_times_have_a_zone():
 
 
 # ------------------------------------------------------------------------------------- figures
+
+
+CELLS = [
+    *(None, "", "x", " 3", "\uff13", "01", "0", "1", "-1", "1.5", "1e3", True, False, [], {}, [1]),
+    *(0, 1, -1, 2, 0.5, 10**40, "9" * 29, "9" * 30, "9" * 31),
+    *(MIN_TS, MIN_TS - 1, MAX_TS, MAX_TS - 1, f"{MIN_TS}000", f"{MAX_TS}000", MAX_TS * 1000 - 1),
+    *(MIN_TS // 1000, MAX_TS // 1000, str(MAX_TS // 1000 - 1), MIN_TS * 10**6, 1767614400.5),
+    *("2026-01-05T10:00:00Z", "2026-01-05 10:00:00.123", "2026-01-05T10:00:00+02:00", "2026-13-01"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "take"),
+    [
+        *(("ts", {"unit": unit}) for unit in ("rfc3339", "auto", "s", "ms", "us", "ns")),
+        *(("ts", {"unit": unit, "zone": "-03:30"}) for unit in ("rfc3339", "auto", "ms")),
+        *(("position", {"base": base}) for base in (0, 1, "auto")),
+        *((field, {}) for field in ("item_id", "score", "value", "latency_ms", "retract")),
+        ("feedback", {"values": {"x": "click", "1": "like"}}),
+    ],
+)
+def test_the_way_without_calls_gives_what_the_converter_gives(field, take):
+    """It is a second way to the same value, so it must take none that the first one refuses."""
+    take = Take.model_validate({"from": "cell", **take})
+    test, quick, is_number = short_way(field, take)
+    convert = converter(field, take)
+    taken = 0
+    for cell in CELLS:
+        names = {"found": cell}
+        if test and (eval(test, names) or (is_number and eval(f"{IS_DIGITS} and ({test})", names))):
+            taken += 1
+            assert eval(quick, names) == convert(cell), (field, take, cell)
+            assert type(eval(quick, names)) is type(convert(cell))
+    assert bool(taken) == bool(test)
 
 
 @pytest.mark.parametrize("profile", trackers.WRITERS)
