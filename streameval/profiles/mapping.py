@@ -7,9 +7,10 @@ the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -127,19 +128,18 @@ class Mapping:
         ]
         self._choose = _chooser(self._rules)
 
-    def messages(self, value: Any) -> Sequence[Any]:
+    def messages(self, value: Any) -> Iterable[Any]:
         """Return the messages of a parsed value: envelopes off, batches split. Raises MappingError.
 
-        Parts of a batch see what stands around it as `_batch`.
+        Parts of a batch see what stands around it as `_batch`. They are made one by one, since a
+        megabyte may hold very many.
         """
-        messages: Sequence[Any] = (value,)
+        messages: Iterable[Any] = (value,)
         if not is_bare(value, self._format):
-            messages = list(unwrap(value, self._format))
+            messages = unwrap(value, self._format)
         if self._unwrap:
-            messages = [self._unwrapped(message) for message in messages]
-        if self._split is None:
-            return messages
-        return [part for message in messages for part in self._parts(message)]
+            messages = map(self._unwrapped, messages)
+        return messages if self._split is None else chain.from_iterable(map(self._parts, messages))
 
     def _unwrapped(self, message: Any) -> Any:
         inner = next(
@@ -148,7 +148,7 @@ class Mapping:
         )
         return of_text(inner) if isinstance(inner, str) else inner  # JSON within JSON
 
-    def _parts(self, message: Any) -> Sequence[Any]:
+    def _parts(self, message: Any) -> Iterable[Any]:
         assert self._split is not None, "only then are there parts"
         parts = self._split(message, message) if isinstance(message, dict) else None
         if parts is None:
@@ -156,7 +156,7 @@ class Mapping:
         if not isinstance(parts, list):
             raise MappingError(f"split: {self._split_text} finds no list")
         around = {key: each for key, each in message.items() if each is not parts}
-        return [{**part, "_batch": around} if isinstance(part, dict) else part for part in parts]
+        return ({**part, "_batch": around} if isinstance(part, dict) else part for part in parts)
 
     def rule_of(self, message: Any) -> _CompiledRule | None:
         """Return the first rule that holds for a message, if any does."""
