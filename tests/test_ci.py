@@ -61,7 +61,7 @@ def test_a_test_is_fast_by_what_its_file_and_helpers_import(tmp_path, monkeypatc
         "plain": "from streameval.core import events\nimport streameval.stats.intervals\n",
         "round": "import plain\nfrom other_round import f\n",
         "other_round": "from round import g\n",
-        "layer": "from streameval.files.locations import opened\n",
+        "layer": "from streameval.files.locations import open_location\n",
         "starts": "def f():\n    import subprocess\n",
         "command": "from typer.testing import CliRunner\n",
         "through": "import plain\nimport starts\n",

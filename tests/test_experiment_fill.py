@@ -15,11 +15,11 @@ import pytest
 from test_compare_arms import _counted
 from test_experiments import Worker, cuts, in_one_span, watched
 
+from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.experiments.sums import COUNTS
 from streameval.core.experiments.users import ArmUsers
 from streameval.core.outcome import Span
-from streameval.core.partition import drained
 from streameval.files.outcome_files import OutcomeFolder, pseudonyms
 from streameval.worker import experiment_fill
 from streameval.worker.experiment_fill import ExperimentFill
@@ -49,7 +49,7 @@ class Filling(Worker):
 
     def checkpoint(self):
         self.state.flush()
-        rows = self.state.outcomes_of(drained(self.state.finalizing()))
+        rows = self.state.outcomes_of(drain(self.state.finalizing()))
         self.checkpoints += 1
         saved = checkpoint(self.state, str(self.checkpoints))
         if rows:
