@@ -23,6 +23,7 @@ class CellError(ValueError):
 
 
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+_PLAIN: Final = Take.model_validate({"from": "ts"})
 _LONGEST: Final = 30
 _IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?\Z", re.ASCII)
@@ -39,7 +40,7 @@ _FLAGS: Final = frozenset({"fallback", "retract"})
 def converter(field: str, take: Take | None) -> Convert:
     """Return the function that makes a value one of `field`. Raises ConfigError for a zone."""
     if field == "ts":
-        return _time(take or Take.model_validate({"from": "ts"}))
+        return _time(take or _PLAIN)
     if field == "position":
         return _position(*_first_position(take))
     if field in _NUMBERS:
@@ -63,7 +64,7 @@ def short_way(field: str, take: Take | None) -> tuple[str, str, bool]:
     needs the call of the converter.
     """
     if field == "ts":
-        return _short_way_of_time(take or Take.model_validate({"from": "ts"}))
+        return _short_way_of_time(take or _PLAIN)
     if field == "position":
         lowest, add = _first_position(take)
         return f"found.__class__ is int and found >= {lowest}", f"found + {add}", True
