@@ -246,7 +246,8 @@ def _moment(text):
     if second == "60":
         second, milliseconds = "59", 999
     offset = "+00:00" if zone in "Zz" else zone
-    if int(offset[1:3]) > 23 or int(offset[4:]) > 59:
+    # Python 3.14 takes hour 24 for the next day's 0.
+    if int(hour) > 23 or int(offset[1:3]) > 23 or int(offset[4:]) > 59:
         raise _InvalidError("ts")
     try:
         local = datetime.fromisoformat(f"{day}T{hour}:{minute}:{second}").replace(tzinfo=UTC)

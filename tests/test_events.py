@@ -248,7 +248,7 @@ def test_without_a_record_timestamp_nothing_is_future():
         encode(IMPRESSION, score=float("inf")),
         b"[" * 200_000,
         b'{"type":5,' + b"[" * 200_000,
-        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"a":' + b"[" * 500_000 + b"]" * 500_000 + b"}",
         b'{"type": 5, nonsense',
     ],
     ids=lambda value: repr(value)[:40],

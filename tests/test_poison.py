@@ -46,7 +46,7 @@ PILLS = {
     "NaN": (raw(b"NaN"), "malformed"),
     "Infinity": (raw(b"Infinity"), "malformed"),
     "invalid UTF-8": (event(user_id="u").replace(b'"u"', b'"\xff"'), "malformed"),
-    "nested 200,000 deep": (raw(b"[" * 200_000 + b"]" * 200_000), "malformed"),
+    "nested 500,000 deep": (raw(b"[" * 500_000 + b"]" * 500_000), "malformed"),
     "nested deep where nobody looks": (
         event(extra=0).replace(b"0}", b'{"a":' * 50_000 + b"1" + b"}" * 50_001),
         "malformed",

@@ -527,6 +527,11 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
             CLICK,
             "which is no time of that form",
         ),
+        (
+            with_fields(ts={"from": "ts", "zone": "+02:00"}),
+            CLICK | {"ts": "2026-01-05T24:00:00"},
+            "hours go to 23",
+        ),
         (with_fields(value={"product": ["v", "w"]}), CLICK | {"v": "2", "w": "x"},
          'rule c: `value`: v * w is "x", and a number is wanted'),
         (with_fields(value="length(v)"), CLICK | {"v": 5}, "rule c: "),
@@ -538,7 +543,7 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
          CLICK | {"many": {}}, "each: many finds no list"),
         (with_fields(), [1], "a message is int, not an object"),
         (with_fields(), b"{", "several lines"),
-        (with_fields(), b"[" * 100_000, "nested too deep"),
+        (with_fields(), b'{"a":' + b"[" * 500_000, "nested too deep"),
     ],
 )  # fmt: skip
 def test_a_message_that_does_not_fit_is_told_why(profile, message, said):

@@ -217,7 +217,7 @@ MALFORMED = [
         encoded(SHOWN).replace(b'"u"', b'"\xff"'),
         "no UTF-8: byte 0xff at position 56: encode the JSON as UTF-8",
     ),
-    (b"[" * 200_000 + b"]" * 200_000, "nested too deep: an event is one flat JSON object"),
+    (b"[" * 500_000 + b"]" * 500_000, "nested too deep: an event is one flat JSON object"),
     (
         b'{"type": "impression",}',
         "no JSON: trailing comma in object, byte 22, in ': \"impression\",}'",

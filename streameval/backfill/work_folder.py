@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from streameval.base.errors import InputError
+from streameval.base.paths import exists
 from streameval.web import openmetrics
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class WorkFolder:
 
     def load(self) -> State | None:
         """Return the last saved state; None at the beginning."""
-        if not self._state.exists():
+        if not exists(self._state):
             return None
         with self._state.open("rb") as file:
             state: State = pickle.load(file)  # noqa: S301  # we wrote it, beside our output

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 from streameval.base.errors import InputError
+from streameval.base.paths import is_file
 from streameval.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.checks.result import duration
 from streameval.core.events import Event, EventDecoder
@@ -102,7 +103,7 @@ def _place_of(text: str) -> tuple[int, int, str]:
         )
     require_name(found[3])
     with reaching(found[3], "--log: "):
-        if not Path(found[3]).is_file():
+        if not is_file(found[3]):
             raise InputError(f"--log {text}: cannot read {found[3]}: no such file")
     return int(found[1]), int(found[2] or 0), found[3]
 

@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from streameval.base.errors import InputError, UnreachableError
+from streameval.base.paths import exists, is_folder
 from streameval.core.definition import Definition
 from streameval.core.events import Event
 from streameval.files.locations import is_uri, on_disk, reaching, redact
@@ -315,8 +316,8 @@ def outcome_files(
     """
     name = on_disk(root)
     with reaching(name, f"{subject}: "):
-        if not is_uri(name) and not Path(name).is_dir():
-            what = "is a file" if Path(name).exists() else "no such folder"
+        if not is_uri(name) and not is_folder(name):
+            what = "is a file" if exists(name) else "no such folder"
             raise InputError(f"{subject}: {name}: {what}: give {wanted}")
     source = dataset(root, definition.dimensions, subject)
     days = days_of(source)
@@ -345,7 +346,7 @@ def _earlier(reference: Path | str) -> Snapshot | None:
     if is_uri(str(reference)):
         return None
     with reaching(str(reference), "reference: "):
-        is_snapshot = (Path(reference) / MANIFEST).exists()
+        is_snapshot = exists(Path(reference) / MANIFEST)
     return read_snapshot(Path(reference)) if is_snapshot else None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streameval.base.errors import ConfigError, InputError
+from streameval.base.paths import exists
 from streameval.checks import counters_match_log
 from streameval.checks.event_log import of_kafka
 from streameval.checks.evidence import gather
@@ -74,7 +75,7 @@ def _candidates(folder: Path) -> tuple[list[Path], bool]:
     right = [
         number
         for number, path in enumerate(before)
-        if (path / f"{counters_match_log.MEMORY}{MEMORY}").exists()
+        if exists(path / f"{counters_match_log.MEMORY}{MEMORY}")
     ]
     return (before[right[-1] :], False) if right else (before, True)
 
@@ -82,7 +83,7 @@ def _candidates(folder: Path) -> tuple[list[Path], bool]:
 def _memory(folder: Path) -> dict[str, bytes]:
     """Read the files that the checks of the previous snapshot left for this run, by name."""
     for earlier in reversed(earlier_than(folder)):
-        if (earlier / CHECKS).exists():
+        if exists(earlier / CHECKS):
             with reaching(str(earlier), "snapshots: "):
                 return {
                     path.name.removesuffix(MEMORY): path.read_bytes()

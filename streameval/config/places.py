@@ -12,6 +12,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import SecretStr
 
+from streameval.base.paths import is_file
+from streameval.base.urls import split_url
+
 # The options that a URL of Redis may carry; files are PEM.
 _TLS: Final[dict[str, set[str] | None]] = {
     "ssl_ca_certs": None,
@@ -89,7 +92,7 @@ def redis_url(value: SecretStr) -> SecretStr:
     """Return a URL of one Redis, of Sentinels or of a cluster."""
     # No message quotes any part of the URL: a misplaced part may be the password.
     try:
-        url = urlsplit(value.get_secret_value())
+        url = split_url(value.get_secret_value())
         options = parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query))
         places = [urlsplit(f"//{each}") for each in url.netloc.rpartition("@")[2].split(",")]
         good = all(each.hostname and each.port != 0 for each in places) and not url.fragment
@@ -124,7 +127,7 @@ def redis_url(value: SecretStr) -> SecretStr:
 
 def _is_file(value: Path) -> bool:
     try:
-        return value.is_file()
+        return is_file(value)
     except OSError as error:
         raise ValueError(f"{str(value)!r} cannot be used: {error.strerror}") from None
 

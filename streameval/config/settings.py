@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlunsplit
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,7 @@ from streameval.base.limits import (
     MIN_READ_MEMORY,
     READ_MEMORY,
 )
+from streameval.base.urls import split_url
 from streameval.config import places
 from streameval.config.experiments import ExperimentSettings, check_experiments, event_field
 from streameval.config.figure_settings import (
@@ -538,7 +539,7 @@ class Settings(BaseSettings):
 
     def redis_url(self) -> str:
         """Return the URL with the password in it, as it is now: a secret, not to be logged."""
-        url = urlsplit(self.secret("redis"))
+        url = split_url(self.secret("redis"))
         if self.redis_password is None:
             return url.geturl()
         user, _, _ = (url.username or "").partition(":")

@@ -323,7 +323,7 @@ class EventDecoder:
         self.max_clock_skew = max_clock_skew
         self._labels_of = label_reader(labels)
         self._label_count = len(labels)
-        self._union: Any = Union[self.types]  # noqa: UP007
+        self._union: Any = Union[tuple(self.types)]  # noqa: UP007
         self._is_json = type(self).parse is EventDecoder.parse
         self._decode_wire: Callable[[Any], Any] = (
             msgspec.json.Decoder(self._union).decode if self._is_json else self._converted

@@ -23,6 +23,7 @@ from streameval.base.encodings import MARK, NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
+from streameval.base.paths import exists, is_file
 from streameval.base.steps import drain
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder, Newest, Rejection
@@ -183,8 +184,7 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
 def _is_pipe(name: str) -> bool:
     if isinstance(name, InMemory):
         return False
-    path = Path(name)
-    return name == STDIN or (path.exists() and not path.is_file())
+    return name == STDIN or (exists(name) and not is_file(name))
 
 
 def lines_of(name: str) -> Iterator[list[bytes]]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from streameval.base.errors import InputError
+from streameval.base.paths import is_folder
 from streameval.core.definition import Definition
 from streameval.core.metrics import METRICS
 from streameval.core.metrics.entry import Entry, InputKind
@@ -109,7 +109,7 @@ def given_of(
         elif value is not None:
             tables[one] = [value]
             require_name(value)
-            if Path(value).is_dir():
+            if is_folder(value):
                 raise InputError(f"{one.option} {value}: is a folder: give the file")
     given = Given(definition=definition, tables=tables, values=values)
     for table, files_of_it in given.tables.items():

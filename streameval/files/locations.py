@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from streameval.base.errors import InputError, UnreachableError
 from streameval.base.in_memory import InMemory
+from streameval.base.paths import exists, is_file, is_folder
 
 if TYPE_CHECKING:  # slow to import, and not needed for a path
     from pyarrow import fs
@@ -150,7 +151,7 @@ def require_name(name: str) -> None:
     if not isinstance(name, InMemory) and not is_uri(name):
         with reaching(name):
             path = Path(name)
-            is_pipe = path.exists() and not (path.is_file() or path.is_dir())
+            is_pipe = exists(path) and not (is_file(path) or is_folder(path))
         if is_pipe or name == "-":
             raise InputError(
                 f"{name}: is a pipe, which can be read only once: write the data to a file before"

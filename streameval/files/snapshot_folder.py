@@ -15,6 +15,7 @@ from typing import Final, TypedDict, TypeVar, cast
 import msgspec
 
 from streameval.base.errors import InputError
+from streameval.base.paths import is_folder
 from streameval.files.locations import reaching
 
 CHECKS: Final = "checks.json"
@@ -67,7 +68,7 @@ class Daily(TypedDict):
 def snapshots(root: Path) -> list[Path]:
     """The snapshots in a folder, oldest first. Raises `UnreachableError`."""
     with reaching(str(root), "snapshots: "):
-        if not root.is_dir():
+        if not is_folder(root):
             return []
         found = [path for path in root.iterdir() if NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.name[:16], int(path.name[17:])))

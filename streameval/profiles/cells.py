@@ -33,6 +33,7 @@ _MS: Final = timedelta(milliseconds=1)
 _ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
 _ENDS_IN_ZONE: Final = re.compile(r".*[Zz]\Z|[+-]\d\d:\d\d\Z", re.ASCII | re.DOTALL).match
 _ZONE_LENGTH: Final = len("+01:00")
+_HOUR: Final = slice(11, 13)
 _NUMBERS: Final = frozenset({"score", "propensity", "latency_ms", "value", "after"})
 _FLAGS: Final = frozenset({"fallback", "retract"})
 
@@ -163,6 +164,8 @@ def _rfc3339(epoch: datetime | None) -> Convert:
             raise CellError(f"is {_kind(value)}, and RFC 3339 is wanted{_unit_of(value)}")
         if epoch is None or _ENDS_IN_ZONE(value[-_ZONE_LENGTH:]):
             return value
+        if value[_HOUR] == "24":  # Python 3.14 takes it for the next day's 0
+            raise CellError(f'is "{value[:40]}", and hours go to 23')
         return _ms(_parse(value, datetime.fromisoformat), epoch)
 
     return rfc3339

@@ -51,7 +51,7 @@ class ProfileDecoder(EventDecoder):
         self._by_kind: dict[Any, Any] = dict(
             zip(("impression", "slate", "feedback"), self.types, strict=True)
         )
-        self._any: Any = Union[self.types]  # noqa: UP007
+        self._any: Any = Union[tuple(self.types)]  # noqa: UP007
         self.ignored: Counter[str] = Counter()
         self._ignored = self.mapped = 0
         self._told = False

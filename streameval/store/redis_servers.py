@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -26,6 +26,8 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.credentials import CredentialProvider
+
+from streameval.base.urls import split_url
 
 # One connection is busy for a commit of one partition; more wait for a free one.
 CONNECTIONS: Final = 8
@@ -82,7 +84,7 @@ def servers_of(url: Url) -> Servers:
 
     Nothing is connected yet.
     """
-    split = urlsplit(url())
+    split = split_url(url())
     scheme, _, kind = split.scheme.partition("+")
     if kind == "cluster":
         return _Cluster(url, scheme, split)
@@ -103,7 +105,7 @@ class _Login(CredentialProvider):
         self._url = url
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        split = urlsplit(self._url())
+        split = split_url(self._url())
         user, password = unquote(split.username or ""), unquote(split.password or "")
         return (user, password) if user else (password,)
 
@@ -112,7 +114,7 @@ class _Login(CredentialProvider):
 
     @property
     def is_there(self) -> bool:
-        split = urlsplit(self._url())
+        split = split_url(self._url())
         return bool(split.username or split.password)
 
 

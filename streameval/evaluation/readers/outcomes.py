@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from streameval.base.arrays import Ints
 from streameval.base.errors import InputError, StreamevalError, UnreachableError
 from streameval.base.in_memory import InMemory
+from streameval.base.paths import is_file, is_folder
 from streameval.core.metrics.auc import ranks_by_score
 from streameval.core.metrics.score_health import LabelledScores
 from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
@@ -44,8 +45,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
         if locations.is_uri(path):
             found += _files_of_uri(path)
             continue
-        if not Path(path).is_dir():
-            if not Path(path).is_file():
+        if not is_folder(path):
+            if not is_file(path):
                 raise InputError(f"{path}: no such file or folder")
             found.append(path)
             continue
