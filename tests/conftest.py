@@ -7,8 +7,7 @@ through their helpers, and that start no program. `make test` leaves out what is
 Seeds. A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth
 seed. The first `FLOOR` seeds of a test (20, or its module's own `FLOOR`; 8 with `--fast`) always
 run. Further ones, up to the module's own `SEEDS` (or 300), run until the test has used
-`STREAMEVAL_SEED_SECONDS` of CPU time (default 3). `.ci/run` always runs the seeds up to `DEEP` (60,
-or the module's own): these are items marked `slow`. The last lines of a run say how many seeds ran,
+`STREAMEVAL_SEED_SECONDS` of CPU time (default 3). The last lines of a run say how many seeds ran,
 and which files are dear.
 `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and `STREAMEVAL_SEED=17` runs that one,
 as a failure says.
@@ -39,7 +38,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 HERE = pathlib.Path(__file__).parent
 # Layers that `make fast` tests: no server, no file and no program.
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
-FLOOR, DEEP, FAST_FLOOR = 20, 60, 8
+FLOOR, FAST_FLOOR = 20, 8
 SHARES = 4
 LONGEST_NAME = 100
 SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "3"))
@@ -125,19 +124,7 @@ def name_of(nodeid):
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         shares = [0] if ONE is not None else range(SHARES)
-        items = [pytest.param(share, id=f"share{share}") for share in shares]
-        if EXACTLY is None and ONE is None and deep_seeds(metafunc.module):
-            items += [
-                pytest.param(share + SHARES, id=f"deep{share}", marks=pytest.mark.slow)
-                for share in shares
-            ]
-        metafunc.parametrize("seed", items)
-
-
-def deep_seeds(module):
-    """The seeds that `make test` may leave out and `.ci/run` does not."""
-    most = min(getattr(module, "SEEDS", 300), getattr(module, "DEEP", DEEP))
-    return range(getattr(module, "FLOOR", FLOOR), most)
+        metafunc.parametrize("seed", shares, ids=[f"share{share}" for share in shares])
 
 
 def share_of(item):
@@ -151,13 +138,10 @@ def seeds_of(item):
     if ONE is not None:
         yield int(ONE)
         return
-    ordinary = getattr(item.module, "SEEDS", 300)
-    if share >= SHARES:
-        yield from deep_seeds(item.module)[share - SHARES :: SHARES]
-        return
+    most = getattr(item.module, "SEEDS", 300)
     floor = FAST_FLOOR if item.config.option.fast else getattr(item.module, "FLOOR", FLOOR)
     end = time.process_time() + SEED_SECONDS / SHARES
-    for seed in range(share, int(EXACTLY or ordinary), SHARES):
+    for seed in range(share, int(EXACTLY or most), SHARES):
         if seed >= floor and EXACTLY is None and time.process_time() > end:
             return
         yield seed

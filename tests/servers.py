@@ -37,6 +37,9 @@ _random = random.SystemRandom()  # processes that test side by side must not agr
 _LOCKS = pathlib.Path(tempfile.gettempdir()) / "streameval-test-ports"
 _held = collections.deque()
 MOST_HELD = 200  # open files
+# Kafka's classes as Java maps them into memory, where `archive_classes` has run: a broker then
+# starts with half the CPU time.
+ARCHIVE = programs.KAFKA_LIBS.parent / "classes.jsa"
 
 
 def unique(stem="topic"):
@@ -302,15 +305,47 @@ def _kafka_node(number, port, controllers, cluster_id, changed, probe=_kafka_ans
     }
     settings |= changed
     properties = folder / "server.properties"
-    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    java = [programs.need("java"), "-XX:+UseSerialGC", "-Xmx384m"]
-    java += ["-cp", f"{programs.KAFKA_LIBS}/*", f"-Dkafka.logs.dir={folder}"]
-    formatting = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
-    subprocess.run(
-        [*formatting, "--config", properties], check=True, capture_output=True, timeout=60
-    )
+    properties.write_text(_properties(settings))
+    java = [*_java(), f"-Dkafka.logs.dir={folder}"]
+    data = folder / "data"
+    data.mkdir()
+    data.joinpath("bootstrap.checkpoint").write_bytes(_features())
+    identity = {"version": 1, "node.id": number, "cluster.id": cluster_id}
+    data.joinpath("meta.properties").write_text(_properties(identity))
     command = [*java, "kafka.Kafka", str(properties)]
     return Server("kafka", command, probe, port, folder)
+
+
+def _properties(values):
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _java():
+    java = [
+        programs.need("java"),
+        "-XX:+UseSerialGC",
+        "-Xmx384m",
+        "-cp",
+        f"{programs.KAFKA_LIBS}/*",
+    ]
+    if ARCHIVE.exists():
+        java += [f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return java
+
+
+@functools.cache
+def _features():
+    """What Kafka writes into an empty folder: the features that a new cluster has."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder, "server.properties")
+        voters = {"process.roles": "controller", "node.id": 1, "log.dirs": f"{folder}/data"}
+        voters |= {"controller.quorum.voters": "1@127.0.0.1:9093"}
+        voters |= {"controller.listener.names": "CONTROLLER"}
+        voters |= {"listeners": "CONTROLLER://127.0.0.1:9093"}
+        config.write_text(_properties(voters))
+        command = [*_java(), "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id()]
+        subprocess.run([*command, "--config", config], check=True, capture_output=True, timeout=60)
+        return pathlib.Path(folder, "data", "bootstrap.checkpoint").read_bytes()
 
 
 def _cluster_id():
@@ -609,3 +644,16 @@ def shared_registry():
 def shared_redis():
     """The real Redis that the tests of this process share; never kill or flush it."""
     return _for_the_process(redis())
+
+
+def archive_classes():
+    """Write `ARCHIVE`: Java does it when a broker ends that was told to."""
+    _features()
+    os.environ["JDK_JAVA_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={ARCHIVE}"
+    with kafka() as server:
+        server.process.terminate()
+        server.process.wait(120)
+
+
+if __name__ == "__main__":
+    archive_classes()

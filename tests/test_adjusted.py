@@ -37,7 +37,7 @@ from streameval.stats.regression_adjustment import compare_adjusted
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan
 
-FLOOR, DEEP, SEEDS = 8, 28, 60
+FLOOR, SEEDS = 8, 60
 CLICKS = "positives_per_impression{feedback=click}"
 MIDDLE = START + LENGTH // 2
 

@@ -89,15 +89,3 @@ def test_tests_that_share_a_fixture_of_their_file_stay_in_one_process(shared, re
     """pytest-xdist adds the group to a test's name; with pytest 9.2 it did not."""
     alone = "PYTEST_XDIST_WORKER" not in os.environ
     assert alone or request.node.nodeid.endswith("@test_ci.py")
-
-
-def test_ci_runs_the_seeds_that_make_test_may_leave_out():
-    """A tier has fewer seeds, and no test lost one of those that always ran."""
-
-    class Module:
-        SEEDS, FLOOR, DEEP = 100, 10, 30
-
-    assert conftest.deep_seeds(Module) == range(10, 30)
-    Module.SEEDS = 5
-    assert not conftest.deep_seeds(Module)
-    assert conftest.deep_seeds(pytest) == range(20, 60)

@@ -25,7 +25,7 @@ from streameval.worker import experiment_fill
 from streameval.worker.experiment_fill import ExperimentFill
 
 # A seed takes some 0.6 s.
-FLOOR, DEEP = 8, 40
+FLOOR = 8
 
 
 def folder(root, definition, **options):

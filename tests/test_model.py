@@ -16,7 +16,7 @@ from world import World, simulate
 
 from streameval.base.limits import MAX_TS, MIN_TS
 
-FLOOR, DEEP, SEEDS = 40, 120, 200
+FLOOR, SEEDS = 40, 200
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

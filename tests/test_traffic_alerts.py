@@ -212,9 +212,9 @@ def closed_at_night(t: np.ndarray) -> np.ndarray:
     return np.where((t % DAY) // HOUR < 7, 0.0, 1.0)
 
 
-LONG = "two weeks with nights at a tenth"
+LONG = "ten days with nights at a tenth"
 QUIET = {
-    LONG: Site(14 * DAY, step=5, traffic=week),
+    LONG: Site(10 * DAY, step=5, traffic=week),
     "three days of a small site": Site(3 * DAY, step=5, traffic=week, slates=3, session=3),
     "a daily curve, and feedback that falls by more than half at night": Site(
         3 * DAY, step=5, traffic=swing, feedback=lambda t: 0.4 + 0.6 * swing(t)
