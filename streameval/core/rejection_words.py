@@ -126,7 +126,7 @@ def malformed(value: bytes, error: str) -> str:  # noqa: PLR0911  # one case a l
     """Say why bytes are no JSON; `error` is what the parser says of them."""
     if not value.strip():
         return "the value is empty: send a JSON object"
-    if "recursion" in error:
+    if "recursion" in error or "Stack overflow" in error:  # the latter from Python 3.14 on
         return "nested too deep: an event is one flat JSON object"
     foreign = format_of_bytes(value)
     if found := _BYTE.search(error):
