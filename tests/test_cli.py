@@ -480,6 +480,7 @@ def test_people_get_tables(tmp_path):
     ("name", "content"),
     [
         ("none.jsonl", None),
+        ("too-long" * 40, None),
         ("torn.gz", gzip.compress(b"{}\n" * 1000, mtime=0)[:-20]),
         ("wrong.gz", b"no gzip at all"),
         ("wrong.zst", b"no zstd at all"),
@@ -496,6 +497,12 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content):
 
 def test_a_folder_is_no_file(tmp_path):
     assert_one_line(streameval("replay", tmp_path), 2, "cannot read", "directory")
+
+
+def test_a_link_to_itself_is_no_file(tmp_path):
+    path = tmp_path / "loop"
+    path.symlink_to(path)
+    assert_one_line(streameval("replay", path), 2, "cannot read", "loop")
 
 
 def test_the_definition_comes_from_the_configuration(tmp_path):

@@ -184,7 +184,10 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
 def _is_pipe(name: str) -> bool:
     if isinstance(name, InMemory):
         return False
-    return name == STDIN or (exists(name) and not is_file(name))
+    try:
+        return name == STDIN or (exists(name) and not is_file(name))
+    except OSError:
+        return False  # whoever opens it is told why that cannot be
 
 
 def lines_of(name: str) -> Iterator[list[bytes]]:
