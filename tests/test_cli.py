@@ -499,6 +499,22 @@ def test_a_folder_is_no_file(tmp_path):
     assert_one_line(streameval("replay", tmp_path), 2, "cannot read", "directory")
 
 
+@pytest.mark.parametrize(
+    ("content", "cure"),
+    [
+        (b"PAR1\x15\n\x15", "is a Parquet file: write its rows as JSON lines"),
+        (b"Obj\x01\x04\n", "is an Avro file: write its records as JSON lines"),
+        (b"PK\x03\x04\n", "is a zip archive: unpack it"),
+        (gzip.compress(b"{}\n"), "is packed by gzip: let its name end in .gz"),
+        (bytes(cramjam.zstd.compress(b"{}\n")), "is packed by zstd: let its name end in .zst"),
+    ],
+)
+def test_a_file_without_lines_is_refused_once_with_the_cure(tmp_path, content, cure):
+    path = tmp_path / "events"
+    path.write_bytes(content)
+    assert_one_line(streameval("replay", path), 2, cure)
+
+
 def test_a_link_to_itself_is_no_file(tmp_path):
     path = tmp_path / "loop"
     path.symlink_to(path)

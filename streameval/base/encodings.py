@@ -18,3 +18,18 @@ def is_wide(start: bytes) -> bool:
     """Tell whether a text that starts so has 16 or 32 bits a character."""
     # Without a mark every other byte of the first letters is 0, or three of four are.
     return start.startswith(_MARKS) or start[:4].count(0) in {2, 3}
+
+
+_PACKED: Final = {
+    b"PAR1": "a Parquet file: write its rows as JSON lines (DuckDB: COPY (FROM 'a.parquet') TO"
+    " 'a.jsonl')",
+    b"Obj\x01": "an Avro file: write its records as JSON lines (fastavro a.avro > a.jsonl)",
+    b"PK\x03\x04": "a zip archive: unpack it before (unzip)",
+    b"\x1f\x8b": "packed by gzip: let its name end in .gz, or unpack it before (gzip -dc)",
+    b"\x28\xb5\x2f\xfd": "packed by zstd: let its name end in .zst, or unpack it before (zstd -dc)",
+}
+
+
+def packed_kind(start: bytes) -> str | None:
+    """Say what a file is that has no lines of text, and the cure; None for any other."""
+    return next((said for magic, said in _PACKED.items() if start.startswith(magic)), None)

@@ -19,7 +19,7 @@ from operator import add
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from streameval.base.encodings import MARK, NOT_UTF8, is_wide
+from streameval.base.encodings import MARK, NOT_UTF8, is_wide, packed_kind
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
@@ -273,11 +273,13 @@ def _batches(lines: Iterator[bytes]) -> Iterator[Lines]:
 def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
     """Yield each line without its end and blanks around it; of too long a line, the beginning.
 
-    Raises `InputError` for a file that is not UTF-8.
+    Raises `InputError` for a file that is not UTF-8, or no text.
     """
     line = stream.readline(_READ_AT_MOST + 1)
     if is_wide(line):
         raise InputError(f"cannot read {name}: it {NOT_UTF8}")
+    if kind := packed_kind(line):
+        raise InputError(f"cannot read {name}: it is {kind}")
     while line:
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
