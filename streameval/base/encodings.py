@@ -20,7 +20,7 @@ def is_wide(start: bytes) -> bool:
     return start.startswith(_MARKS) or start[:4].count(0) in {2, 3}
 
 
-_PACKED: Final = {
+_BINARY: Final = {
     b"PAR1": "a Parquet file: write its rows as JSON lines (DuckDB: COPY (FROM 'a.parquet') TO"
     " 'a.jsonl')",
     b"Obj\x01": "an Avro file: write its records as JSON lines (fastavro a.avro > a.jsonl)",
@@ -30,6 +30,6 @@ _PACKED: Final = {
 }
 
 
-def packed_kind(start: bytes) -> str | None:
+def binary_kind(start: bytes) -> str | None:
     """Say what a file is that has no lines of text, and the cure; None for any other."""
-    return next((said for magic, said in _PACKED.items() if start.startswith(magic)), None)
+    return next((said for magic, said in _BINARY.items() if start.startswith(magic)), None)

@@ -19,7 +19,7 @@ from operator import add
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from streameval.base.encodings import MARK, NOT_UTF8, is_wide, packed_kind
+from streameval.base.encodings import MARK, NOT_UTF8, binary_kind, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVENT_BYTES
@@ -278,7 +278,7 @@ def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
     line = stream.readline(_READ_AT_MOST + 1)
     if is_wide(line):
         raise InputError(f"cannot read {name}: it {NOT_UTF8}")
-    if kind := packed_kind(line):
+    if kind := binary_kind(line):
         raise InputError(f"cannot read {name}: it is {kind}")
     while line:
         rest = line
