@@ -648,6 +648,7 @@ def shared_redis():
 
 def archive_classes():
     """Write `ARCHIVE`: Java does it when a broker ends that was told to."""
+    ARCHIVE.unlink(missing_ok=True)
     _features()
     os.environ["JDK_JAVA_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={ARCHIVE}"
     with kafka() as server:
