@@ -40,7 +40,6 @@ HERE = pathlib.Path(__file__).parent
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
 FLOOR, FAST_FLOOR = 20, 8
 SHARES = 4
-LONGEST_NAME = 100
 SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "3"))
 EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
 ONE = os.environ.get("STREAMEVAL_SEED")
@@ -109,8 +108,8 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_make_parametrize_id(val, argname):
-    """Name long bytes after their argument: random ones differ between processes."""
-    return argname if isinstance(val, bytes) and len(val) > LONGEST_NAME else None
+    """Name bytes after their argument: packed and random ones differ between processes."""
+    return argname if isinstance(val, bytes) else None
 
 
 def name_of(nodeid):
