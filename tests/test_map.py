@@ -10,7 +10,8 @@ import trackers
 from streameval.cli.diagnosis import judge_records
 from streameval.config.load import Settings
 from streameval.kafka.admin import Sampled
-from streameval.profiles import library
+from streameval.profiles import draft, library
+from streameval.profiles.paths import compile_path
 
 EVENTS = trackers.stream(2, count=40)
 CALLS = [trackers.segment(event) for event in EVENTS]
@@ -110,12 +111,32 @@ def test_init_recognises_each_format(profile, tmp_path):
 def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
     message = {"kind": "shown", "meta": {"created_at": 1767614400, "visitor_id": "v"}, "rows": [1]}
     done = streameval("map", file_of(tmp_path, message), "--init", folder=tmp_path)
-    assert "#   meta.created_at: '1767614400'" in done.stdout
+    assert "#   meta.created_at: 1767614400" in done.stdout
     assert "ts: {from: meta.created_at, unit: auto}" in done.stdout
     assert "user_id: meta.visitor_id" in done.stdout
     assert "items: {each: rows, item_id: item_id}" in done.stdout
     (tmp_path / "mine.yaml").write_text(done.stdout)
     assert library.mapping_of(str(tmp_path / "mine.yaml")).profile.rules
+
+
+ODD_NAMES = [
+    "event name", "$event", "a-b", "größe", 'a "b" c', "it's", "a\nb", "\x1b[31m", "yes", "null",
+    "1", "a: b", "a #b", "x" * 60, "{a}", "[a]", "&a", "\\", "\u2028",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*ODD_NAMES, 3, True])
+def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(value, tmp_path):
+    name = str(value)
+    message = {name: {"event": value, "user_id": "u", "ts": 1767614400, name: [1]}}
+    made = draft.draft([json.dumps(message).encode()])
+    (tmp_path / "mine.yaml").write_text(made)
+    mapping = library.mapping_of(str(tmp_path / "mine.yaml"))
+    assert mapping.rule_of(message) is not None
+    found = mapping.profile.rules[0].slate
+    paths = [found.ts.path, found.user_id, found.items.each]
+    assert [compile_path(path)(message, message) for path in paths] == [1767614400, "u", [1]]
+    assert all(line.isprintable() for line in made.split("\n"))
 
 
 def test_profiles_lists_and_prints(tmp_path):

@@ -541,7 +541,7 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
         (with_fields(), CLICK | {"i": "a\u0007b"}, "Control character"),
         ({"rules": [{"each": "many", "feedback": {**with_fields()["rules"][0]["feedback"]}}]},
          CLICK | {"many": {}}, "each: many finds no list"),
-        (with_fields(), [1], "a message is int, not an object"),
+        (with_fields(), [1], "a message is 1, not an object"),
         (with_fields(), b"{", "several lines"),
         (with_fields(), b'{"a":' + b"[" * 500_000, "nested too deep"),
     ],
@@ -604,6 +604,12 @@ def test_what_no_rule_takes_is_ignored_and_counted_by_name():
         " 1 messages without a name"
     )
     assert one.fresh() == []
+
+
+def test_a_name_that_no_rule_takes_forges_no_line_of_a_log():
+    one = decoder("segment")
+    one.decode_batch([json.dumps({"event": "a\nERROR b\x1b[31m"}).encode()])
+    assert one.said_ignored() == r"no rule takes 1 a\nERROR b\x1b[31m"
 
 
 def test_json_within_json_is_unwrapped_and_an_ignored_message_has_its_own_name():

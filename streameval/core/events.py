@@ -619,5 +619,9 @@ def in_words(said: Callable[[bytes, str], str], value: bytes, error: str) -> str
         text = said(value, error)
     except Exception:  # noqa: BLE001  # rule 1
         text = error
-    text = text[:MAX_DETAIL_LENGTH]
-    return text if text.isprintable() else ascii(text)[1:-1][:MAX_DETAIL_LENGTH]
+    return printable(text[:MAX_DETAIL_LENGTH])[:MAX_DETAIL_LENGTH]
+
+
+def printable(text: str) -> str:
+    """Return a text of others on one line, with escapes for what a terminal does not print."""
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -16,7 +16,15 @@ import msgspec
 
 from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
-from streameval.core.events import Decoded, EventDecoder, Rejection, TooLarge, in_words, is_plain
+from streameval.core.events import (
+    Decoded,
+    EventDecoder,
+    Rejection,
+    TooLarge,
+    in_words,
+    is_plain,
+    printable,
+)
 from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
@@ -184,7 +192,7 @@ class ProfileDecoder(EventDecoder):
 
     def _invalid(self, said: str) -> Rejection:
         detail = f"profile {self._name}, {said}"[:MAX_DETAIL_LENGTH]
-        return Rejection("invalid", detail if detail.isprintable() else ascii(detail)[1:-1])
+        return Rejection("invalid", printable(detail))
 
     def fresh(self) -> list[str]:
         """Tell also that none of many messages has become an event."""
@@ -212,7 +220,7 @@ class ProfileDecoder(EventDecoder):
         if not self.ignored:
             return ""
         listed = ", ".join(
-            f"{count:,} {name}" for name, count in self.ignored.most_common(_MOST_LISTED)
+            f"{count:,} {printable(name)}" for name, count in self.ignored.most_common(_MOST_LISTED)
         )
         more = len(self.ignored) - _MOST_LISTED
         rest = f" and {more} other names" if more > 0 else ""

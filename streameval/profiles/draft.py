@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 from streameval.base.errors import InputError
 
@@ -18,30 +21,36 @@ _WORDS: Final = {
     "kind": ("event", "event_name", "event_type", "action", "type", "name"),
 }
 _MOST_FIELDS: Final = 40
+_LONGEST_EXAMPLE: Final = 40
+# What needs no quotes in JMESPath, and what may need none in YAML.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 
 def draft(values: Sequence[bytes]) -> str:
     """Return a profile to complete. Raises `InputError` where no line is a JSON object."""
-    paths: Counter[str] = Counter()
-    lists: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    examples: dict[str, Any] = {}
     for value in values:
         try:
             message = msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         for path, found in _leaves(message, ""):
-            (lists if isinstance(found, list) else paths)[path] += 1
-            examples.setdefault(path, str(found)[:40])
-    if not paths and not lists:
+            counts[path] += 1
+            examples.setdefault(path, found)
+    if not counts:
         raise InputError("no line is a JSON object: a profile maps JSON objects")
+    lists = [path for path, found in examples.items() if isinstance(found, list)]
+    paths = [path for path in examples if path not in lists]
     guessed = {field: _best(field, paths) for field in _WORDS}
-    items = next(iter(lists), "items")
+    ts, user_id, item_id, request_id, kind = (_yaml(path) for path in guessed.values())
+    items = _yaml(lists[0] if lists else "items")
+    shown = _yaml(examples.get(guessed["kind"], "..."))
     listed = [
-        f"#   {path}: {examples[path]!r}" for path, _ in (paths + lists).most_common(_MOST_FIELDS)
+        f"#   {_yaml(path)}: {_yaml(examples[path])[:_LONGEST_EXAMPLE]}"
+        for path, _ in counts.most_common(_MOST_FIELDS)
     ]
-    kind = guessed["kind"]
-    kinds = sorted({examples[kind]}) if kind in examples else ["..."]
     return "\n".join(
         [
             "# A draft: no known format. Fields of these messages, each with an example:",
@@ -49,36 +58,44 @@ def draft(values: Sequence[bytes]) -> str:
             "# Complete the paths; `streameval map FILE --profile THIS --explain` says what each",
             "# line becomes. docs/profiles.md has the language.",
             "rules:",
-            f"  - when: {{{kind}: {kinds[0]!r}}}  # the event that shows a list",
+            f"  - when: {{{kind}: {shown}}}  # the event that shows a list",
             "    slate:",
-            f"      ts: {{from: {guessed['ts']}, unit: auto}}",
-            f"      user_id: {guessed['user_id']}",
-            f"      request_id: {guessed['request_id']}",
+            f"      ts: {{from: {ts}, unit: auto}}",
+            f"      user_id: {user_id}",
+            f"      request_id: {request_id}",
             f"      items: {{each: {items}, item_id: item_id}}",
             f"  - when: {{{kind}: click}}  # the event of a click",
             "    feedback:",
             "      kind: {const: click}",
-            f"      ts: {{from: {guessed['ts']}, unit: auto}}",
-            f"      user_id: {guessed['user_id']}",
-            f"      item_id: {guessed['item_id']}",
-            f"      request_id: {guessed['request_id']}",
+            f"      ts: {{from: {ts}, unit: auto}}",
+            f"      user_id: {user_id}",
+            f"      item_id: {item_id}",
+            f"      request_id: {request_id}",
             "",
         ]
     )
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values below an object by their path; a list is a value."""
+    """Yield the values below an object by their path of JMESPath; a list is a value."""
     if not isinstance(value, dict):
         if path:
             yield path, value
         return
     for name, inner in value.items():
-        step = name if name.isidentifier() else f'"{name}"'
+        step = name if _PLAIN_NAME.match(name) else json.dumps(name)
         yield from _leaves(inner, f"{path}.{step}" if path else step)
 
 
-def _best(field: str, paths: Counter[str]) -> str:
+def _yaml(value: Any) -> str:
+    """Write a value on one line of YAML, where JSON is YAML too."""
+    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
+        return value
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isprintable() else json.dumps(value)
+
+
+def _best(field: str, paths: Sequence[str]) -> str:
     """Return the path whose last name is a word for a field, else the field's own name."""
     for word in _WORDS[field]:
         for path in paths:
