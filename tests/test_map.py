@@ -77,10 +77,25 @@ def test_explain_says_what_became_of_each_line_and_what_one_would_overlook(tmp_p
     assert lines[3] == "calls.jsonl:4: ignored: no rule takes it"
     assert lines[4].startswith("calls.jsonl:5: rejected, invalid: profile segment, rule Product")
     said = "\n".join(lines[5:])
-    assert "warn 0.5 of 2 lists repeat the request of another list of the same user" in said
-    assert "warn 0.5 of 2 lists begin below position 1: do they count from 1?" in said
-    assert "warn 0 of 1 feedbacks name no list, but an item that the user was shown" in said
+    assert "warn 1 of 2 lists repeat the request of another list of the same user" in said
+    assert "warn 1 of 2 lists begin below position 1: do they count from 1?" in said
+    assert (
+        "warn 0 of 1 feedbacks that name no list were for an item that the user was shown" in said
+    )
     assert "2099-01-01 00:00:00 UTC in the future: is the unit right?" in said
+
+
+def test_explain_warns_of_lists_whose_items_have_one_position(tmp_path):
+    calls = json.loads(json.dumps(CALLS))
+    for product in (one for call in calls for one in call["properties"].get("products", ())):
+        product["position"] = 3
+    fine, wrong = (
+        streameval("map", file_of(tmp_path, *some), "--profile", "segment", "--explain",
+                   folder=tmp_path).stdout
+        for some in (CALLS, calls)
+    )  # fmt: skip
+    assert "ok   0 of" in fine.split("lists of several items have one position for all")[0]
+    assert "lists of several items have one position for all: is it that in the list?" in wrong
 
 
 def test_two_rules_that_both_hold_are_told(tmp_path):

@@ -32,6 +32,7 @@ class Health:
         self._feedback: list[FeedbackEvent] = []
         self._slates = self._impressions = self._without_request = 0
         self._repeated = self._late_start = self._placed = 0
+        self._several = self._all_at_one = 0
         self._times: list[int] = []
 
     def look(self, events: Sequence[Event]) -> None:
@@ -57,6 +58,8 @@ class Health:
         items = frozenset(places)
         self._placed += bool(places)
         self._late_start += bool(places) and min(places.values()) > 1
+        self._several += len(places) > 1
+        self._all_at_one += len(places) > 1 and len(set(places.values())) == 1
         key = event.user_id, event.request_id or ""
         self._repeated += self._lists.get(key, items) != items
         self._lists[key] = self._lists.get(key, frozenset()) | items
@@ -68,10 +71,11 @@ class Health:
             return
         if not (self._slates or self._impressions):
             yield Line(good=False, text="there is feedback, and no list and no impression")
-        if self._impressions:
-            share = self._without_request / self._impressions
-            text = f"{share:.3g} of {self._impressions:,} impressions have no request: rates alone"
-            yield Line(share <= MANY, text)
+        yield from _few(
+            self._without_request,
+            self._impressions,
+            "impressions have no request: rates alone",
+        )
         yield from self._of_lists()
         yield from self._of_feedback()
         first, last = min(self._times), max(self._times)
@@ -79,18 +83,24 @@ class Health:
         yield Line(not ahead, f"times from {utc(first)} to {utc(last)} UTC{ahead}")
 
     def _of_lists(self) -> Iterator[Line]:
-        if self._slates:
-            share = self._repeated / self._slates
-            text = (
-                f"{share:.3g} of {self._slates:,} lists repeat the request of another list of the"
-                " same user, with other items: their items are counted as one list"
-            )
-            yield Line(share <= MANY, text)
-        if self._placed:
-            share = self._late_start / self._placed
-            text = f"{share:.3g} of {self._placed:,} lists begin below position 1"
-            cure = ": do they count from 1? then write base: 1" if share > MANY else ""
-            yield Line(share <= MANY, text + cure)
+        yield from _few(
+            self._repeated,
+            self._slates,
+            "lists repeat the request of another list of the same user, with other items: their"
+            " items are counted as one list",
+        )
+        yield from _few(
+            self._late_start,
+            self._placed,
+            "lists begin below position 1",
+            ": do they count from 1? then write base: 1",
+        )
+        yield from _few(
+            self._all_at_one,
+            self._several,
+            "lists of several items have one position for all",
+            ": is it that in the list?",
+        )
         if self._impressions and len(self._positions) == 1 < self._impressions:
             (only,) = self._positions
             yield Line(good=False, text=f"all positions are {only}: is it that in the list?")
@@ -105,10 +115,16 @@ class Health:
                 listed = self._lists.get((one.user_id, one.request_id), nothing)
                 named.append(one.item_id in listed)
         for found, text in (
-            (named, "name a list that shows the user the item"),
-            (others, "name no list, but an item that the user was shown"),
+            (named, "that name a list were for an item of it that the user was shown"),
+            (others, "that name no list were for an item that the user was shown"),
         ):
             if found:
-                share = sum(found) / len(found)
-                # Lists from before a file begins are not in it.
-                yield Line(share >= _MOST, f"{share:.3g} of {len(found):,} feedbacks {text}")
+                good = sum(found) / len(found) >= _MOST  # the file may begin after a list
+                yield Line(good, f"{sum(found):,} of {len(found):,} feedbacks {text}")
+
+
+def _few(count: int, total: int, fault: str, cure: str = "") -> Iterator[Line]:
+    """Yield how many of `total` have a fault, with the cure where they are many."""
+    if total:
+        good = count / total <= MANY
+        yield Line(good, f"{count:,} of {total:,} {fault}{'' if good else cure}")
