@@ -685,7 +685,7 @@ def test_a_wrong_specification_is_one_line_that_names_the_key(tmp_path):
         ("period: soon", "period"),
     ):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=f"checks.yaml: {key}: "):
+        with pytest.raises(ConfigError, match=rf"checks.yaml: line \d: {key}: "):
             specification.load(path)
     path.write_text("period: 24h\ndrift: {severity: warning}")
     assert specification.load(path).period == 24 * 60 * MINUTE

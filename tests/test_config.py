@@ -38,7 +38,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def refused(write):
-    """Load a file that must be refused, and return the message without the file's name."""
+    """Load a file that must be refused, and return the message without file and line."""
 
     def refused(text):
         path = write(text)
@@ -47,7 +47,7 @@ def refused(write):
         message = str(caught.value)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
-        return message.removeprefix(f"{path}: ")
+        return re.sub(r"^line \d+: ", "", message.removeprefix(f"{path}: "))
 
     return refused
 
@@ -277,22 +277,56 @@ KINDS = "positives.0: write a kind, kind>=number or kind>number, like watch>=0.5
         (f"checks: {LONG}", f"checks: '{LONG}' cannot be used: File name too long"),
         (f"snapshots: {LONG}", f"snapshots: '{LONG}' cannot be used: File name too long"),
         ("topic: t\ndead_letter_topic: t", "dead_letter_topic: must not be the topic"),
-        ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
+        ("ks: [1]\nks: [2]", "the key 'ks' stands there twice"),
         (
             "ks: [1]\nwindows: 2026-02-30",
-            "line 2: '2026-02-30' is neither a date nor a number: day",
+            "'2026-02-30' is neither a date nor a number: day",
         ),
-        ("ks: !!bool any", "line 1: 'any' does not fit its tag"),
-        ("ks: !!timestamp any", "line 1: 'any' does not fit its tag"),
+        ("ks: !!bool any", "'any' does not fit its tag"),
+        ("ks: !!timestamp any", "'any' does not fit its tag"),
         ("ks: " + 2_000 * "[", "is nested too deep; write keys, like `ks: [5, 10]`"),
         ("margin: 1", "margin: no such key; "),
-        ("ks: [1", "line 1: "),
+        ("ks: [1", "expected ',' or ']'"),
         ("- ks", "write keys and values, like `ks: [5, 10]`"),
         ("just words", "write keys and values, like `ks: [5, 10]`"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_key_and_what_to_do(refused, text, message):
     assert refused(text).startswith(message)
+
+
+WINDOWS = "windows:\n  - {size: 5m, slide: 1s}\n  - size: 5m"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ks: [1]\nks: [2]", "line 2: the key 'ks' stands there twice"),
+        ("\n# a line\ntopik: t", "line 3: topik: no such key; did you mean topic?"),
+        (f"{WINDOWS}\n    sise: 1", "line 4: windows.1.sise: no such key; did you mean size?"),
+        (WINDOWS, "line 3: windows.1.slide: is missing"),
+        ("topic: t\nks:\n  - 1\n  - 0", "line 4: ks.1: "),
+        ("topic: t\nallowed_lateness: 1h", "line 2: allowed_lateness: 1h is more than"),
+        ("ks: [1]\ndimensions: a", "line 2: dimensions: this key is a list: write dimensions: [a]"),
+        ("topic: t\ngains: 5", "line 2: gains: write keys and values, not 5"),
+        ("positives: [click]\ngroup: 5", "line 2: group: write a text, not 5"),
+        (
+            "experiments:\n- {name: a, arm: v, primry: b}",
+            "line 2: experiments.0.primry: no such",
+        ),
+    ],
+)
+def test_an_error_names_the_line(write, text, message):
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_an_error_of_the_environment_names_the_variable(write, monkeypatch):
+    monkeypatch.setenv("STREAMEVAL_KS", "[3, 0]")
+    with pytest.raises(ConfigError, match=r"^STREAMEVAL_KS: ks\.1: "):
+        load(write("topic: t"))
 
 
 @pytest.mark.parametrize(

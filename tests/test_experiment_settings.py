@@ -174,7 +174,7 @@ def test_what_cannot_be_is_refused_in_one_line(write, changes, message):
     path = write(f"experiments: [{{{', '.join([*kept, changes])}}}]")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}: {message}")
+    assert str(caught.value).startswith(f"{path}: line 1: {message}")
     assert "\n" not in str(caught.value)
 
 

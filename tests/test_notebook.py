@@ -539,7 +539,7 @@ def test_a_wrong_setting_is_named_as_it_was_given() -> None:
     with pytest.raises(ConfigError, match=r"^k: no such key; did you mean ks"):
         streameval.replay([], config="streameval.yaml", k=3)
     Path("streameval.yaml").write_text("ks: a")
-    with pytest.raises(ConfigError, match=r"^streameval.yaml: ks: "):
+    with pytest.raises(ConfigError, match=r"^streameval.yaml: line 1: ks: "):
         streameval.replay([], config="streameval.yaml")
 
 

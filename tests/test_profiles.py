@@ -654,7 +654,7 @@ def test_a_native_profile_is_the_native_decoder():
         ("rules: [{when: {a: 1}}]", "a rule has a `slate`, an `impression` or a `feedback`"),
         (
             "rules: [{feedback: {ts: t, user_id: u, item_id: i}}]",
-            "rules.0.feedback.kind: Field required",
+            "line 1: rules.0.feedback.kind: is missing",
         ),
         (
             "rules: [{feedback: {ts: t, user_id: u, item_id: i, kind: k, usr_id: x}}]",
@@ -677,8 +677,23 @@ def test_a_native_profile_is_the_native_decoder():
             "rules: [{feedback: {ts: {from: t, zone: CET}, user_id: u, item_id: i, kind: k}}]",
             "zone 'CET': write UTC, or an offset such as +02:00",
         ),
-        ("rules: [{whn: {a: 1}}]", "rules.0.whn: no such key"),
-        ("rule: 3", "rule: no such key"),
+        ("rules: [{whn: {a: 1}}]", "line 1: rules.0.whn: no such key; did you mean when?"),
+        ("\nrule: 3", "line 2: rule: no such key; did you mean rules?"),
+        ("unwrap: 5\nrules: []", "line 1: unwrap: "),
+        ("rules:\n- when: [a]", "line 2: rules.0.when: "),
+        ("rules:\n- slate: {tss: t}", "line 2: rules.0.slate.ts: is missing; is tss meant?"),
+        (
+            "rules: [{slate: {ts: t, user_id: u, request_id: r, items: {each: i, itm_id: r}}}]",
+            "rules.0.slate.items.itm_id: no such key; did you mean item_id?",
+        ),
+        (
+            "rules: [{feedback: {ts: {frm: t}, user_id: u, item_id: i, kind: k}}]",
+            "rules.0.feedback.ts.frm: no such key; did you mean from?",
+        ),
+        (
+            "rules: [{feedback: {ts: t, user_id: u, item_id: i, kind: {from: k, values: [a]}}}]",
+            "rules.0.feedback.kind.values: write keys and values, not ['a']",
+        ),
         ("rules: [\n  {", "line 2"),
     ],
 )

@@ -1,14 +1,25 @@
-"""YAML files of keys and values, each key once; each error is one line."""
+"""YAML files of keys and values, each key once, held against a model; each error is one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from streameval.base.errors import ConfigError
+from streameval.base.nearest import nearest
+
+_PLAIN: Final = {
+    "dict_type": "write keys and values",
+    "list_type": "write a list",
+    "tuple_type": "write a list",
+    "string_type": "write a text",
+    "model_type": "write keys and values",
+}
+"""What to write, by the type of pydantic's error."""
 
 
 def read(path: Path, example: str) -> Mapping[str, Any]:
@@ -36,6 +47,98 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: write keys and values, like `{example}`")
     return {str(key): value for key, value in document.items()}
+
+
+def problem(
+    error: ValidationError,
+    model: type[BaseModel],
+    given: Mapping[str, Any],
+    advice: str,
+    *,
+    others: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
+) -> tuple[Sequence[int | str], str]:
+    """Return where in the keys `given` the worst problem stands, and a sentence with the cure.
+
+    `advice` is for a key that is like none of the model's. `others` are other systems' names of
+    some keys. Values of the keys that are `secrets` are not shown.
+    """
+    # A misspelt key also leaves the right one missing: report the misspelling first. Of the ways in
+    # which a value can be written, the deepest place says most.
+    worst = min(
+        error.errors(include_url=False),
+        key=lambda one: (
+            one["type"] != "extra_forbidden",
+            one["type"] == "string_type",
+            -len(one["loc"]),
+        ),
+    )
+    place, message = _place(worst["loc"], given), worst["msg"].removeprefix("Value error, ")
+    name = ".".join(map(str, place))
+    match worst["type"]:
+        case "value_error":
+            about = message.partition(":")[0].split(".")  # it is of several keys
+            return place or about, f"{name}: {message}" if name else message
+        case "extra_forbidden":
+            key = str(worst["loc"][-1])
+            fields = [pair for each in _models(model) for pair in each.model_fields.items()]
+            known = {field.alias or one for one, field in fields} - {key}
+            meant = (others or {}).get(key) or next(iter(nearest(key, sorted(known))), None)
+            cure = f"; did you mean {meant}?" if meant else f"; {advice}"
+            return place, f"{name}: no such key{cure}"
+        case "missing":
+            key = str(worst["loc"][-1])
+            near = nearest(key, list(map(str, worst["input"] or ())))
+            meant = f"; is {near[0]} meant?" if near else ""
+            return place[:-1], f"{name}: is missing{meant}"
+        case "list_type" | "tuple_type" if isinstance(worst["input"], str | int):
+            one = str(worst["input"]).replace(",", ", ").replace(",  ", ", ")
+            return place, f"{name}: this key is a list: write {place[-1]}: [{one}]"
+    said = _PLAIN.get(worst["type"], message[:1].lower() + message[1:])
+    is_secret = bool(place) and place[0] in secrets
+    shown = "" if is_secret else f", not {repr(worst['input'])[:60]}"
+    return place, f"{name}: {said}{shown}"
+
+
+def line_of(path: Path, place: Sequence[int | str]) -> str:
+    """Return "line N: " of the deepest part of a place that a file has; "" if it has none of it."""
+    node, line = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), None
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            found = [pair for pair in node.value if pair[0].value == str(part)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            found = [(each, each) for each in node.value[part : part + 1]]
+        else:
+            break
+        if not found:
+            break
+        key, node = found[0]
+        line = key.start_mark.line + 1
+    return "" if line is None else f"line {line}: "
+
+
+def _place(location: Sequence[int | str], given: Any) -> list[int | str]:
+    """Return the parts of a location of pydantic that are keys, without its names of types."""
+    place: list[int | str] = []
+    for number, part in enumerate(location, 1):
+        is_key = isinstance(given, Mapping) and part in given
+        if is_key or (isinstance(given, list | tuple) and isinstance(part, int)):
+            given = given[part]
+        elif number < len(location) or not isinstance(given, Mapping):
+            continue
+        place.append(part)
+    return place
+
+
+def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Yield a model and those within its fields."""
+    yield model
+    waiting = [field.annotation for field in model.model_fields.values()]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            yield from _models(one)
+        waiting += get_args(one)
 
 
 class _Loader(yaml.SafeLoader):

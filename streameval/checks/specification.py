@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -19,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from streameval.base import yaml_file
 from streameval.base.durations import Duration
 from streameval.base.errors import ConfigError
-from streameval.base.nearest import nearest
 from streameval.checks.registry import CHECKS
 from streameval.core.definition import Definition
 
@@ -76,14 +74,9 @@ def load(path: Path | None) -> Specification:
     try:
         return Specification.model_validate(given)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key = ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            raise ConfigError(f"{path}: {key}: no such key{_suggestion(problem['loc'])}") from None
-        message = problem["msg"].removeprefix("Value error, ")
-        raise ConfigError(
-            f"{path}: {key}: {message} (streameval check --schema lists all)"
-        ) from None
+        advice = "streameval check --schema lists all"
+        place, problem = yaml_file.problem(error, Specification, given, advice)
+        raise ConfigError(f"{path}: {yaml_file.line_of(path, place)}{problem}") from None
 
 
 def arm_of(specification: Specification, definition: Definition) -> str | None:
@@ -102,16 +95,6 @@ def arm_of(specification: Specification, definition: Definition) -> str | None:
             " correct one of the two"
         )
     return None
-
-
-def _suggestion(location: Sequence[str | int]) -> str:
-    """Suggest the key that a misspelt one meant."""
-    *above, key = location
-    model: Any = Specification
-    for name in above:
-        model = model.model_fields[name].annotation
-    close = nearest(str(key), model.model_fields)
-    return f"; did you mean {close[0]}?" if close else "; streameval check --schema lists all"
 
 
 def json_schema() -> dict[str, Any]:

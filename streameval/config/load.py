@@ -8,19 +8,19 @@ error is one line that names the key.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from streameval.base import yaml_file
 from streameval.base.errors import ConfigError
 from streameval.base.nearest import nearest
-from streameval.config.experiments import ExperimentSettings, NamedMetricSettings
-from streameval.config.figure_settings import PositiveSettings, WindowSettings
 from streameval.config.reference import reference
 from streameval.config.settings import PREFIX, SECRETS, Settings
 
@@ -81,12 +81,22 @@ def load(path: Path | None, keys: Mapping[str, Any] | None = None) -> Settings:
     try:
         return Settings(**(from_file | dict(keys or {})))
     except ValidationError as error:
-        problems: list[Any] = list(error.errors(include_url=False))
-        # A misspelt key also leaves the right one missing: report the misspelling first.
-        problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
-        is_own = not problems[0]["loc"] or problems[0]["loc"][0] not in (keys or {})
-        source = f"{named}: " if named and is_own else ""
-        raise ConfigError(source + _problem(problems[0])) from None
+        said = _from_environment()
+        everything = from_file | said | dict(keys or {})
+        place, problem = yaml_file.problem(
+            error,
+            Settings,
+            everything,
+            "docs/configuration.md lists them",
+            others=OTHER_NAMES,
+            secrets=SECRETS,
+        )
+        key = str(place[0]) if place else ""
+        if key in said:
+            problem = f"{PREFIX}{key.upper()}: {problem}"
+        elif named and key not in (keys or {}):
+            problem = f"{named}: {yaml_file.line_of(Path(named), place)}{problem}"
+        raise ConfigError(problem) from None
     except SettingsError as error:
         # pydantic names the key in quotes and leaves out the variable's value.
         key = str(error).split('"')[1]
@@ -112,35 +122,14 @@ def _in_environment(key: str) -> bool:
     )
 
 
-def _problem(problem: Any) -> str:
-    """Write one of pydantic's errors as one line: the key, and the cure."""
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{key}: no such key{_suggestion(str(problem['loc'][-1]))}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    message = (message[:1].lower() + message[1:]).replace("tuple", "list")
-    if message == "input should be a valid list" and isinstance(problem["input"], str | int):
-        shown = str(problem["input"]).replace(",", ", ").replace(",  ", ", ")
-        return f"{key}: this key is a list: write {key}: [{shown}]"
-    given = "" if _secret(problem["loc"]) else f", not {str(problem['input'])[:60]!r}"
-    return f"{key}: {message}{given}"
-
-
-def _secret(location: tuple[int | str, ...]) -> bool:
-    return bool(location) and location[0] in SECRETS
-
-
-def _suggestion(key: str) -> str:
-    """Say which key is close. A key that is right elsewhere is not its own cure."""
-    models: tuple[type[BaseModel], ...] = (
-        *(Settings, WindowSettings, PositiveSettings),
-        *(ExperimentSettings, NamedMetricSettings),
-    )
-    keys = [known for model in models for known in model.model_fields if known != key]
-    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest(key, keys)
-    return f"; did you mean {close[0]}?" if close else "; docs/configuration.md lists them"
+def _from_environment() -> dict[str, Any]:
+    """Return the values of the environment by key, parsed where they are JSON."""
+    found: dict[str, Any] = {}
+    for key in filter(_in_environment, Settings.model_fields):
+        found[key] = os.environ.get(f"{PREFIX}{key.upper()}", "")
+        with suppress(ValueError):
+            found[key] = json.loads(found[key])
+    return found
 
 
 def _example(key: str) -> str:

@@ -79,27 +79,12 @@ def mapping_of(profile: str) -> Mapping:
         folder = Path(profile).parent if _is_path(profile) else Path()
         return Mapping(Profile.model_validate(given), folder)
     except ValidationError as error:
-        raise ConfigError(f"{profile}: {_problem(error)}") from None
+        place, problem = yaml_file.problem(error, Profile, given, "docs/profiles.md lists them")
+        line = yaml_file.line_of(Path(profile), place)
+        raise ConfigError(f"{profile}: {line}{problem}") from None
     except ConfigError as error:
         raise ConfigError(f"{profile}: {error}") from None
 
 
 def _is_path(profile: str) -> bool:
     return "/" in profile or profile.endswith((".yaml", ".yml"))
-
-
-def _problem(error: ValidationError) -> str:
-    """Return the first problem as one line: the place, and the error."""
-    problems = error.errors(include_url=False)
-    # Of the ways in which a source can be written, the deepest place says most.
-    problem = max(problems, key=lambda one: (one["type"] != "string_type", len(one["loc"])))
-    skipped = {"Take", "Items", "str", "function-after[_one_source(), Take]"}
-    place = ".".join(
-        str(part)
-        for part in problem["loc"]
-        if part not in skipped and not str(part).startswith(("tuple[", "function-"))
-    )
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        message = "no such key; docs/profiles.md lists them"
-    return f"{place}: {message}" if place else message
