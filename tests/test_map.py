@@ -98,6 +98,25 @@ def test_explain_warns_of_lists_whose_items_have_one_position(tmp_path):
     assert "lists of several items have one position for all: is it that in the list?" in wrong
 
 
+def test_explain_names_paths_that_find_nothing_and_labels_that_nobody_reads(tmp_path):
+    shown = "slate: {ts: t, user_id: u, request_id: r, items: {each: i, item_id: d, position: p}"
+    (tmp_path / "mine.yaml").write_text(
+        f"rules: [{{when: i, name: shown, {shown}, variant: v.w, varaint: v}}}}, {{feedback:"
+        " {ts: t, user_id: u, item_id: d, kind: {const: click}, value: {const: 5}, request_id: r}}]"
+    )
+    message = {"t": "2026-01-05T12:00:00Z", "u": "u", "r": "r", "v": "A", "i": [{"d": "a"}]}
+    calls = file_of(tmp_path, message, {"t": message["t"], "u": "u", "d": "a", "r": "r"})
+    done = streameval("map", calls, "--profile", "mine.yaml", "--explain", folder=tmp_path)
+    assert [line for line in done.stdout.splitlines() if "warn" in line] == [
+        "warn rule shown: `variant`: v.w finds nothing in 1 slates",
+        "warn rule shown: `position`: p finds nothing in 1 slates",
+        (
+            "warn the field 'varaint' is not read, in 1 of 2 events looked at; if 'variant' is meant,"
+            " send that"
+        ),
+    ]
+
+
 def test_two_rules_that_both_hold_are_told(tmp_path):
     rule = "{feedback: {ts: t, user_id: u, item_id: i, kind: {const: click}}"
     (tmp_path / "mine.yaml").write_text(

@@ -76,14 +76,14 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
     """Print what each line becomes; return how many events there are."""
     from streameval.profiles.health import Health
 
-    count, rejected, health = 0, _Rejected(), Health()
+    count, rejected, health = 0, _Rejected(), Health(decoder.mapping)
     for places, values in _lines(files, 1 if explain else _TOGETHER):
         decoded, mapped = decoder.take(values)
         for index, rejection in decoded.rejected:
             rejected.add(places[index], rejection.reason, rejection.detail)
         count += len(mapped)
         if explain:
-            health.look(decoded.events)
+            health.look(decoded.events, mapped)
             typer.echo(f"{places[0]}: {_became(decoder, values[0], mapped, decoded.rejected)}")
             continue
         for one in mapped:
@@ -91,6 +91,8 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
     sys.stdout.buffer.flush()
     for line in health.lines(now()):
         typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
+    for said in decoder.near_misses.fresh() if explain else ():
+        typer.echo(f"warn {said}")
     for said in (*rejected.lines(), decoder.said_ignored()):
         if said:
             typer.echo(said, err=True)

@@ -51,7 +51,7 @@ class ProfileDecoder(EventDecoder):
 
     def __init__(self, name: str, mapping: Mapping, registry: Registry | None, *args: Any) -> None:
         super().__init__(*args)
-        self._name, self._mapping, self._registry = name, mapping, registry
+        self._name, self.mapping, self._registry = name, mapping, registry
         self._is_binary = mapping.profile.is_binary
         # Values by one schema alone may begin with what looks like a frame.
         by_id = isinstance(mapping.profile.schemas or "", dict)
@@ -113,7 +113,7 @@ class ProfileDecoder(EventDecoder):
             elif found:
                 mapped += found
                 records += [index] * len(found)
-        if timestamps is not None and self._mapping.profile.record_time:
+        if timestamps is not None and self.mapping.profile.record_time:
             for one, index in zip(mapped, records, strict=True):
                 if timestamps[index] >= 0:
                     one.fields.setdefault("ts", timestamps[index])
@@ -146,9 +146,9 @@ class ProfileDecoder(EventDecoder):
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
         parse = self._parser_of(value)
-        by_schema = self._is_binary or parse is not self._mapping.parse
+        by_schema = self._is_binary or parse is not self.mapping.parse
         try:
-            found, ignored = self._mapping.events(parse(value))
+            found, ignored = self.mapping.events(parse(value))
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
@@ -167,7 +167,7 @@ class ProfileDecoder(EventDecoder):
         """Return the function that parses a value: the registry's, if it has its frame."""
         if self._registry is not None and framed_id(value) is not None:
             return self._registry.read
-        return self._mapping.parse
+        return self.mapping.parse
 
     def _check_text(self, value: Any, event: Any) -> None:
         if not value.plain:
@@ -207,7 +207,7 @@ class ProfileDecoder(EventDecoder):
 
     def also(self, value: bytes) -> list[str]:
         """Name the rules that hold for messages of a value beside the first one."""
-        mapping = self._mapping
+        mapping = self.mapping
         if mapping.profile.native:
             return []
         (found,) = self._with_schemas([value])

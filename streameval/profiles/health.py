@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from streameval.base.durations import utc
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent
+from streameval.profiles.mapping import Mapped, Mapping
 
 MANY: Final = 0.01
 """The share from which a fault is told as one of the profile."""
@@ -25,7 +26,10 @@ class Line(NamedTuple):
 class Health:
     """Looks at mapped events; memory grows with the lists and the items that users were shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, mapping: Mapping) -> None:
+        self._optional = list(mapping.optional_fields())
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._found: set[tuple[tuple[str, str], str]] = set()
         self._lists: dict[tuple[str, str], frozenset[str]] = {}
         self._shown: set[tuple[str, str]] = set()
         self._positions: Counter[int] = Counter()
@@ -35,8 +39,13 @@ class Health:
         self._several = self._all_at_one = 0
         self._times: list[int] = []
 
-    def look(self, events: Sequence[Event]) -> None:
-        """Look at the next events."""
+    def look(self, events: Sequence[Event], mapped: Sequence[Mapped]) -> None:
+        """Look at the next events, and at the fields of all that were mapped."""
+        for one in mapped if self._optional else ():
+            made = one.rule, one.fields["type"]
+            self._made[made] += 1
+            items = [item for item in one.fields.get("items", ()) if isinstance(item, dict)]
+            self._found.update((made, name) for fields in (one.fields, *items) for name in fields)
         for event in events:
             self._times.append(event.ts)
             if isinstance(event, FeedbackEvent):
@@ -78,6 +87,11 @@ class Health:
         )
         yield from self._of_lists()
         yield from self._of_feedback()
+        for made, name, source in self._optional:
+            if self._made[made] and (made, name) not in self._found:
+                rule, kind = made
+                text = f"{source} finds nothing in {self._made[made]:,} {kind}s"
+                yield Line(good=False, text=f"rule {rule}: `{name}`: {text}")
         first, last = min(self._times), max(self._times)
         ahead = " in the future: is the unit right?" if last > now + _AHEAD else ""
         yield Line(not ahead, f"times from {utc(first)} to {utc(last)} UTC{ahead}")

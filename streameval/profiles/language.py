@@ -28,7 +28,7 @@ class Take(_Model):
     """
 
     path: str | None = Field(None, alias="from")
-    const: str | float | bool | None = None
+    const: str | int | float | bool | None = None
     product: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
     values: dict[str, str] | None = None
     unit: str = "rfc3339"

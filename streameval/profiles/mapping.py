@@ -27,6 +27,7 @@ from streameval.profiles.schema_files import SchemaFiles
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
 _NONE: Final = "finds nothing"
+_CONST: Final = "const"
 # Fields in which trackers put the name of an event.
 _NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
@@ -169,6 +170,13 @@ class Mapping:
         """Name all rules that hold for a message."""
         return [rule.name for rule in self._rules if rule.holds(message)]
 
+    def optional_fields(self) -> Iterator[tuple[tuple[str, str], str, str]]:
+        """Yield rule and type of event, name, and source of each field that may find nothing."""
+        for rule in self._rules:
+            for shape in rule.shapes:
+                for field in shape.optional:
+                    yield (rule.name, shape.kind), field.name, field.source
+
     def events(self, value: Any) -> tuple[list[Mapped], list[str]]:
         """Return the events of a parsed value, and names of the messages in it without a rule.
 
@@ -214,7 +222,7 @@ class _CompiledRule:
         self._each_text = rule.each
         self._each = None if rule.each is None else compile_path(rule.each)
         shapes = rule.shapes.items()
-        self._shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
+        self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
 
     def holds(self, message: Any) -> bool:
         """Tell whether this rule is for a message."""
@@ -227,7 +235,7 @@ class _CompiledRule:
         """Return the events of a message. Raises MappingError."""
         try:
             if self._each is None:
-                return [Mapped(shape.fields(message, message), self.name) for shape in self._shapes]
+                return [Mapped(shape.fields(message, message), self.name) for shape in self.shapes]
             elements = self._each(message, message)
             if not isinstance(elements, list):
                 found = _NONE if elements is None else "finds no list"
@@ -235,7 +243,7 @@ class _CompiledRule:
             return [
                 Mapped(shape.fields(element, message), self.name)
                 for element in elements
-                for shape in self._shapes
+                for shape in self.shapes
             ]
         except MappingError as error:
             raise MappingError(f"rule {self.name}: {error}") from None
@@ -250,11 +258,18 @@ class _CompiledShape:
     def __init__(
         self, kind: str, shape: Slate | Impression | Feedback, may_lack: Collection[str]
     ) -> None:
+        self.kind = kind
         code, self._fields = Code(), list(_fields(shape, may_lack))
         filling = _filling(code, self._fields)
         begin = f"fields = {{'type': {kind!r}}}"
         self._read = code.function("element, message", [begin, *filling, "return fields"])
         self._items = _ItemReader(shape.items) if isinstance(shape, Slate) else None
+
+    @property
+    def optional(self) -> list[_Field]:
+        """Fields, also those of items, whose source may find nothing."""
+        fields = [*self._fields, *(self._items.fields if self._items else ())]
+        return [field for field in fields if not field.required and field.source != _CONST]
 
     def fields(self, element: Any, message: Any) -> dict[str, Any]:
         """Return the fields of the event. Raises MappingError, and ValueError of JMESPath."""
@@ -275,12 +290,12 @@ class _ItemReader:
     def __init__(self, items: str | Items) -> None:
         self._text = items if isinstance(items, str) else items.each
         self._find = compile_path(self._text)
-        self._fields: list[_Field] = []
+        self.fields: list[_Field] = []
         self._after: _Field | None = None
         self._auto = False
         self._convert = converter("item_id", None)
         if isinstance(items, Items):
-            self._fields = [
+            self.fields = [
                 _field(name, source, required=name == "item_id")
                 for name in _OF_ITEMS
                 if (source := getattr(items, name)) is not None
@@ -292,11 +307,11 @@ class _ItemReader:
 
     def _reader(self) -> Callable[[Any, Any], list[Any]]:
         """Return the function that reads the items of a list and its message."""
-        if not self._fields:
+        if not self.fields:
             return lambda found, _: list(map(self._convert, found))
         code = Code()
         alone = "fields if len(fields) > 1 else fields['item_id']"
-        lines = ["fields = {}", *_filling(code, self._fields), f"items.append({alone})"]
+        lines = ["fields = {}", *_filling(code, self.fields), f"items.append({alone})"]
         each = (f"    {line}" for line in lines)
         head = ["items = []", "for element in found:"]
         read: Callable[[Any, Any], list[Any]] = code.function(
@@ -336,9 +351,9 @@ class _ItemReader:
         """Raise the MappingError of the first item that cannot be read."""
         for at, item in enumerate(found):
             try:
-                if not self._fields:
+                if not self.fields:
                     self._convert(item)
-                for field in self._fields:
+                for field in self.fields:
                     field.fill({}, item, message)
             except CellError as error:
                 raise MappingError(f"item {at}: `item_id` {error}") from None
@@ -377,7 +392,7 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
         value, made = take.const, None
         with suppress(CellError):  # one that does not fit is told for each message
             made = None if value == "" else convert(value)
-        return _Field(name, lambda _, __: value, convert, "const", required, made=made)
+        return _Field(name, lambda _, __: value, convert, _CONST, required, made=made)
     assert take.product is not None, "the language sees to it"
     factors = [compile_path(path) for path in take.product]
     return _Field(name, _product(factors), convert, " * ".join(take.product), required)
