@@ -111,8 +111,8 @@ def test_explain_names_paths_that_find_nothing_and_labels_that_nobody_reads(tmp_
         "warn rule shown: `variant`: v.w finds nothing in 1 slates",
         "warn rule shown: `position`: p finds nothing in 1 slates",
         (
-            "warn the field 'varaint' is not read, in 1 of 2 events looked at; if 'variant' is meant,"
-            " send that"
+            "warn the field 'varaint' is not read, in 1 of 2 events looked at; if 'variant'"
+            " is meant, send that"
         ),
     ]
 

@@ -261,6 +261,29 @@ def test_ga4_export():
     ]
 
 
+def test_ga4_exports_the_words_not_set_where_no_index_was_sent():
+    items = [{"item_id": "a", "item_list_index": "(not set)"}, {"item_id": "b"}]
+    row = {
+        "event_name": "view_item_list",
+        "event_timestamp": f"{MS}000",
+        "user_pseudo_id": "7.9",
+        "event_params": [{"key": "request_id", "value": {"string_value": "r"}}],
+        "items": [*items, {"item_id": "c", "item_list_index": "2"}],
+    }
+    alone = row | {"event_params": [], "items": items[:1]}
+    assert mapped("ga4_export", row, alone) == [
+        shown("r", "a", "b", at("c", 3), user="7.9"),
+        {"type": "impression", "user_id": "7.9", "item_id": "a"},
+    ]
+
+
+def test_a_text_that_stands_for_no_value_is_missing_where_one_must_be():
+    user = {"from": "u", "absent": "undefined"}
+    assert refused(with_fields(user_id=user), CLICK | {"u": "undefined"}).endswith(
+        "rule c: `user_id`: u is undefined"
+    )
+
+
 def test_ga4_measurement_protocol():
     """https://developers.google.com/analytics/devguides/collection/protocol/ga4/reference/events"""
     items = [{"item_id": "SKU_1", "index": 0, "price": "10.5", "quantity": "2"}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -15,6 +15,7 @@ from streameval.base.instants import now
 from streameval.cli.common import Config, print_json, settings_of
 
 if TYPE_CHECKING:
+    from streameval.core.events import Decoded
     from streameval.profiles.decoder import ProfileDecoder
     from streameval.profiles.mapping import Mapped
 
@@ -84,7 +85,7 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
         count += len(mapped)
         if explain:
             health.look(decoded.events, mapped)
-            typer.echo(f"{places[0]}: {_became(decoder, values[0], mapped, decoded.rejected)}")
+            typer.echo(f"{places[0]}: {_became(decoder, values[0], decoded, mapped)}")
             continue
         for one in mapped:
             sys.stdout.buffer.write(msgspec.json.encode(one.fields) + b"\n")
@@ -150,14 +151,14 @@ def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], lis
 
 
 def _became(
-    decoder: ProfileDecoder, value: bytes, mapped: Sequence[Mapped], rejected: Sequence[Any]
+    decoder: ProfileDecoder, value: bytes, decoded: Decoded, mapped: Sequence[Mapped]
 ) -> str:
     """Say in one line what became of a line."""
-    if rejected:
-        ((_, rejection),) = rejected
+    if decoded.rejected:
+        ((_, rejection),) = decoded.rejected
         return f"rejected, {rejection.reason}: {rejection.detail}"
     if not mapped:
-        return "ignored: no rule takes it"
+        return "ignored: no rule takes it" if decoded.ignored else "no event: its list is empty"
     counts = Counter((one.fields["type"], one.rule) for one in mapped)
     said = ", ".join(f"{n:,} {kind} ({rule})" for (kind, rule), n in counts.items())
     several = decoder.also(value)

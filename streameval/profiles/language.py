@@ -23,14 +23,16 @@ class Take(_Model):
     """The source of a field that a path alone does not describe.
 
     One of `from`, `const` and `product` (numbers that are multiplied). `values` renames texts; one
-    that it lacks stays. `unit` and `zone` read a time. `base` is the first position of a list: 0 or
-    1, or `auto`, which is 0 for lists that have a 0, and else 1.
+    that it lacks stays. `absent` is a text that stands for no value. `unit` and `zone` read a time.
+    `base` is the first position of a list: 0 or 1, or `auto`, which is 0 for lists that have a 0,
+    and else 1.
     """
 
     path: str | None = Field(None, alias="from")
     const: str | int | float | bool | None = None
     product: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
     values: dict[str, str] | None = None
+    absent: str | None = None
     unit: str = "rfc3339"
     zone: str | None = None
     base: Literal[0, 1, "auto"] = 1

@@ -53,7 +53,8 @@ class _Field(NamedTuple):
 
     `source` names the place to people. Where `path` is given, a value found there for which the
     code `test` holds becomes the code `quick`, without a call; so does one of digits alone, if the
-    field `is_number`. `made` is the value of a field that always has the same.
+    field `is_number`. `made` is the value of a field that always has the same. The text `absent`
+    stands for no value.
     """
 
     name: str
@@ -66,18 +67,19 @@ class _Field(NamedTuple):
     quick: str = ""
     is_number: bool = False
     made: Any = None
+    absent: str | None = None
 
     def fill(self, fields: dict[str, Any], element: Any, message: Any) -> None:
         """Put the value into `fields`, if there is one. Raises MappingError."""
         try:
             value = self.find(element, message)
-            if value is not None and value != "":
+            if value is not None and value not in ("", self.absent):
                 fields[self.name] = self.convert(value)
                 return
         except CellError as error:
             raise MappingError(f"`{self.name}`: {self.source} {error}") from None
         if self.required:
-            found = _NONE if value is None else "is empty"
+            found = _NONE if value is None else f"is {value or 'empty'}"
             raise MappingError(f"`{self.name}`: {self.source} {found}")
 
 
@@ -95,6 +97,8 @@ def _filling(code: Code, fields: Sequence[_Field]) -> Iterator[str]:
             yield fill
             continue
         yield f"found = {code.path(field.path)}"
+        if field.absent is not None:
+            yield f"if found == {field.absent!r}: found = None"
         put = f"fields[{field.name!r}] ="
         if field.test:
             yield f"if {field.test}: {put} {field.quick}"
@@ -386,7 +390,10 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     convert = converter(name, take)
     if path is not None:
         quick = short_way(name, take)
-        return _Field(name, compile_path(path), convert, path, required, path, *quick)
+        absent = take.absent if take else None
+        return _Field(
+            name, compile_path(path), convert, path, required, path, *quick, absent=absent
+        )
     assert take is not None, "a source is a path or a Take"
     if take.const is not None:
         value, made = take.const, None
