@@ -335,6 +335,45 @@ def test_algolia():
         did("cart", "i20", "q"),
     ]
     assert mapped("algolia", response | {"page": 0})[0]["items"] == ["i20", "i21"]
+    bought = event | {
+        "eventType": "conversion",
+        "eventSubtype": "purchase",
+        "queryID": None,
+        "objectData": [
+            {"queryID": "q", "price": "2.50", "quantity": 2, "discount": "0.5"},
+            {"queryID": "other", "price": 3},
+        ],
+    }
+    assert mapped("algolia", bought) == [
+        did("purchase", "i20", "q", value=5.0),
+        did("purchase", "i21", "other", value=3),
+    ]
+    filtered = {**event, "filters": ["brand:apple"]}
+    del filtered["objectIDs"]
+    assert mapped("algolia", filtered, filtered | {"eventType": "conversion"}) == []
+    assert "each: objectIDs has 2 values, and objectData has 1" in refused(
+        "algolia", bought | {"objectData": [{}]}
+    )
+
+
+def test_parallel_lists_are_read_together():
+    each = {"id": "ids", "score": "scores", "at": "places"}
+    items = {"each": each, "item_id": "id", "score": "score", "position": "at"}
+    slate = {"ts": "t", "user_id": "u", "request_id": "r", "items": items}
+    profile = {"rules": [{"name": "c", "slate": slate}]}
+    message = {"t": NOON, "u": "u", "r": "r", "ids": [7, "b"], "scores": [0.5, None]}
+    (found,) = mapped(profile, message)
+    assert found["items"] == [{"item_id": "7", "score": 0.5}, "b"]
+    (found,) = mapped(profile, message | {"places": ["2", 3]})
+    assert found["items"] == [
+        {"item_id": "7", "score": 0.5, "position": 2},
+        {"item_id": "b", "position": 3},
+    ]
+    assert refused(profile, message | {"scores": [1]}).endswith(
+        "rule c: `items`: ids has 2 values, and scores has 1"
+    )
+    assert refused(profile, message | {"ids": None}).endswith("`items`: ids finds nothing")
+    assert refused(profile, message | {"scores": {}}).endswith("`items`: scores finds no list")
 
 
 def test_opensearch_ubi():

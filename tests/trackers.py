@@ -100,6 +100,7 @@ def algolia(event):
     kind = {"eventType": "click", "eventName": "e"}
     if event["feedback"] == "purchase":
         kind = {"eventType": "conversion", "eventSubtype": "purchase", "eventName": "e"}
+        kind["objectData"] = [{"queryID": who.pop("queryID"), "price": event["value"]}]
     return who | kind | {"objectIDs": [event["item_id"]]}
 
 
@@ -171,7 +172,6 @@ PARTLY = {"personalize": personalize, "gorse": gorse}
 LACKS = {
     "snowplow": ("request of a purchase",),
     "ga4_export": ("request of a purchase",),
-    "algolia": ("value",),
     "recombee": ("name of a click",),
 }
 """What messages of a profile do not say of this stream."""
@@ -182,8 +182,6 @@ def as_said(event, lacks):
     event = dict(event)
     if "request of a purchase" in lacks and event.get("feedback") == "purchase":
         del event["request_id"]
-    if "value" in lacks:
-        event.pop("value", None)
     if "name of a click" in lacks and event.get("feedback") == "click":
         event["feedback"] = "detail_view"
     return event

@@ -54,6 +54,11 @@ class Take(_Model):
 
 Source: TypeAlias = str | Take
 """A path, or a `Take`."""
+Each: TypeAlias = str | Annotated[dict[str, str], Field(min_length=1)]
+"""The path of a list, or the names and paths of parallel lists, whose values then stand together.
+
+The first of parallel lists must be there.
+"""
 
 
 class Items(_Model):
@@ -62,7 +67,7 @@ class Items(_Model):
     `after` is how many items stand before the first one, on the pages before.
     """
 
-    each: str
+    each: Each
     after: Source | None = None
     item_id: Source
     position: Source | None = None
@@ -137,7 +142,7 @@ class Rule(_Model):
 
     name: str | None = None
     when: str | dict[str, Any] | None = None
-    each: str | None = None
+    each: Each | None = None
     slate: Slate | None = None
     impression: Impression | None = None
     feedback: Feedback | None = None

@@ -223,8 +223,7 @@ class _CompiledRule:
             said = ", ".join(_words_of(value) for value in rule.when.values())
         self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
-        self._each_text = rule.each
-        self._each = None if rule.each is None else compile_path(rule.each)
+        self._each = None if rule.each is None else _elements("each", rule.each)
         shapes = rule.shapes.items()
         self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
 
@@ -240,13 +239,9 @@ class _CompiledRule:
         try:
             if self._each is None:
                 return [Mapped(shape.fields(message, message), self.name) for shape in self.shapes]
-            elements = self._each(message, message)
-            if not isinstance(elements, list):
-                found = _NONE if elements is None else "finds no list"
-                raise MappingError(f"each: {self._each_text} {found}")  # noqa: TRY301  # as others
             return [
                 Mapped(shape.fields(element, message), self.name)
-                for element in elements
+                for element in self._each(message, message)
                 for shape in self.shapes
             ]
         except MappingError as error:
@@ -292,8 +287,8 @@ class _ItemReader:
     """Reads the items of a list."""
 
     def __init__(self, items: str | Items) -> None:
-        self._text = items if isinstance(items, str) else items.each
-        self._find = compile_path(self._text)
+        each = items if isinstance(items, str) else items.each
+        self._find = _elements("`items`", each)
         self.fields: list[_Field] = []
         self._after: _Field | None = None
         self._auto = False
@@ -325,10 +320,6 @@ class _ItemReader:
 
     def read(self, element: Any, message: Any) -> list[Any]:
         found = self._find(element, message)
-        if found is None:
-            raise MappingError(f"`items`: {self._text} {_NONE}")
-        if not isinstance(found, list):
-            raise MappingError(f"`items`: {self._text} finds no list")
         if len(found) > MAX_ITEMS:
             raise MappingError(f"`items`: {len(found):,} items, at most {MAX_ITEMS:,}")
         try:
@@ -363,6 +354,42 @@ class _ItemReader:
                 raise MappingError(f"item {at}: `item_id` {error}") from None
             except MappingError as error:
                 raise MappingError(f"item {at}: {error}") from None
+
+
+def _elements(name: str, each: str | dict[str, str]) -> Callable[[Any, Any], list[Any]]:
+    """Return the function that finds the elements of `each`. It raises MappingError."""
+    if isinstance(each, dict):
+        return _together(name, each)
+    path = compile_path(each)
+
+    def find(element: Any, message: Any) -> list[Any]:
+        found = path(element, message)
+        if isinstance(found, list):
+            return found
+        raise MappingError(f"{name}: {each} {_NONE if found is None else 'finds no list'}")
+
+    return find
+
+
+def _together(name: str, each: dict[str, str]) -> Callable[[Any, Any], list[Any]]:
+    """Return the function that makes objects of the values of parallel lists."""
+    paths = {key: compile_path(path) for key, path in each.items()}
+    lists = {key: _elements(name, path) for key, path in each.items()}
+    first = next(iter(each))
+
+    def find(element: Any, message: Any) -> list[Any]:
+        found = {
+            key: lists[key](element, message)
+            for key, path in paths.items()
+            if key == first or path(element, message) is not None
+        }
+        for key, values in found.items():
+            if len(values) != len(found[first]):
+                counts = f"{len(found[first]):,} values, and {each[key]} has {len(values):,}"
+                raise MappingError(f"{name}: {each[first]} has {counts}")
+        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+    return find
 
 
 def _count_from_one(items: Sequence[Any]) -> None:
