@@ -472,6 +472,10 @@ def test_recombee():
         "requests": [
             {"method": "POST", "path": "/detailviews/", "params": body},
             {"method": "POST", "path": "/cartadditions/", "params": body},
+            *(
+                {"method": "DELETE", "path": f"/{kind}/", "params": body | {"rating": 1}}
+                for kind in ("detailviews", "ratings", "purchases", "cartadditions", "bookmarks")
+            ),
         ]
     }
     assert mapped(
