@@ -445,6 +445,24 @@ def test_no_event_is_from_the_future_in_a_replay(tmp_path):
     assert replayed(path)["events"]["rejected"]["future"] == 0
 
 
+def test_replay_prints_the_scorecards_of_experiments(tmp_path):
+    slates = [
+        IMPRESSION | {"ts": 1_767_614_400_000 + 20_000 * at, "user_id": f"u{at % 100}"}
+        | {"request_id": f"r{at}", "variant": "AB"[at % 2]}
+        for at in range(800)
+    ]  # fmt: skip
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "experiments:\n- {name: ranker, arm: variant, control: A, primary: ndcg@5}\n"
+        "- {name: nobody, arm: other, control: A, primary: ndcg@5}"
+    )
+    ran = streameval("replay", written(tmp_path / "e.jsonl", *slates), "--config", config)
+    assert ran.returncode == 0, ran.stderr
+    _, ranker, nobody = ran.stdout.decode().split("\nExperiment ")
+    assert ranker.startswith("ranker\nB against A (since 5 January, 100 users): NDCG@5: ")
+    assert nobody.splitlines()[:2] == ["nobody", "No arm has a final slate yet."]
+
+
 @pytest.mark.parametrize("at", [str(NOON + 7_200_000), "2025-01-01T15:00:00+01:00"])
 def test_at_moves_an_idle_stream_on(tmp_path, at):
     """Two hours later no live window but the longest holds the impression."""

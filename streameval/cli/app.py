@@ -13,7 +13,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -39,6 +39,9 @@ from streameval.cli.evaluate import EPILOG, EvaluateCommand, evaluate
 from streameval.cli.forward import EPILOG as FORWARD_EPILOG
 from streameval.cli.forward import forward
 from streameval.cli.map import Profile, map_, profiles
+
+if TYPE_CHECKING:
+    from streameval.experiments.words import Scorecard
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -247,10 +250,18 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     refuse_future(settings)
     definition = settings.definition()
     from streameval.base.terminal import progress_bar
+    from streameval.cli.experiment import print_scorecard
     from streameval.core import replay as replaying
     from streameval.evaluation.report.replay_tables import print_figures
-    from streameval.experiments.scorecard import sections
+    from streameval.experiments.words import scorecards
     from streameval.files.rejected_lines import rejected_lines
+
+    cards: list[Scorecard] = []
+
+    def judged(*found: Any) -> dict[str, Any]:
+        cards.extend(scorecards(*found))
+        rows = [row for card in cards for row in card.rows]
+        return {"experiments": rows, "splits": [card.split for card in cards]}
 
     native = settings.profile is None
     with rejected_lines(rejected, foreign=native) as found, progress_bar(files) as advance:
@@ -260,7 +271,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             advance,
             at=reading_time,
             with_users=users,
-            judged=sections,
+            judged=judged,
             decoder=settings.decoder(),
             on_rejected=found.add,
             warn=partial(typer.echo, err=True),
@@ -269,6 +280,9 @@ def replay(  # noqa: PLR0917  # typer passes them by name
         print_json(document)
     else:
         print_figures(document, definition.dimensions)
+        for card in cards:
+            typer.echo(f"\nExperiment {card.name}")
+            print_scorecard(card)
     none = not any(document["events"]["accepted"].values())
     advice = "" if rejected else "; --rejected FILE writes all of them"
     for line in found.report(advice, none_accepted=none):

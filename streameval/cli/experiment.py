@@ -71,7 +71,8 @@ def print_scorecard(card: Scorecard, judged: Outcome | None = None) -> None:
         console.print(warning, markup=False, style="bold red")
     for remark in [*beside_sentences(card), *remarks(card)]:
         console.print(remark, markup=False)
-    _print_rows(console, card)
+    if card.rows:
+        _print_rows(console, card)
     if judged is not None:
         console.print(_SAID[judged])
 
