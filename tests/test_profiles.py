@@ -556,6 +556,9 @@ def test_cloudevents_around_native_events_and_any_format():
     assert mapped("native", [enveloped(NATIVE), enveloped(enveloped(NATIVE))]) == [wanted] * 2
     assert mapped("segment", enveloped(CLICKED)) == mapped("segment", CLICKED)
     assert mapped("segment", enveloped(json.dumps(CLICKED))) == mapped("segment", CLICKED)
+    assert refused("segment", enveloped(None)).endswith("a message is null, not an object")
+    nothing = enveloped(None, data_base64="!!")
+    assert refused("segment", nothing) == "no JSON: data_base64 holds none"
 
 
 # ------------------------------------------------------------------------------------- words

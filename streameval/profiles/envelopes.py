@@ -55,8 +55,10 @@ def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
         and ("data" in value or "data_base64" in value)
     ):
         data = value.get("data")
-        if data is None:
+        if data is None and "data_base64" in value:
             data = _unpack(value["data_base64"])
+            if data is None:
+                raise ValueError("data_base64 holds none")
         elif isinstance(data, str):
             data = of_text(data)
         yield from unwrap(data, form, depth + 1)
