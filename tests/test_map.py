@@ -143,12 +143,13 @@ def test_init_recognises_each_format(profile, tmp_path):
 
 
 def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
-    message = {"kind": "shown", "meta": {"created_at": 1767614400, "visitor_id": "v"}, "rows": [1]}
+    who = {"created_at": 1767614400, "visitor_id": "v"}
+    message = {"kind": "shown", "meta": who, "rows": [{"n": 1, "SKU": "a"}]}
     done = streameval("map", file_of(tmp_path, message), "--init", folder=tmp_path)
     assert "#   meta.created_at: 1767614400" in done.stdout
     assert "ts: {from: meta.created_at, unit: auto}" in done.stdout
     assert "user_id: meta.visitor_id" in done.stdout
-    assert "items: {each: rows, item_id: item_id}" in done.stdout
+    assert "items: {each: rows, item_id: SKU}" in done.stdout
     (tmp_path / "mine.yaml").write_text(done.stdout)
     assert library.mapping_of(str(tmp_path / "mine.yaml")).profile.rules
 
@@ -168,7 +169,7 @@ def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(val
     mapping = library.mapping_of(str(tmp_path / "mine.yaml"))
     assert mapping.rule_of(message) is not None
     found = mapping.profile.rules[0].slate
-    paths = [found.ts.path, found.user_id, found.items.each]
+    paths = [found.ts.path, found.user_id, found.items]
     assert [compile_path(path)(message, message) for path in paths] == [1767614400, "u", [1]]
     assert all(line.isprintable() for line in made.split("\n"))
 

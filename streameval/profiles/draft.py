@@ -45,7 +45,7 @@ def draft(values: Sequence[bytes]) -> str:
     paths = [path for path in examples if path not in lists]
     guessed = {field: _best(field, paths) for field in _WORDS}
     ts, user_id, item_id, request_id, kind = (_yaml(path) for path in guessed.values())
-    items = _yaml(lists[0] if lists else "items")
+    items = _items(lists[0], examples[lists[0]]) if lists else _items("items", [{}])
     shown = _yaml(examples.get(guessed["kind"], "..."))
     listed = [
         f"#   {_yaml(path)}: {_yaml(examples[path])[:_LONGEST_EXAMPLE]}"
@@ -63,7 +63,7 @@ def draft(values: Sequence[bytes]) -> str:
             f"      ts: {{from: {ts}, unit: auto}}",
             f"      user_id: {user_id}",
             f"      request_id: {request_id}",
-            f"      items: {{each: {items}, item_id: item_id}}",
+            f"      items: {items}",
             f"  - when: {{{kind}: click}}  # the event of a click",
             "    feedback:",
             "      kind: {const: click}",
@@ -85,6 +85,15 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     for name, inner in value.items():
         step = name if _PLAIN_NAME.match(name) else json.dumps(name)
         yield from _leaves(inner, f"{path}.{step}" if path else step)
+
+
+def _items(path: str, listed: Sequence[Any]) -> str:
+    """Return the source of items: a path to ids, or also where an item has its id."""
+    first = listed[0] if listed else {}
+    if not isinstance(first, dict):
+        return _yaml(path)
+    item_id = _best("item_id", [inner for inner, _ in _leaves(first, "")])
+    return f"{{each: {_yaml(path)}, item_id: {_yaml(item_id)}}}"
 
 
 def _yaml(value: Any) -> str:
