@@ -227,6 +227,7 @@ def test_a_check_that_breaks_has_failed_and_the_others_go_on(variants, monkeypat
         ("sample_ratio: {split: {A: 1}}", "sample_ratio.split: name two variants or more"),
         ("sample_rato: {}", "sample_rato: no such key; did you mean sample_ratio?"),
         ("drift: {max_distanse: 1}", "drift.max_distanse: no such key; did you mean max_"),
+        ("sample_ratio: {since: 2026-01-31}", "line 1: sample_ratio.since: write a time with"),
         ("- drift", "write keys and values"),
         ("sample_ratio: {since: 2026-02-30T00:00:00Z}", "checks.yaml: line 1: '2026-02-30T00:"),
         ("drift: {}\nperiod: 1h\ndrift: {}", "checks.yaml: line 3: the key 'drift' stands there"),

@@ -308,6 +308,10 @@ WINDOWS = "windows:\n  - {size: 5m, slide: 1s}\n  - size: 5m"
         ("topic: t\nks:\n  - 1\n  - 0", "line 4: ks.1: "),
         ("topic: t\nallowed_lateness: 1h", "line 2: allowed_lateness: 1h is more than"),
         ("ks: [1]\ndimensions: a", "line 2: dimensions: this key is a list: write dimensions: [a]"),
+        ("ks: [1.5]", "line 1: ks.0: write a whole number, not 1.5"),
+        ("topic: t\ngains: {click: much}", "line 2: gains.click: write a number, not 'much'"),
+        ("snapshots: 5", "line 1: snapshots: write a path, not 5"),
+        ("pseudonymize: short", "line 1: pseudonymize: write 8 characters or more"),
         ("topic: t\ngains: 5", "line 2: gains: write keys and values, not 5"),
         ("positives: [click]\ngroup: 5", "line 2: group: write a text, not 5"),
         (

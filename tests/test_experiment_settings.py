@@ -116,8 +116,8 @@ def test_the_state_does_not_depend_on_experiments(write):
         ("split: {A: 1, __all__: 1}", "experiments.0: arms, split, control: no event may have"),
         ("arms: [B, A]", "experiments.0: arms: name each arm once, and the control only"),
         ("arms: [B, B]", "experiments.0: arms: name each arm once, and the control only"),
-        ("split: {A: 1, B: 0}", "experiments.0.split.B: input should be greater than 0"),
-        ("split: {A: 1}", "experiments.0.split: dictionary should have at least 2 items"),
+        ("split: {A: 1, B: 0}", "experiments.0.split.B: must be greater than 0"),
+        ("split: {A: 1}", "experiments.0.split: write 2 or more"),
         (
             "primary: ndgc@10",
             "experiments: e: no metric is called ndgc@10; write one of positives_per_impression{",
@@ -141,14 +141,14 @@ def test_the_state_does_not_depend_on_experiments(write):
         ("guardrails: [ndcg@10]", "experiments.0: guardrails: ndcg@10 is named twice"),
         (
             "guardrails: [{metric: ndcg@5, margin: -1}]",
-            "experiments.0.guardrails.0.margin: input should be greater than or equal to 0",
+            "experiments.0.guardrails.0.margin: must be greater than or equal to 0",
         ),
         (
             "primary: {metric: ndcg@5, margin: -1}",
-            "experiments.0.primary.margin: input should be greater than or equal to 0",
+            "experiments.0.primary.margin: must be greater than or equal to 0",
         ),
-        ("primary_share: 0", "experiments.0.primary_share: input should be greater than 0"),
-        ("primary_share: 1", "experiments.0.primary_share: input should be less than 1"),
+        ("primary_share: 0", "experiments.0.primary_share: must be greater than 0"),
+        ("primary_share: 1", "experiments.0.primary_share: must be less than 1"),
         ("guardrail: [ndcg@5]", "experiments.0.guardrail: no such key; did you mean guardrails?"),
         (
             "since: 2026-01-31",
@@ -164,8 +164,8 @@ def test_the_state_does_not_depend_on_experiments(write):
         ("arm: score", "experiments.0.arm: 'score' has a meaning of its own: choose another field"),
         ("arm: Variant", "experiments: e: arm: another field is 'Variant' but for capitals"),
         ("control: ''", "experiments.0.control: must be 1 to 64 characters"),
-        ("alpha: 1", "experiments.0.alpha: input should be less than 1"),
-        ("planned_users: 0", "experiments.0.planned_users: input should be greater than or equal"),
+        ("alpha: 1", "experiments.0.alpha: must be less than 1"),
+        ("planned_users: 0", "experiments.0.planned_users: must be greater than or equal"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(write, changes, message):

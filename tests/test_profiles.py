@@ -747,6 +747,7 @@ def test_a_native_profile_is_the_native_decoder():
             "zone 'CET': write UTC, or an offset such as +02:00",
         ),
         ("rules: [{whn: {a: 1}}]", "line 1: rules.0.whn: no such key; did you mean when?"),
+        ("native: perhaps", "line 1: native: write true or false, not 'perhaps'"),
         ("\nrule: 3", "line 2: rule: no such key; did you mean rules?"),
         ("unwrap: 5\nrules: []", "line 1: unwrap: "),
         ("rules:\n- when: [a]", "line 2: rules.0.when: "),

@@ -18,6 +18,14 @@ _PLAIN: Final = {
     "tuple_type": "write a list",
     "string_type": "write a text",
     "model_type": "write keys and values",
+    "path_type": "write a path",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
+    **dict.fromkeys(
+        ("datetime_type", "datetime_parsing", "datetime_from_date_parsing", "timezone_aware"),
+        "write a time with its zone, like 2026-01-31T00:00:00Z",
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), "write a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "write a whole number"),
 }
 """What to write, by the type of pydantic's error."""
 
@@ -73,24 +81,28 @@ def problem(
             -len(one["loc"]),
         ),
     )
-    place, message = _place(worst["loc"], given), worst["msg"].removeprefix("Value error, ")
+    place = _place(worst["loc"], given)
+    message = worst["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     name = ".".join(map(str, place))
+    fields = [pair for each in _models(model) for pair in each.model_fields.items()]
+    names = {field.alias or one for one, field in fields}
     match worst["type"]:
         case "value_error":
             about = message.partition(":")[0].split(".")  # it is of several keys
             return place or about, f"{name}: {message}" if name else message
         case "extra_forbidden":
             key = str(worst["loc"][-1])
-            fields = [pair for each in _models(model) for pair in each.model_fields.items()]
-            known = {field.alias or one for one, field in fields} - {key}
-            meant = (others or {}).get(key) or next(iter(nearest(key, sorted(known))), None)
+            meant = (others or {}).get(key) or next(iter(nearest(key, names - {key})), None)
             cure = f"; did you mean {meant}?" if meant else f"; {advice}"
             return place, f"{name}: no such key{cure}"
         case "missing":
             key = str(worst["loc"][-1])
-            near = nearest(key, list(map(str, worst["input"] or ())))
+            near = nearest(key, {str(one) for one in worst["input"] or ()} - names)
             meant = f"; is {near[0]} meant?" if near else ""
             return place[:-1], f"{name}: is missing{meant}"
+        case "too_short" | "string_too_short":
+            what = " characters" if isinstance(worst["input"], str) else ""
+            return place, f"{name}: write {worst['ctx']['min_length']}{what} or more"
         case "list_type" | "tuple_type" if isinstance(worst["input"], str | int):
             one = str(worst["input"]).replace(",", ", ").replace(",  ", ", ")
             return place, f"{name}: this key is a list: write {place[-1]}: [{one}]"
