@@ -19,7 +19,7 @@ from streameval.core.definition import Definition, Positive
 from streameval.core.events import EventDecoder, FeedbackEvent, Rejection
 from streameval.core.replay import replay
 from streameval.profiles import library
-from streameval.profiles.cells import IS_DIGITS, converter, short_way
+from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way
 from streameval.profiles.decoder import ProfileDecoder
 from streameval.profiles.language import Profile, Take
 from streameval.profiles.mapping import Mapping
@@ -275,6 +275,18 @@ def test_ga4_exports_the_words_not_set_where_no_index_was_sent():
         shown("r", "a", "b", at("c", 3), user="7.9"),
         {"type": "impression", "user_id": "7.9", "item_id": "a"},
     ]
+
+
+@pytest.mark.parametrize("unit", ["s", "auto"])
+def test_seconds_with_a_fraction_are_exact_to_the_millisecond(unit):
+    read = converter("ts", Take.model_validate({"from": "t", "unit": unit}))
+    chance = random.Random(3)
+    for _ in range(2_000):
+        ms = chance.randrange(MIN_TS, MAX_TS)
+        assert read(ms / 1_000) == ms
+        assert read(f"{ms // 1_000}.{ms % 1_000:03}") == ms
+    with pytest.raises(CellError):
+        read(float("inf"))
 
 
 def test_a_text_that_stands_for_no_value_is_missing_where_one_must_be():

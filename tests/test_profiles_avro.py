@@ -2,12 +2,14 @@
 
 import io
 import json
+import random
 import struct
 
 import pytest
 import trackers
 
 from streameval.base.errors import ConfigError
+from streameval.base.limits import MAX_TS, MIN_TS
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
 from streameval.profiles import library
@@ -67,6 +69,25 @@ def reader(folder, text, **schemas):
 
 EVENTS = trackers.stream(8, count=120)
 PLAIN = EventDecoder.of(DEFINITION).decode_batch(trackers.lines(EVENTS))[0]
+
+
+def test_times_of_avro_are_exact_to_the_millisecond(tmp_path):
+    read = reader(tmp_path, "schemas: first.avsc", first=FIRST)
+    chance = random.Random(3)
+    times = [chance.randrange(MIN_TS, MAX_TS) for _ in range(1_000)]
+    found, rejected = read.decode_batch([body(EVENTS[0] | {"ts": ts}) for ts in times])
+    assert rejected == []
+    assert [event.ts for event in found] == times
+
+
+def test_two_ids_of_bytes_that_are_no_text_stay_two(tmp_path):
+    as_bytes = schema()
+    as_bytes["fields"][2] = {"name": "user_id", "type": "bytes"}
+    read = reader(tmp_path, "schemas: bytes.avsc", bytes=as_bytes)
+    values = [body(EVENTS[0] | {"user_id": one}, as_bytes) for one in (b"ann", b"\xff", b"\xfe")]
+    found, rejected = read.decode_batch(values)
+    assert rejected == []
+    assert [event.user_id for event in found] == ["ann", "ff", "fe"]
 
 
 def test_a_stream_in_avro_is_the_stream_in_json(tmp_path):

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # help of the command line needs durations, and must be quick
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MS: Final = timedelta(milliseconds=1)
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Milliseconds of each unit, rising."""
 
 _WRITTEN = re.compile(r"(\d{1,15})(ms|s|m|h|d)", re.ASCII)
+
+
+def ms_of(moment: datetime) -> int:
+    """Return an instant with a zone in ms since the epoch; exact, and rounded down, as events are.
+
+    `datetime.timestamp` is a float: from 2030 on it is a ms too early at times.
+    """
+    return (moment - EPOCH) // MS
 
 
 def parse_duration(value: object) -> int:

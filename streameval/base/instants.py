@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from streameval.base.durations import ms_of
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_TS, MIN_TS
 
@@ -32,4 +33,4 @@ def _rfc3339(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("no offset")
-    return int(moment.timestamp() * 1000)
+    return ms_of(moment)

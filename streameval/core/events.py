@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Union
 
 import msgspec
 
+from streameval.base.durations import EPOCH, MS
 from streameval.base.limits import (
     ALL,
     MAX_DETAIL_LENGTH,
@@ -553,8 +554,6 @@ _RFC_3339 = re.compile(
     re.ASCII,
 )
 _SECONDS = slice(17, 19)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
 
 
 def _milliseconds(text: str) -> int:
@@ -568,7 +567,7 @@ def _milliseconds(text: str) -> int:
     if text[_SECONDS] == "60":
         text = f"{text[: _SECONDS.start]}59.999{match[1]}"
     try:
-        ts = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MS
+        ts = (datetime.fromisoformat(text.upper()) - EPOCH) // MS
     except ValueError:
         raise ValueError("Expected a day of the calendar - at `$.ts`") from None
     if not MIN_TS <= ts < MAX_TS:

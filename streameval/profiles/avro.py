@@ -10,7 +10,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from streameval.base.durations import ms_of
 from streameval.base.extras import require
+from streameval.profiles.cells import text_of_bytes
 
 
 class AvroSchema:
@@ -61,10 +63,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, datetime):
-        whole = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return int(whole.timestamp() * 1000)
+        return ms_of(value if value.tzinfo else value.replace(tzinfo=UTC))
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, UUID | date | time):
         return str(value)
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text_of_bytes(value) if isinstance(value, bytes) else value

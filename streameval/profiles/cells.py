@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from streameval.base.durations import EPOCH, MS
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_TS, MIN_TS
 from streameval.profiles.language import Take
@@ -27,9 +28,7 @@ _PLAIN: Final = Take.model_validate({"from": "ts"})
 _LONGEST: Final = 30
 _IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?\Z", re.ASCII)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is added
-_MS: Final = timedelta(milliseconds=1)
 _ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
 _ENDS_IN_ZONE: Final = re.compile(r".*[Zz]\Z|[+-]\d\d:\d\d\Z", re.ASCII | re.DOTALL).match
 _ZONE_LENGTH: Final = len("+01:00")
@@ -183,7 +182,7 @@ def _auto_time(epoch: datetime | None) -> Convert:
             return rfc3339(value)
         for times, over in _PER_MS.values():
             if MIN_TS <= found * times / over < MAX_TS:
-                return int(found * times // over)
+                return _whole_ms(found, times, over)
         raise CellError(f"is {found}, which is between 2000 and 2099 in no unit")
 
     return auto
@@ -194,14 +193,23 @@ def _numeric_time(unit: str) -> Convert:
 
     def numeric(value: Any) -> int:
         found = number(value)
-        ts = int(found * times // over)
-        if not MIN_TS <= ts < MAX_TS:
+        if not MIN_TS <= found * times / over < MAX_TS:
             raise CellError(
                 f"is {found}, which is not between 2000 and 2099 in {unit}{_unit_of(found)}"
             )
-        return ts
+        return _whole_ms(found, times, over)
 
     return numeric
+
+
+def _whole_ms(found: float, times: int, over: int) -> int:
+    """Return a time in ms, rounded down; a fraction counts as its digits are, not as it is stored.
+
+    A float of seconds is exact to the microsecond at least, but seldom below.
+    """
+    if isinstance(found, int):
+        return found * times // over
+    return round(found * times * 1_000 / over) // 1_000
 
 
 def _unit_of(value: Any) -> str:
@@ -231,7 +239,7 @@ def _parse(value: str, parse: Callable[[str], datetime]) -> datetime:
 
 def _ms(moment: datetime, epoch: datetime | None) -> int:
     """Return ms since the epoch, which is `epoch` by the clock of a time without a zone."""
-    return (moment - (_EPOCH if moment.tzinfo is not None or epoch is None else epoch)) // _MS
+    return (moment - (EPOCH if moment.tzinfo is not None or epoch is None else epoch)) // MS
 
 
 def _offset(zone: str) -> timedelta:
@@ -241,6 +249,17 @@ def _offset(zone: str) -> timedelta:
         offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
         return -offset if found[1] == "-" else offset
     raise ConfigError(f"zone {zone!r}: write UTC, or an offset such as +02:00")
+
+
+def text_of_bytes(value: bytes) -> str:
+    """Return bytes of a binary format as text: UTF-8, or hexadecimal where they are none.
+
+    So two ids stay two.
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
 
 
 def in_words(value: Any) -> str:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from streameval.base.extras import require
+from streameval.profiles.cells import text_of_bytes
 
 _MAIN: Final = "streameval_main.proto"
 _GOOGLE: Final = "google/protobuf/"
@@ -219,4 +220,4 @@ def _cell(value: Any, field: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text_of_bytes(value) if isinstance(value, bytes) else value
