@@ -285,8 +285,11 @@ def test_seconds_with_a_fraction_are_exact_to_the_millisecond(unit):
         ms = chance.randrange(MIN_TS, MAX_TS)
         assert read(ms / 1_000) == ms
         assert read(f"{ms // 1_000}.{ms % 1_000:03}") == ms
-    with pytest.raises(CellError):
-        read(float("inf"))
+    for number in (float("inf"), float("nan")):
+        with pytest.raises(CellError):
+            read(number)
+        with pytest.raises(CellError, match="a whole number is wanted"):
+            converter("position", None)(number)
 
 
 def test_a_text_that_stands_for_no_value_is_missing_where_one_must_be():

@@ -137,7 +137,7 @@ def _first_position(take: Take | None) -> tuple[int, int]:
 def _position(lowest: int, add: int) -> Convert:
     def position(value: Any) -> int:
         found = number(value)
-        if found != int(found):
+        if isinstance(found, float) and not found.is_integer():
             raise CellError(f"is {found!r}, and a whole number is wanted")
         if found < lowest:
             cure = " (they count from 0? write base: 0)" if found == 0 else ""
