@@ -174,6 +174,33 @@ def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(val
     assert all(line.isprintable() for line in made.split("\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("", ("--profile", "segment"), "odd.jsonl: no line to map"),
+        ("\n\n", ("--profile", "segment", "--explain"), "odd.jsonl: no line to map"),
+        ("", ("--init",), "odd.jsonl: no line to look at"),
+        (
+            "a,b\n1,2\n",
+            ("--init",),
+            "looks like a table (CSV or TSV): write one JSON object a line",
+        ),
+        (
+            '{\n"a": 1\n}\n',
+            ("--init",),
+            "looks like JSON over several lines: write one event a line",
+        ),
+        ("5\n", ("--init",), "no line is a JSON object; of the first one: "),
+    ],
+)
+def test_a_file_with_nothing_to_map_is_one_line(text, arguments, said, tmp_path):
+    (tmp_path / "odd.jsonl").write_text(text)
+    done = streameval("map", "odd.jsonl", *arguments, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_profiles_lists_and_prints(tmp_path):
     done = streameval("profiles", folder=tmp_path)
     assert [line.split()[0] for line in done.stdout.splitlines()] == library.names()

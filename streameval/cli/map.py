@@ -78,6 +78,7 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
     from streameval.profiles.health import Health
 
     count, rejected, health = 0, _Rejected(), Health(decoder.mapping)
+    places: list[str] = []
     for places, values in _lines(files, 1 if explain else _TOGETHER):
         decoded, mapped = decoder.take(values)
         for index, rejection in decoded.rejected:
@@ -90,6 +91,8 @@ def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int
         for one in mapped:
             sys.stdout.buffer.write(msgspec.json.encode(one.fields) + b"\n")
     sys.stdout.buffer.flush()
+    if not places:
+        raise InputError(f"{', '.join(files)}: no line to map")
     for line in health.lines(now()):
         typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
     for said in decoder.near_misses.fresh() if explain else ():

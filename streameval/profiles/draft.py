@@ -12,6 +12,8 @@ import msgspec
 import yaml
 
 from streameval.base.errors import InputError
+from streameval.core import rejection_words
+from streameval.core.events import in_words
 
 _WORDS: Final = {
     "ts": ("ts", "timestamp", "time", "event_time", "eventtime", "created_at", "occurred_at"),
@@ -40,7 +42,8 @@ def draft(values: Sequence[bytes]) -> str:
             counts[path] += 1
             examples.setdefault(path, found)
     if not counts:
-        raise InputError("no line is a JSON object: a profile maps JSON objects")
+        why = in_words(rejection_words.malformed, values[0], "a profile maps JSON objects")
+        raise InputError(f"no line is a JSON object; of the first one: {why}")
     lists = [path for path, found in examples.items() if isinstance(found, list)]
     paths = [path for path in examples if path not in lists]
     guessed = {field: _best(field, paths) for field in _WORDS}
