@@ -389,6 +389,12 @@ def test_parallel_lists_are_read_together():
     )
     assert refused(profile, message | {"ids": None}).endswith("`items`: ids finds nothing")
     assert refused(profile, message | {"scores": {}}).endswith("`items`: scores finds no list")
+    feedback = {"ts": "$.t", "user_id": "$.u", "item_id": "id", "kind": {"const": "click"}}
+    for how in ({"id": "ids"}, "ids"):
+        profile = {"rules": [{"name": "c", "each": how, "feedback": feedback}]}
+        assert refused(profile, message | {"ids": ["a"] * 10_001}).endswith(
+            "rule c: each: 10,001 items, at most 10,000"
+        )
 
 
 def test_opensearch_ubi():

@@ -223,7 +223,7 @@ class _CompiledRule:
             said = ", ".join(_words_of(value) for value in rule.when.values())
         self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
-        self._each = None if rule.each is None else _elements("each", rule.each)
+        self._each = None if rule.each is None else _elements("each", rule.each, MAX_EVENTS)
         shapes = rule.shapes.items()
         self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
 
@@ -288,7 +288,7 @@ class _ItemReader:
 
     def __init__(self, items: str | Items) -> None:
         each = items if isinstance(items, str) else items.each
-        self._find = _elements("`items`", each)
+        self._find = _elements("`items`", each, MAX_ITEMS)
         self.fields: list[_Field] = []
         self._after: _Field | None = None
         self._auto = False
@@ -320,8 +320,6 @@ class _ItemReader:
 
     def read(self, element: Any, message: Any) -> list[Any]:
         found = self._find(element, message)
-        if len(found) > MAX_ITEMS:
-            raise MappingError(f"`items`: {len(found):,} items, at most {MAX_ITEMS:,}")
         try:
             items = self._each(found, message)
         except (CellError, MappingError):
@@ -356,25 +354,30 @@ class _ItemReader:
                 raise MappingError(f"item {at}: {error}") from None
 
 
-def _elements(name: str, each: str | dict[str, str]) -> Callable[[Any, Any], list[Any]]:
-    """Return the function that finds the elements of `each`. It raises MappingError."""
+def _elements(name: str, each: str | dict[str, str], most: int) -> Callable[[Any, Any], list[Any]]:
+    """Return the function that finds the elements of `each`. It raises MappingError.
+
+    More than `most` are refused before anything is made of them: a megabyte may hold very many.
+    """
     if isinstance(each, dict):
-        return _together(name, each)
+        return _together(name, each, most)
     path = compile_path(each)
 
     def find(element: Any, message: Any) -> list[Any]:
         found = path(element, message)
         if isinstance(found, list):
+            if len(found) > most:
+                raise MappingError(f"{name}: {len(found):,} items, at most {most:,}")
             return found
         raise MappingError(f"{name}: {each} {_NONE if found is None else 'finds no list'}")
 
     return find
 
 
-def _together(name: str, each: dict[str, str]) -> Callable[[Any, Any], list[Any]]:
+def _together(name: str, each: dict[str, str], most: int) -> Callable[[Any, Any], list[Any]]:
     """Return the function that makes objects of the values of parallel lists."""
     paths = {key: compile_path(path) for key, path in each.items()}
-    lists = {key: _elements(name, path) for key, path in each.items()}
+    lists = {key: _elements(name, path, most) for key, path in each.items()}
     first = next(iter(each))
 
     def find(element: Any, message: Any) -> list[Any]:
