@@ -94,7 +94,7 @@ def text(value: Any) -> str:
     if value.__class__ is int:
         return str(value)
     if isinstance(value, list | dict):
-        raise CellError(f"is {in_words(value)}, and a text is wanted")
+        raise CellError(f"is {value_in_words(value)}, and a text is wanted")
     raise CellError(f"is {value!r}, a number with a fraction, and a text is wanted")
 
 
@@ -114,7 +114,7 @@ def number(value: Any) -> Any:
         return int(value)
     if isinstance(value, str) and _NUMBER.match(value.strip()):
         return float(value) if set(value) & set(".eE") else int(value)
-    raise CellError(f"is {in_words(value)}, and a number is wanted")
+    raise CellError(f"is {value_in_words(value)}, and a number is wanted")
 
 
 def _flag(value: Any) -> bool:
@@ -124,7 +124,7 @@ def _flag(value: Any) -> bool:
         return value.lower() == "true"
     if value in (0, 1) and not isinstance(value, str):
         return bool(value)
-    raise CellError(f"is {in_words(value)}, and true or false is wanted")
+    raise CellError(f"is {value_in_words(value)}, and true or false is wanted")
 
 
 def _first_position(take: Take | None) -> tuple[int, int]:
@@ -160,7 +160,7 @@ def _time(take: Take) -> Convert:
 def _rfc3339(epoch: datetime | None) -> Convert:
     def rfc3339(value: Any) -> Any:
         if not isinstance(value, str):
-            raise CellError(f"is {in_words(value)}, and RFC 3339 is wanted{_unit_of(value)}")
+            raise CellError(f"is {value_in_words(value)}, and RFC 3339 is wanted{_unit_of(value)}")
         if epoch is None or _ENDS_IN_ZONE(value[-_ZONE_LENGTH:]):
             return value
         if value[_HOUR] == "24":  # Python 3.14 takes it for the next day's 0
@@ -224,7 +224,7 @@ def _unit_of(value: Any) -> str:
 def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
     def patterned(value: Any) -> int:
         if not isinstance(value, str):
-            raise CellError(f"is {in_words(value)}, and a text like {pattern} is wanted")
+            raise CellError(f"is {value_in_words(value)}, and a text like {pattern} is wanted")
         return _ms(_parse(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next
 
     return patterned
@@ -262,7 +262,7 @@ def text_of_bytes(value: bytes) -> str:
         return value.hex()
 
 
-def in_words(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """Return a parsed value as it stands in a sentence: a text in quotes, shortened."""
     if value is None:
         return "null"

@@ -18,7 +18,7 @@ import msgspec
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
-from streameval.profiles.cells import IS_DIGITS, CellError, converter, in_words, short_way
+from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way, value_in_words
 from streameval.profiles.envelopes import is_bare, of_text, parse, unwrap
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
@@ -192,7 +192,7 @@ class Mapping:
         ignored: list[str] = []
         for message in self.messages(value):
             if not isinstance(message, dict):
-                raise MappingError(f"a message is {in_words(message)}, not an object")
+                raise MappingError(f"a message is {value_in_words(message)}, not an object")
             rule = self.rule_of(message)
             if rule is None:
                 ignored.append(self._name(message))
