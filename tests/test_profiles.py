@@ -275,6 +275,9 @@ def test_ga4_exports_the_words_not_set_where_no_index_was_sent():
         shown("r", "a", "b", at("c", 3), user="7.9"),
         {"type": "impression", "user_id": "7.9", "item_id": "a"},
     ]
+    for event in ("view_item_list", "select_item", "purchase"):
+        nameless = row | {"event_name": event, "items": [{"item_id": "(not set)"}]}
+        assert "`item_id`: item_id is (not set)" in refused("ga4_export", nameless)
 
 
 @pytest.mark.parametrize("unit", ["s", "auto"])
