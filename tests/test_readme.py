@@ -167,6 +167,24 @@ def test_every_module_has_its_place_in_the_architecture():
                 assert path.stem == "__init__" or re.search(rf"[`/]{path.stem}\b", text), path
 
 
+def test_the_ways_through_the_code_name_what_there_is():
+    """Each `Class.method` and each `package/module` of the two walks."""
+    walks = ARCHITECTURE.read_text().split("## The way of a record")[1].split("\n## Layers")[0]
+    methods = {
+        f"{node.name}.{part.name}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    named = set(re.findall(r"`([A-Z]\w+\.\w+)`", walks))
+    assert len(named) > 10
+    assert named <= methods
+    for module in re.findall(r"`(\w+(?:/\w+)+)`", walks):
+        assert (SOURCE / f"{module}.py").is_file() or (SOURCE / module).is_dir(), module
+
+
 def test_every_test_that_the_docs_name_exists():
     for page in PAGES:
         for name in re.findall(r"tests/\w+\.py", page.read_text()):
