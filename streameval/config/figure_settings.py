@@ -41,7 +41,7 @@ Gain = Annotated[float, BeforeValidator(no_flag), Field(ge=0, le=MAX_GAIN, allow
 Label = Annotated[str, AfterValidator(label)]
 
 
-def _written_short(given: object) -> object:
+def _read_short_form(given: object) -> object:
     """Read `kind`, `kind>=number` and `kind>number`."""
     if not isinstance(given, str):
         return given
@@ -74,7 +74,7 @@ class PositiveSettings(BaseModel):
     value: ValueRule = "none"
     cap: Annotated[Amount, Field(gt=0, le=MAX_VALUE)] | None = None
 
-    _short = model_validator(mode="before")(_written_short)
+    _short = model_validator(mode="before")(_read_short_form)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
