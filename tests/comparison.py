@@ -147,7 +147,9 @@ def compare_checkpoints(redis_url, topic, definition, log, documents, group="tes
         for reason, count in reasons.items():
             state.reject(reason, count)
         state.flush()
-        assert without_split(state.events) == without_split(documents[number]["events"]), number
+        found, wanted = without_split(state.events), without_split(documents[number]["events"])
+        place = f"partition {number}, from the checkpoint at {stored.checkpoint_offset}"
+        assert found == wanted, f"{place}: {found} is not {wanted}"
 
 
 def without_split(events):

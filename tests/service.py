@@ -76,11 +76,15 @@ def truncate(kafka_port, topic, before):
 
 
 def produce(kafka_port, topic, records, *, seconds=None, **options):
-    """Send records, each key, value and perhaps headers; spread over `seconds` if given."""
+    """Send records, each key, value and perhaps headers; spread over `seconds` if given.
+
+    All replicas have them then, so that consumers see them: a reader of the log misses none.
+    """
 
     async def send():
         producer = AIOKafkaProducer(
             bootstrap_servers=f"127.0.0.1:{kafka_port}",
+            acks="all",
             compression_type="lz4",
             linger_ms=5,
             max_batch_size=256 << 10,
