@@ -144,7 +144,7 @@ pythons: ## the tests that need no server, on every later Python that is here (P
 
 chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its seed replays it
 	STREAMEVAL_CHAOS_KILLS=30 STREAMEVAL_CHAOS_EVENTS=300000 \
-		$(BIN)/pytest -s tests/test_exactly_once.py $(ARGS)
+		$(BIN)/pytest -s tests/system/test_exactly_once.py $(ARGS)
 
 simulate: $(BIN)/.dev ## SEEDS=300 simulated worlds in which everything fails, on all cores
 	$(BIN)/python tests/simulate.py $(SEEDS) $(ARGS)

@@ -2,7 +2,7 @@
 
 Each log is what costs a naive engine quadratic time: many events of one user, of one item or of one
 request. A worker at the defaults reads it from real Kafka into real Redis; `loop_lag` asks its loop
-again and again. tests/test_attacks_on_time.py counts operations, whatever the machine does.
+again and again. tests/core/test_attacks_on_time.py counts operations, whatever the machine does.
 """
 
 from __future__ import annotations

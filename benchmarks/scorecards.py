@@ -14,7 +14,7 @@ spread leave of it.
 *Splits*: users until a split that is not the configured one is found.
 
 The arithmetic of `stats.experiments` is written again for arrays of experiments;
-tests/test_scorecards.py holds both to the same verdicts.
+tests/stats/test_scorecards.py holds both to the same verdicts.
 """
 
 from __future__ import annotations

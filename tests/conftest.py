@@ -22,6 +22,7 @@ import functools
 import logging
 import os
 import pathlib
+import sys
 import time
 
 import programs
@@ -36,6 +37,8 @@ settings.load_profile("untimed")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 HERE = pathlib.Path(__file__).parent
+# A test may take what a test of another folder has made.
+sys.path += sorted({str(path.parent) for path in HERE.glob("*/test_*.py")})
 # Layers that `make fast` tests: no server, no file and no program.
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
 FLOOR, FAST_FLOOR = 20, 8
@@ -85,17 +88,23 @@ def imported(path):
     return found
 
 
+@functools.cache
+def files_under(folder):
+    """The Python files of a folder and its folders, by name."""
+    return {path.stem: path for path in folder.rglob("*.py")}
+
+
 def is_fast(path):
     """Whether a file and its helpers import the layers of `FAST` alone, and start no program."""
-    seen, waiting = {path}, [path]
+    seen, waiting, helpers = {path}, [path], files_under(HERE)
     while waiting:
         for module in imported(waiting.pop()):
             first, _, rest = module.partition(".")
             layer = rest.split(".")[0]
             if first in {"subprocess", "typer"} or (first == "streameval" and layer not in FAST):
                 return False
-            helper = HERE / f"{first}.py"
-            if helper not in seen and helper.exists():
+            helper = helpers.get(first)
+            if helper is not None and helper not in seen:
                 seen.add(helper)
                 waiting.append(helper)
     return True

@@ -1,4 +1,4 @@
-"""A worker process around an ingest that only pretends: run by test_app.py as a script.
+"""A worker process around an ingest that only pretends: run by worker/test_app.py as a script.
 
 Usage: fake_worker.py PORT BEHAVIOUR SECONDS. BEHAVIOUR is how `run` or `stop` goes wrong, or
 "good"; SECONDS is the deadline of a stop.

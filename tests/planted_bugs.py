@@ -5,7 +5,7 @@ script: what if it meant something else?). A search runs on the copy until somet
 the simulated world, seed by seed; for the script itself, the test that holds it against the model.
 The table goes into docs/guarantees.md. A bug that nothing finds is a test that is missing.
 
-`tests/test_planted_bugs.py` keeps the patches applicable.
+`tests/project/test_planted_bugs.py` keeps the patches applicable.
 """
 
 import argparse
@@ -50,7 +50,7 @@ BUGS = (
         "tests/model.py",
         """stored.get(b"checkpoint_offset", b"") != _bytes(since)""",
         "False",
-        test="tests/test_model.py::test_the_model_of_the_store_answers_as_redis_does",
+        test="tests/worker/test_model.py::test_the_model_of_the_store_answers_as_redis_does",
     ),
     Bug(
         "commit, its meaning: offset first, counters in a call of their own that may be lost",
@@ -162,7 +162,7 @@ BUGS = (
         "streameval/core/experiments/sums.py",
         "if begin <= slate.time < end:",
         "if begin <= slate.time <= end:",
-        test="tests/test_experiments.py::"
+        test="tests/core/test_experiments.py::"
         "test_the_arms_are_those_of_the_oracle_however_the_stream_is_cut",
     ),
     Bug(
@@ -170,7 +170,7 @@ BUGS = (
         "streameval/core/checkpoint.py",
         """VISITS: ("visits", list(partition.experiments.visits)),""",
         """VISITS: ("visits", []),""",
-        test="tests/test_visits.py::"
+        test="tests/core/test_visits.py::"
         "test_a_checkpoint_holds_the_visits_that_no_moved_offset_confirms",
     ),
     Bug(
@@ -184,7 +184,7 @@ BUGS = (
         "streameval/core/nowcast.py",
         "now = windows.reading_time + 1\n",
         "now = windows.reading_time\n",
-        test="tests/test_partition_properties.py::"
+        test="tests/core/test_partition_properties.py::"
         "test_the_stream_as_it_arrives_gives_the_oracles_figures",
     ),
     Bug(
@@ -223,7 +223,7 @@ BUGS = (
         "streameval/worker/outcome_writer.py",
         "name in await self._named(pending.partition)",
         "True",
-        test="tests/test_outcomes.py::"
+        test="tests/files/test_outcomes.py::"
         "test_a_worker_that_slept_until_the_store_lost_its_checkpoint_publishes_nothing",
     ),
     Bug(
@@ -231,7 +231,7 @@ BUGS = (
         "streameval/worker/outcome_writer.py",
         "        lost = [name for name in names if _span(name).end > pointer]\n",
         "        lost = names\n",
-        test="tests/test_outcomes.py::"
+        test="tests/files/test_outcomes.py::"
         "test_a_span_goes_where_the_store_lost_it_and_not_where_another_worker_wrote_it",
     ),
     Bug(
@@ -239,7 +239,7 @@ BUGS = (
         "streameval/worker/outcome_writer.py",
         "            if _span(name).begin < pointer and name not in named:\n    ",
         "",
-        test="tests/test_outcomes.py::"
+        test="tests/files/test_outcomes.py::"
         "test_a_restore_leaves_an_old_span_that_was_committed_meanwhile",
     ),
     Bug(
@@ -250,7 +250,7 @@ BUGS = (
         "                self._outcome_writer._files.discard, pending.span.name\n"
         "            ) if pending.span and self._outcome_writer.on else None\n"
         "            return",
-        test="tests/test_ingest.py::"
+        test="tests/worker/test_ingest.py::"
         "test_a_commit_that_went_through_unheard_keeps_its_span_when_it_is_refused",
     ),
     Bug(
@@ -258,7 +258,7 @@ BUGS = (
         "streameval/worker/assigned_partition.py",
         """{token}", list(self._unpublished))""",
         """{token}", self._unpublished[-1:] if span else [])""",
-        test="tests/test_ingest.py::test_a_checkpoint_names_the_spans_that_are_not_published_yet",
+        test="tests/worker/test_ingest.py::test_a_checkpoint_names_the_spans_that_are_not_published_yet",
     ),
 )
 
@@ -334,7 +334,7 @@ def search(bug, seeds):
             "--first-only",
         ]
         if bug.search == SCRIPT:
-            test = "tests/test_model.py::test_the_model_of_the_store_answers_as_redis_does"
+            test = "tests/worker/test_model.py::test_the_model_of_the_store_answers_as_redis_does"
             command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
         environment = os.environ | {"PYTHONPATH": str(folder)}
         run = subprocess.run(
