@@ -479,8 +479,9 @@ class Settings(BaseSettings):
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
         _distinct("forward", [source.topic for source in self.forward])
-        if self.topic in {source.topic for source in self.forward}:
-            raise ValueError(f"forward: {self.topic} is `topic`, which it writes to")
+        for key in ("topic", "dead_letter_topic"):
+            if (written := getattr(self, key)) in {source.topic for source in self.forward}:
+                raise ValueError(f"forward: {written} is `{key}`, which it writes to")
         return self
 
     def decoder(self) -> EventDecoder:

@@ -285,6 +285,10 @@ def test_a_missing_source_is_named_and_so_is_a_near_one(topics, tmp_path):
     [
         ([], "forward: name the topics to read"),
         ([{"topic": "t", "profile": "segment"}], "forward: t is `topic`, which it writes to"),
+        (
+            [{"topic": "t.dead-letter", "profile": "native"}],
+            "forward: t.dead-letter is `dead_letter_topic`, which it writes to",
+        ),
         ([{"topic": "a", "profile": "segmnt"}], "did you mean segment?"),
         ([{"topic": "a", "profile": "ubi"}] * 2, "'a' stands there twice"),
     ],
