@@ -339,7 +339,10 @@ class Settings(BaseSettings):
     )
     snapshots: (
         Annotated[Path, BeforeValidator(places.on_disk), AfterValidator(places.folder)] | None
-    ) = Field(None, description="Folder of the snapshots; null: none are taken.")
+    ) = Field(
+        None,
+        description="Folder of the snapshots, outside of `outcomes`; null: none are taken.",
+    )
     snapshot_interval: Annotated[int, Duration("10s", "366d")] = Field(
         900_000, description="Time between snapshots, taken by the leader of the workers."
     )
@@ -424,6 +427,15 @@ class Settings(BaseSettings):
             )
         if self.dead_letter_topic == self.topic:
             raise ValueError("dead_letter_topic: must not be the topic that is read")
+        if (
+            self.snapshots
+            and self.outcomes
+            and self.snapshots.resolve().is_relative_to(Path(self.outcomes).resolve())
+        ):
+            raise ValueError(
+                "snapshots: name a folder outside of `outcomes`: each Parquet file there is taken"
+                " for outcomes"
+            )
         if self.checks and not (self.snapshots and self.outcomes):
             raise ValueError("checks: set snapshots and outcomes too, which the checks need")
         if self.outcome_keep and not (self.snapshots and self.outcomes):

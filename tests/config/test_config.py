@@ -507,6 +507,15 @@ def test_checks_need_snapshots_and_outcomes(refused, given):
     )
 
 
+@pytest.mark.parametrize("given", ["o", "o/s", "./o/../o"])
+def test_snapshots_among_outcomes_are_refused(refused, write, given):
+    """Every command that reads outcomes would take their files for outcomes."""
+    assert refused(f"outcomes: o\nsnapshots: {given}").startswith(
+        "snapshots: name a folder outside of `outcomes`"
+    )
+    assert load(write(f"outcomes: {given}/deeper\nsnapshots: {given}")).snapshots
+
+
 def test_a_url_without_a_password_is_left_as_it_is():
     assert load(None).redis_url() == "redis://127.0.0.1:6379/0"
 
