@@ -496,6 +496,11 @@ class Settings(BaseSettings):
                 raise ValueError(f"forward: {written} is `{key}`, which it writes to")
         return self
 
+    @property
+    def owner(self) -> dict[str, str]:
+        """The owner of the files that this deployment writes."""
+        return {"group": self.group, "topic": self.topic}
+
     def decoder(self) -> EventDecoder:
         """Return the decoder of the topic's messages. Raises ConfigError for a wrong profile."""
         if self.profile is None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from streameval.base.errors import InputError, UnreachableError
+from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.base.in_memory import InMemory
 from streameval.base.paths import exists, is_file, is_folder
 
 if TYPE_CHECKING:  # slow to import, and not needed for a path
     from pyarrow import fs
 
+MARKER: Final = "_streameval.json"
+"""The file that names a folder's owner: deployments in one folder take each other's files."""
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
@@ -156,6 +159,19 @@ def require_name(name: str) -> None:
             raise InputError(
                 f"{name}: is a pipe, which can be read only once: write the data to a file before"
             )
+
+
+def require_owner(subject: str, known: bytes, owner: Mapping[str, str]) -> None:
+    """Raise `RefusedError` where a folder's marker, of the bytes `known`, names another owner."""
+    try:
+        is_ours = json.loads(known) == owner
+    except ValueError:  # somebody damaged it
+        is_ours = False
+    if not is_ours:
+        raise RefusedError(
+            f"{subject} holds the files of another deployment"
+            f" ({known.decode(errors='replace')}): choose another folder"
+        )
 
 
 @contextlib.contextmanager

@@ -41,9 +41,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyarrow import fs
 
-from streameval.base.errors import InputError, RefusedError, UnreachableError
+from streameval.base.errors import InputError, UnreachableError
 from streameval.core.outcome import Outcome, Span
 from streameval.files.locations import (
+    MARKER,
     Location,
     first_line,
     is_uri,
@@ -54,6 +55,7 @@ from streameval.files.locations import (
     read,
     redact,
     require_bucket,
+    require_owner,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
 
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
-MARKER: Final = "_streameval.json"
 _HOUR_MS: Final = 3_600_000
 # An unpublished span is left alone for so long. A worker that hung meanwhile and a store that went
 # back could else make a commit count whose files are gone.
@@ -300,11 +301,8 @@ class OutcomeFolder:
             known = self._read(marker)
             if known is None:
                 self._put(marker, json.dumps(self._owner).encode())
-        if known is not None and _owner(known) != self._owner:
-            raise RefusedError(
-                f"outcomes: {redact(self.root)} holds the files of another deployment"
-                f" ({known.decode(errors='replace')}): choose another folder"
-            )
+        if known is not None:
+            require_owner(f"outcomes: {redact(self.root)}", known, self._owner)
 
     def write(self, span: Span, rows: Sequence[Outcome]) -> None:
         """Write the rows of a span, whole and not yet visible (step 1)."""
@@ -537,14 +535,6 @@ class OutcomeFolder:
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
-
-
-def _owner(marker: bytes) -> Any:
-    """Return whom a folder belongs to; None for a marker that somebody damaged."""
-    try:
-        return json.loads(marker)
-    except ValueError:
-        return None
 
 
 def _hour(ms: int) -> str:

@@ -7,6 +7,7 @@ worker 50 MB and a third of a second in which it counts nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Final, TypedDict, TypeVar, cast
 import msgspec
 
 from streameval.base.errors import InputError
-from streameval.base.paths import is_folder
-from streameval.files.locations import reaching
+from streameval.base.paths import is_file, is_folder
+from streameval.files.locations import MARKER, reaching, require_owner
 
 CHECKS: Final = "checks.json"
 DAILY: Final = "daily.json"
@@ -63,6 +64,23 @@ class Daily(TypedDict):
     fingerprint: str
     users: int
     rates: list[DailyRate]
+
+
+def claim(root: Path, owner: dict[str, str]) -> None:
+    """Make a folder of snapshots ours.
+
+    Raises `RefusedError` where it is another deployment's, `UnreachableError`.
+    """
+    marker = root / MARKER
+    with reaching(str(root), "snapshots: "):
+        root.mkdir(parents=True, exist_ok=True)
+        known = marker.read_bytes() if is_file(marker) else None
+        if known is None:
+            passing = root / f"_{os.getpid()}-{MARKER}"
+            passing.write_text(json.dumps(owner), encoding="utf-8")
+            passing.rename(marker)
+    if known is not None:
+        require_owner(f"snapshots: {root}", known, owner)
 
 
 def snapshots(root: Path) -> list[Path]:

@@ -55,7 +55,7 @@ from streameval.core.sums import Sums, merge
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import schema_of, table, user_name
-from streameval.files.snapshot_folder import NAME, document, snapshots, taken_at
+from streameval.files.snapshot_folder import NAME, claim, document, snapshots, taken_at
 from streameval.files.users_past import PAST, ArmsOfTopic, snapshots_needed
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import ADJUSTED, report_of
@@ -153,6 +153,7 @@ async def take(
     """
     if settings.snapshots is None:
         raise ConfigError("snapshots: name the folder that snapshots go to")
+    claim(settings.snapshots, settings.owner)
     definition = settings.definition()
     pasts = snapshots_needed(settings.snapshots, definition.experiments)
     arms = ArmsOfTopic(definition, pasts, user_name(settings), settings.outcomes)

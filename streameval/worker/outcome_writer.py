@@ -38,7 +38,7 @@ def open_files(settings: Settings) -> OutcomeFolder | None:
     definition = settings.definition()
     return OutcomeFolder(
         settings.outcomes,
-        {"group": settings.group, "topic": settings.topic},
+        settings.owner,
         {"version": __version__, "definition": definition.described()},
         definition.labels,
         user=user_name(settings),

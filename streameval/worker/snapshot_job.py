@@ -28,10 +28,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from streameval.base.errors import StreamevalError
+from streameval.base.errors import StreamevalError, UnreachableError
 from streameval.base.extras import EXTRAS, install, is_installed
 from streameval.config import logs
-from streameval.files.snapshot_folder import last_daily, last_results, snapshots, taken_at
+from streameval.files.snapshot_folder import claim, last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
@@ -53,10 +53,16 @@ Process = subprocess.Popen[bytes]
 
 
 class SnapshotSchedule:
-    """Starts a snapshot when one is due, if this worker leads; `turn` is called every 2 s."""
+    """Starts a snapshot when one is due, if this worker leads; `turn` is called every 2 s.
+
+    Raises `RefusedError` for a folder of another deployment.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        if settings.snapshots is not None:
+            with contextlib.suppress(UnreachableError):  # each snapshot tells it
+                claim(settings.snapshots, settings.owner)
         self._interval = settings.snapshot_interval / 1000
         if settings.snapshots is not None and self._follows() and not is_installed("duckdb"):
             log.warning(

@@ -11,8 +11,9 @@ from evaluating import refused
 from streameval.base.errors import InputError, RefusedError
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.files import tables
+from streameval.files.locations import MARKER
 from streameval.files.outcome_columns import require_rows
-from streameval.files.outcome_files import MARKER, OutcomeFolder, table
+from streameval.files.outcome_files import OutcomeFolder, table
 from streameval.files.snapshots import USERS
 from streameval.files.users_past import last_event
 from streameval.stats import off_policy

@@ -423,7 +423,7 @@ NOW = 1_767_614_400_000
     ],
 )
 def test_what_checks_windows_and_experiments_need_stays(tmp_path, given, since, kept):
-    names = {"outcomes": str(tmp_path), "snapshots": tmp_path, "outcome_keep": "90d"}
+    names = {"outcomes": str(tmp_path / "o"), "snapshots": tmp_path, "outcome_keep": "90d"}
     experiment = {"name": "e", "arm": "variant", "control": "A", "primary": "ndcg@10"}
     if since is not None:
         begins = {} if since == "none" else {"since": f"{utc(since).replace(' ', 'T')}Z"}

@@ -77,6 +77,7 @@ def some_settings(definition, root, **changes):
         "pseudonymize": None,
         "group": "g",
         "topic": "t",
+        "owner": {"group": "g", "topic": "t"},
         "snapshots": root,
         "snapshot_keep": 3,
         "snapshot_interval": 60_000,
@@ -478,6 +479,27 @@ def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, ca
     assert schedule.begun == []
     assert caplog.text.count("no snapshot: snapshots: ") == 1
     assert caplog.text.count("Stale file handle") == 3
+
+
+def test_a_folder_of_another_deployment_is_refused_by_worker_and_command(tmp_path):
+    """Each would take the other's snapshots for its own, show its checks, and remove old ones."""
+    mine = some_settings(None, tmp_path / "root")
+    SnapshotSchedule(mine)
+    SnapshotSchedule(mine)
+    other = some_settings(None, tmp_path / "root", owner={"group": "h", "topic": "t"})
+    said = r'holds the files of another deployment \(\{"group": "g", "topic": "t"\}\)'
+    with pytest.raises(RefusedError, match=said):
+        SnapshotSchedule(other)
+    with pytest.raises(RefusedError, match=said):
+        asyncio.run(take(other))
+    (tmp_path / "root" / "_streameval.json").write_bytes(b"\xff")
+    with pytest.raises(RefusedError, match="another deployment"):
+        SnapshotSchedule(mine)
+
+
+def test_a_folder_that_cannot_be_made_ours_yet_does_not_end_the_worker(tmp_path):
+    (tmp_path / "file").touch()
+    SnapshotSchedule(some_settings(None, tmp_path / "file" / "root"))
 
 
 def test_without_a_folder_there_is_no_schedule(monkeypatch):

@@ -66,6 +66,7 @@ def settings_of(service, **changes):
         "snapshots": service.root / "snapshots",
         "snapshot_interval": 60_000,
         "checks": None,
+        "owner": {"group": "g", "topic": "t"},
         "definition": lambda: service.definition,
     }
     return SimpleNamespace(**(values | changes))
@@ -188,7 +189,7 @@ def test_the_leader_shows_the_rates_that_the_newest_snapshot_has(tmp_path):
     service = served(tmp_path, toy(MIDNIGHT), toy(MIDNIGHT + DAY), tick(MIDNIGHT + 3 * DAY - 1))
     settings = settings_of(service)
     assert SnapshotSchedule(settings).daily() is None
-    (folder,) = (tmp_path / "snapshots").iterdir()
+    (folder,) = (tmp_path / "snapshots").glob("2*")
     snapshot_job._daily(settings, folder)
     service.snapshot("snapshots/20231117T010000Z-1")
     shown = SnapshotSchedule(settings).daily()
