@@ -38,7 +38,7 @@ class _Group(NamedTuple):
         return cls(letter.reason, *(found.groups() if found else ("", "")))
 
 
-def dead_letters(
+def dead_letters(  # noqa: PLR0917  # typer passes them by name
     reason: Annotated[
         Literal["malformed", "invalid", "too_large", "future", "late"] | None,
         typer.Option(help="Only those that were rejected for this reason."),
@@ -47,10 +47,15 @@ def dead_letters(
         str | None,
         typer.Option(help="Only those written since (ms since the epoch, or RFC 3339)."),
     ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Only those of this topic: `topic`, or one of `forward`."),
+    ] = None,
     resend: Annotated[
         bool,
         typer.Option(
-            "--resend", help="Send these records to `topic` again, each once for all times."
+            "--resend",
+            help="Send these records to `topic` (or --topic) again, each once for all times.",
         ),
     ] = False,
     config: Config = None,
@@ -63,7 +68,7 @@ def dead_letters(
     """
     settings = settings_of(config)
     begin = None if since is None else instant(since, "--since")
-    document = asyncio.run(_visit(settings, reason, begin, resend=resend))
+    document = asyncio.run(_visit(settings, reason, begin, topic, resend=resend))
     if as_json:
         print_json(document)
         return
@@ -76,29 +81,42 @@ def dead_letters(
 
 
 async def _visit(
-    settings: Settings, reason: str | None, since: int | None, *, resend: bool
+    settings: Settings,
+    reason: str | None,
+    since: int | None,
+    topic: str | None,
+    *,
+    resend: bool,
 ) -> dict[str, Any]:
     from streameval.kafka import resend as resending
     from streameval.kafka.security import client_arguments
 
-    client, topic = client_arguments(settings), settings.dead_letter_topic
+    client, letters = client_arguments(settings), settings.dead_letter_topic
+    ours = [settings.topic, *(source.topic for source in settings.forward)]
+    if topic not in {None, *ours}:
+        raise InputError(f"--topic: {topic} is none of this configuration: {', '.join(ours)}")
 
     def wanted(letter: Letter) -> bool:
-        return reason in {None, letter.reason} and (since is None or letter.written >= since)
+        return (
+            reason in {None, letter.reason}
+            and topic in {None, letter.place.topic}
+            and (since is None or letter.written >= since)
+        )
 
     if not resend:
-        return _document(await resending.read(client, topic, wanted, most=_VALUE))
+        return _document(await resending.read(client, letters, wanted, most=_VALUE))
     async with resending.resender(client, settings.group) as producer:
-        found = await resending.read(client, topic, wanted, most=MAX_DEAD_LETTER_BYTES)
-        others = {letter.place.topic for letter in found.letters} - {settings.topic}
+        found = await resending.read(client, letters, wanted, most=MAX_DEAD_LETTER_BYTES)
+        target = topic or settings.topic
+        others = {letter.place.topic for letter in found.letters} - {target}
         if others:
             raise InputError(
                 f"--resend: these letters come from {', '.join(sorted(others))}, and `topic` is"
-                f" {settings.topic}: name that topic's configuration"
+                f" {target}: choose one topic with --topic, in the configuration that has it"
             )
         document = _document(found)
         sendable = [one for one in found.letters if one.whole and one.place not in found.resent]
-        document["sent"] = await resending.resend(producer, sendable, settings.topic, topic)
+        document["sent"] = await resending.resend(producer, sendable, target, letters)
         return document
 
 
@@ -131,7 +149,7 @@ def _example(letter: Letter) -> dict[str, Any]:
 def _print(group: dict[str, Any]) -> None:
     example = group["example"]
     by = f" (profile {group['profile']}, rule {group['rule']})" if group["profile"] else ""
-    where = f"partition {example['partition']}, offset {example['offset']}"
+    where = f"{example['topic']}, partition {example['partition']}, offset {example['offset']}"
     typer.echo(f"{group['letters']:,} {group['reason']}{by}")
     typer.echo(f"  the latest: {moment(example['written'])}, {where}: {example['detail']}")
     typer.echo(f"  {example['value']!r}")

@@ -173,6 +173,29 @@ def test_letters_of_another_topic_are_refused(servers_and_topic):
     assert "these letters come from another, and `topic` is" in done.stderr
 
 
+def test_letters_of_a_forwarded_topic_go_where_it_is_asked(servers_and_topic):
+    kafka, redis, topic = servers_and_topic
+    source = f"{topic}.clicks"
+    service.create_topic(kafka.port, source, 2)
+    letters_of(kafka, topic, b"{}", source=topic)
+    letters_of(kafka, topic, b"[]", b"[1]", source=source)
+    forward = [{"topic": source, "profile": "segment"}]
+    worker = service.Worker(kafka.port, redis.url, topic, forward=forward)
+    assert rejected(worker)["letters"] == 3
+    assert rejected(worker, topic=source)["letters"] == 2
+    mixed = command(worker, "--resend")
+    assert mixed.returncode == 2 and "choose one topic with --topic" in mixed.stderr
+    unknown = command(worker, "--resend", "--topic", "another")
+    assert unknown.returncode == 2
+    assert f"--topic: another is none of this configuration: {topic}, {source}" in unknown.stderr
+    for sent in (2, 0):
+        done = command(worker, "--resend", "--topic", source)
+        assert done.stderr.splitlines()[-1] == f"sent {sent} records", done.stderr
+    log, _ = service.read_log(kafka.port, source, 2)
+    assert sorted(value for records in log.values() for *_, value in records) == [b"[1]", b"[]"]
+    assert service.read_log(kafka.port, topic, 2)[0] == {0: [], 1: []}
+
+
 def test_a_second_resend_ends_the_first(servers_and_topic):
     """The first had read the marks, and sends nothing after the second has begun."""
     kafka, _, topic = servers_and_topic
