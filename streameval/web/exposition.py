@@ -98,6 +98,11 @@ def _service(status: ServiceStatus) -> Iterator[Metric]:
         "The fencing token of the lease, on the leader only",
         status.fencing_token if status.leader else None,
     )
+    yield single(
+        "topic_partitions",
+        "Partitions of the topic, this worker's or not",
+        status.topic_partitions or None,
+    )
 
 
 _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...]] = (

@@ -114,5 +114,8 @@ def _reason(workers: list[dict[str, Any]], missing: list[int]) -> str | None:
     if not workers:
         return "no worker has said anything within half a minute"
     if missing:
-        return f"no worker has partition {', '.join(map(str, missing))}"
+        return (
+            f"no worker has partition {', '.join(map(str, missing))}: is one away, or does another"
+            " deployment use this group of Kafka with a Redis of its own?"
+        )
     return next((f"{each['name']}: {each['remark']}" for each in workers if each["remark"]), None)

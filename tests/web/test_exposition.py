@@ -60,6 +60,7 @@ def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, 
         "store_up": True,
         "broker_up": True,
         "ready": True,
+        "topic_partitions": 4,
         "figures": shown,
     }
     return ServiceStatus(**(defaults | given))
