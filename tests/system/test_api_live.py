@@ -294,6 +294,33 @@ def test_health_is_that_of_all_workers(running):
         assert health["missing_partitions"] == []
 
 
+def test_a_copy_with_another_redis_takes_partitions_away_and_is_told():
+    """Kafka shares the partitions of a group out, whatever stores its members have."""
+    kafka, topic = servers.shared_kafka(), servers.unique("copied")
+    service.create_topic(kafka.port, topic, 4)
+    with (
+        servers.redis() as redis,
+        servers.redis() as another,
+        service.Worker(kafka.port, redis.url, topic) as worker,
+    ):
+        worker.wait_until_up()
+        service.wait_for(lambda: get(worker, "/health")[2]["ready"], 60, "it has all partitions")
+        assert worker.metrics()["streameval_topic_partitions", frozenset()] == 4
+        with service.Worker(kafka.port, another.url, topic) as copy:
+            copy.wait_until_up()
+            for each in (worker, copy):
+                service.wait_for(
+                    lambda of=each: "another deployment" in str(get(of, "/health")[2]["reason"]),
+                    60,
+                    "it is told",
+                )
+
+                def held(of=each):
+                    return sum(name == "streameval_restoring" for name, _ in of.metrics())
+
+                service.wait_for(lambda held=held: held() == 2, 30, "it has half of them")
+
+
 def test_checks_are_empty_where_none_are_configured(running):
     workers, _ = running
     assert [get(worker, "/checks")[2]["checks"] for worker in workers] == [[], []]
