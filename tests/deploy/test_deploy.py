@@ -23,6 +23,7 @@ from streameval.cli.rules import rules
 from streameval.config.settings import PREFIX, Settings
 from streameval.core.events import EventDecoder, SlateEvent
 from streameval.web import runbook
+from streameval.web.forward_page import Families, ForwardStatus
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -82,6 +83,12 @@ STEADY = {
 """A deployment that is well, a value each minute of three hours; timelines change some of it."""
 
 
+def forward(name: str, topic: str = "") -> str:
+    """The series of a process that forwards."""
+    labels = f', topic="{topic}"' if topic else ""
+    return f'streameval_forward_{name}{{job="streameval-forward", instance="f"{labels}}}'
+
+
 def steady(**changed: str) -> dict[str, str]:
     """The steady timeline with the values of some metrics changed ("" for no such series)."""
     found = {
@@ -110,6 +117,19 @@ FIRES = {
     "StreamevalFenced": (steady(fences_total="0+2x180"), 40),
     "StreamevalCheckpointOld": (steady(checkpoint_age_seconds="0+60x180"), 30),
     "StreamevalOverflow": (steady(overflow_total="0x10 1x170"), 15),
+    "StreamevalForwardNotReady": (steady() | {forward("ready"): "1x10 0x170"}, 16),
+    "StreamevalForwardStalled": (
+        steady() | {forward("lag", "clicks"): "9x180", forward("records_total", "clicks"): "7x180"},
+        17,
+    ),
+    "StreamevalForwardRejecting": (
+        steady()
+        | {
+            forward("records_total", "clicks"): "0+100x180",
+            forward("rejected_total", "clicks"): "0+2x180",
+        },
+        31,
+    ),
     "StreamevalNoEvents": (
         steady(events_total="5000x180", events_rejected_total="60x180"),
         40,
@@ -127,6 +147,15 @@ FIRES = {
 }
 QUIET = {
     "a steady deployment": steady(),
+    "a topic is forwarded whose events wait for those of another": steady()
+    | {
+        forward("ready"): "1x180",
+        forward("lag", "views"): "900000-5000x180",
+        forward("records_total", "views"): "0+5000x180",
+        forward("lag", "clicks"): "4000x180",
+        forward("records_total", "clicks"): "7x180",
+        forward("rejected_total", "clicks"): "0x180",
+    },
     "one worker of two restarts within five minutes": steady() | {f"up{{{B}}}": "1x60 0x4 1x115"},
     "a rolling upgrade starts a worker twice": steady(
         process_start_time_seconds="1000x60 4600x10 5200x109"
@@ -279,10 +308,12 @@ def test_promtool_accepts_rules_and_configuration():
 
 
 def known_series() -> set[str]:
-    """Names that a worker exposes or a rule records."""
+    """Names that a worker or `forward` exposes, or a rule records."""
     page = GOLDEN.read_text(encoding="utf-8")
     exposed = set(re.findall(r"^(streameval_\w+)", page, re.MULTILINE))
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
+    forwarding = Families(lambda: ForwardStatus("", {"clicks": {}})).collect()
+    exposed |= {sample.name for family in forwarding for sample in family.samples}
     groups = ("streameval", "streameval-usual", "streameval-weeks")
     return exposed | families | {rule["record"] for name in groups for rule in group(name)}
 
