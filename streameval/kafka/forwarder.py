@@ -19,7 +19,7 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -27,11 +27,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     CommitFailedError,
+    GroupAuthorizationFailedError,
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
+    TopicAuthorizationFailedError,
 )
 from aiokafka.partitioner import DefaultPartitioner
 
@@ -190,7 +193,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         """Forward until `stop`, and wait for servers that are away. Raises `RefusedError`."""
         while not stop.is_set():
             try:
-                with our_errors(self._client):
+                with our_errors(self._client), self._named_rights():
                     await self._session(stop)
             except UnreachableError as error:
                 self.trouble = str(error)
@@ -198,6 +201,22 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 self._sources.clear()  # their records are read again from what was committed
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+
+    @contextlib.contextmanager
+    def _named_rights(self) -> Iterator[None]:
+        """Name the rights that Kafka may have missed: it says which kind, at most."""
+        try:
+            yield
+        except (
+            ClusterAuthorizationFailedError,
+            GroupAuthorizationFailedError,
+            TopicAuthorizationFailedError,
+        ) as error:
+            raise RefusedError(
+                f"Kafka forbids to forward ({error!r}): grant READ on {', '.join(self._decoders)}"
+                f" and on the group {self._group}, and WRITE on {self._settings.topic} and"
+                f" {self._settings.dead_letter_topic}"
+            ) from error
 
     async def _session(self, stop: asyncio.Event) -> None:
         """Forward until `stop`, or until Kafka is away."""
@@ -254,7 +273,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             if topic not in found:
                 near = nearest(topic, list(found))
                 meant = f"; did you mean {near[0]}?" if near else ""
-                raise RefusedError(f"forward: the topic {topic} does not exist{meant}")
+                raise RefusedError(
+                    f"forward: the topic {topic} does not exist, or this user may not see it{meant}"
+                )
         for topic in self._decoders:
             count = await partitions(self._client, topic)
             self._all |= {f"{topic}:{number}" for number in range(count)}

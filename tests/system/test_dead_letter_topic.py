@@ -74,16 +74,19 @@ def test_a_controller_that_is_gone_is_not_waited_for(monkeypatch):
     assert len(service.dead_letters(port, source)) == 3
 
 
+ACLS = {
+    "listener.security.protocol.map": f"{OTHERS},SECURE:SASL_PLAINTEXT",
+    "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.secure.plain.sasl.jaas.config": f'{PLAIN} required user_worker="right";',
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""A broker that asks the user `worker` of its secure listener for rights."""
+
+
 def test_a_topic_that_the_user_may_not_even_see_is_named_with_the_right_it_needs():
     """Kafka lets the user create topics, and says that this one exists."""
     port, topic = servers.free_port(), "forbidden.dead-letter"
-    config = {
-        "listener.security.protocol.map": f"{OTHERS},SECURE:SASL_PLAINTEXT",
-        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.secure.plain.sasl.jaas.config": f'{PLAIN} required user_worker="right";',
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
     client = {
         "bootstrap_servers": f"localhost:{port}",
         "security_protocol": "SASL_PLAINTEXT",
@@ -98,7 +101,7 @@ def test_a_topic_that_the_user_may_not_even_see_is_named_with_the_right_it_needs
             await asyncio.wait_for(dead_letters.write(letters(1)), 30)
         await dead_letters.close(5)
 
-    with servers.kafka(secure_port=port, **config) as kafka:
+    with servers.kafka(secure_port=port, **ACLS) as kafka:
         for name in ("forbidden", topic):
             service.create_topic(kafka.port, name, 1)
         allow(kafka, "--operation", "Describe", "--topic", "forbidden")

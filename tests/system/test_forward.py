@@ -13,6 +13,7 @@ import pytest
 import servers
 import service
 import trackers
+from test_dead_letter_topic import ACLS, allow
 from test_profiles_registry import answers
 
 from streameval.base.in_memory import InMemory
@@ -277,7 +278,51 @@ def test_a_missing_source_is_named_and_so_is_a_near_one(topics, tmp_path):
     one = Forward(config, tmp_path / "log")
     assert one.process.wait(60) == 2
     said = one.log.read_text()
-    assert f"showm does not exist; did you mean {names['shown']}?" in said
+    unseen = "showm does not exist, or this user may not see it"
+    assert f"{unseen}; did you mean {names['shown']}?" in said
+
+
+def test_it_names_the_rights_that_it_lacks_and_needs_no_others(tmp_path):
+    """The rights of docs/operations.md, one after the other."""
+    port, topics = servers.free_port(), ("t", "t.dead-letter", "clicks")
+    login = {"kafka_username": "worker", "kafka_password": "right"}
+    login |= {"kafka_security_protocol": "SASL_PLAINTEXT", "kafka_sasl_mechanism": "PLAIN"}
+    with servers.kafka(secure_port=port, **ACLS) as kafka:
+        for topic in topics:
+            service.create_topic(kafka.port, topic, 1)
+        events = trackers.stream(4, count=20)
+        records = [(b"k", json.dumps(trackers.segment(event)).encode()) for event in events]
+        service.produce(kafka.port, "clicks", [*records, (b"k", b"nope")])
+        where = {"kafka": f"localhost:{port}", "redis": servers.shared_redis().url, **login}
+        where |= {"topic": "t", "group": servers.unique("rights"), "listen": "127.0.0.1:0"}
+        config, log = tmp_path / "streameval.yaml", tmp_path / "log"
+        sources = [{"topic": "clicks", "profile": "segment"}]
+        config.write_text(json.dumps(SETTINGS | where | {"forward": sources}))
+        group = f"{where['group']}.forward"
+        for rights, said in (
+            ((), "clicks does not exist, or this user may not see it"),
+            (("--operation", "Describe", "--topic", "clicks"), "the topic t does not exist, or"),
+            (
+                ("--operation", "Write", "--operation", "Describe", "--topic", "t"),
+                "Kafka forbids to forward",
+            ),
+            (("--operation", "Read", "--group", group), "grant READ on clicks"),
+            (
+                ("--operation", "Read", "--topic", "clicks"),
+                "topic t.dead-letter does not exist, or",
+            ),
+        ):
+            if rights:
+                allow(kafka, *rights)
+            log.write_text("")
+            assert Forward(config, log).process.wait(60) == 2
+            assert said in log.read_text().splitlines()[-1], log.read_text()
+        allow(kafka, "--operation", "Write", "--operation", "Describe", "--topic", "t.dead-letter")
+        one = Forward(config, log)
+        letters = lambda: service.read_log(kafka.port, "t.dead-letter", 1)[0][0]  # noqa: E731
+        service.wait_for(letters, 60, "a dead letter")
+        assert one.end() == 0
+        assert len(service.read_log(kafka.port, "t", 1)[0][0]) >= len(events)
 
 
 @pytest.mark.parametrize(
