@@ -430,7 +430,9 @@ class Settings(BaseSettings):
         if (
             self.snapshots
             and self.outcomes
-            and self.snapshots.resolve().is_relative_to(Path(self.outcomes).resolve())
+            and self.snapshots.resolve().is_relative_to(
+                Path(self.outcomes.removeprefix("file://")).resolve()
+            )
         ):
             raise ValueError(
                 "snapshots: name a folder outside of `outcomes`: each Parquet file there is taken"

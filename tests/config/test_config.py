@@ -508,11 +508,13 @@ def test_checks_need_snapshots_and_outcomes(refused, given):
 
 
 @pytest.mark.parametrize("given", ["o", "o/s", "./o/../o"])
-def test_snapshots_among_outcomes_are_refused(refused, write, given):
+def test_snapshots_among_outcomes_are_refused(refused, write, given, tmp_path):
     """Every command that reads outcomes would take their files for outcomes."""
     assert refused(f"outcomes: o\nsnapshots: {given}").startswith(
         "snapshots: name a folder outside of `outcomes`"
     )
+    there = f"outcomes: file://{tmp_path}/o\nsnapshots: {tmp_path}/o/s"
+    assert refused(there).startswith("snapshots: name a folder outside")
     assert load(write(f"outcomes: {given}/deeper\nsnapshots: {given}")).snapshots
 
 
