@@ -7,16 +7,23 @@ before the first record is read.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from typing import Final
 
 from streameval.base import signals
+
+# Searches for cycles, of which there are few: each 1,000 new objects among the youngest, and of
+# those that stay 100 times as seldom as by default. A worker has its own numbers (`worker.app`).
+SEARCHES: Final = (1_000, 100, 100)
 
 
 def main() -> None:
     """Run the command line; ends the process with the documented exit code."""
     if sys.argv[1:2] in (["worker"], ["forward"]):
         signals.take(_end)
+    gc.set_threshold(*SEARCHES)
     from streameval.cli.app import main as command_line
 
     command_line()
