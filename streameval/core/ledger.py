@@ -161,12 +161,14 @@ class Ledger:
         Returns the rows since the last flush in one part or several, each with a table for each
         aggregate. `note` is called for each slate.
         """
-        work = 0
+        work, has_lists = 0, self.has_lists
         parts: list[list[TimedTable]] = []
         booked: list[Rows] = []
         for slate in slates:
-            # To judge a slate costs as much as it has feedback, and to rank a long list counts too.
-            work += 1 + several(slate.feedback) + several(slate.provisional) + slate.size() // 64
+            work += 1
+            if has_lists or slate.feedback or slate.provisional:
+                # To judge costs as much as there is feedback, and to rank a long list counts too.
+                work += several(slate.feedback) + several(slate.provisional) + slate.size() // 64
             if work >= FLUSH_STEP:
                 yield
                 work = 0

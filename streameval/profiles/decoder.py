@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, Union
 
 import msgspec
 
-from streameval.base.limits import ALL, MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
+from streameval.base.limits import MAX_DETAIL_LENGTH, MAX_EVENT_BYTES
 from streameval.core import rejection_words as words
 from streameval.core.events import (
     Decoded,
     EventDecoder,
     Rejection,
     TooLarge,
+    has_all,
     in_words,
     is_plain,
     printable,
@@ -36,7 +37,6 @@ ENOUGH: Final = 1_000
 """Messages after which a profile that has mapped none is told."""
 _MOST_NAMES: Final = 200
 _MOST_LISTED: Final = 5
-_ALL: Final = ALL.encode()
 
 
 def _by_schema(_: bytes, error: str) -> str:
@@ -158,7 +158,7 @@ class ProfileDecoder(EventDecoder):
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
-        if by_schema or not is_plain(value) or _ALL in value:
+        if by_schema or not is_plain(value) or has_all(value):
             for one in found:
                 one.plain = False
         return found

@@ -55,6 +55,10 @@ class ScoreRows(Rows):
         """Add a slate, if it changed: mostly its score came as before, and goes on."""
         if after.relevant == before.relevant and after.arrivals == before.arrivals:
             return
+        if before.relevant is None and len(after.arrivals) == 1:  # of most, the first
+            assert after.relevant is not None, "it has arrived"
+            self.add(time, cell, after.relevant, 1, after.arrivals[0][0])
+            return
         known = before.arrivals
         goes_on = known and after.arrivals[: len(known)] == known
         if goes_on and after.arrivals[len(known)][0] > known[-1][0]:
