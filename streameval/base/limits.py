@@ -65,8 +65,6 @@ MAX_GAIN: Final = 100.0
 # Slates whose scores are remembered, and the relevant items in all of them: about 20 MB each.
 MAX_MEMOISED_ROWS: Final = 20_000
 MAX_MEMOISED_RANKS: Final = 200_000
-# Kinds of slates whose rows an aggregate remembers, and those rows: 2 MB for the widest.
-MAX_REMEMBERED: Final = 8_000
 
 # --- Figures ------------------------------------------------------------------------------------
 MAX_SEGMENTS: Final = 10_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MIN_OBSERVED
 from streameval.core.definition import Definition
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.memory import RowMemory
 from streameval.core.windows.tables import (
     CellTotals,
     SegmentTotals,
@@ -26,8 +25,6 @@ from streameval.core.windows.tables import (
     starts,
 )
 from streameval.stats.cluster_sums import stderrs
-
-K = TypeVar("K", bound=Hashable)
 
 FigureRow = dict[str, Any]
 FigureRows = Sequence[FigureRow | None]
@@ -52,32 +49,6 @@ class Rows:
     def timed(self, table: Table) -> TimedTable:
         """Return a table of these rows with their times."""
         return TimedTable(np.array(self.times, np.int64), table)
-
-
-@dataclass(slots=True)
-class ChangeRows(Rows, Generic[K]):
-    """Slates that changed, by cell: what each was before and after."""
-
-    cells: list[int]
-    before: list[K]
-    after: list[K]
-
-    def add(self, time: int, cell: int, before: K, after: K) -> None:
-        """Add a slate, if it changed."""
-        if before != after:
-            self.times.append(time)
-            self.cells.append(cell)
-            self.before.append(before)
-            self.after.append(after)
-
-    def spread(self, memory: RowMemory[K]) -> tuple[Ints, Ints, Ints]:
-        """Return the rows of all before and after: the index, the sign and the values of each.
-
-        Rows of the state before have the sign -1.
-        """
-        owners, found = memory.of(self.before + self.after)
-        is_after = owners >= len(self)
-        return owners - len(self) * is_after, 2 * is_after - 1, found
 
 
 class Active(NamedTuple):

@@ -6,10 +6,11 @@ stands for a list that does not count yet, or no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from streameval.base.limits import MILLI
 from streameval.core.definition import Definition
 from streameval.core.list_shapes import SINGLE_RANKS, ListShape, by_rank, slots_of
 from streameval.core.windows.aggregate import (
-    ChangeRows,
     ClusterAggregate,
     FigureRows,
     Rows,
@@ -28,7 +28,6 @@ from streameval.core.windows.aggregate import (
     totals,
 )
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.memory import RowMemory
 from streameval.core.windows.tables import Table, TimedTable
 
 DEEPER: Final = f"{SINGLE_RANKS + 1}+"
@@ -40,8 +39,63 @@ _OF_SLATES: Final = ("empty_rate", "short_rate", "fallback_rate", "abandonment_r
 _OF_POSITIVES: Final = ("mean_rank_of_positives", "top3_share")
 
 
-ListRows = ChangeRows[ListShape | None]
-"""Lists that changed: None is a list that does not count yet, or no longer."""
+class Shapes(NamedTuple):
+    """Shapes that lists had before and after they changed: `distinct` ones, and arrays over all.
+
+    `numbers` are indices of `distinct`. `signs` are -1 for a shape of before. `times` (ms) and
+    `cells` are of the lists.
+    """
+
+    distinct: Sequence[ListShape | None]
+    numbers: Ints
+    signs: Ints
+    times: Ints
+    cells: Ints
+
+    def spread(
+        self, columns: int, rows_of: Callable[[ListShape], Sequence[Sequence[int]]]
+    ) -> tuple[Ints, Ints]:
+        """Return `rows_of` all shapes, int64 (`columns`, rows).
+
+        Before that, for each row the index of its shape in the arrays.
+        """
+        rows = [() if shape is None else rows_of(shape) for shape in self.distinct]
+        counts = np.array(list(map(len, rows)), np.int64)
+        each = counts[self.numbers]
+        owners = np.repeat(np.arange(len(each)), each)
+        at = np.arange(len(owners)) + (counts.cumsum()[self.numbers] - each.cumsum())[owners]
+        found = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, columns)
+        return owners, found[at].T
+
+
+@dataclass(slots=True)
+class ListRows(Rows):
+    """Lists that changed, by cell: None is a list that does not count yet, or no longer."""
+
+    cells: list[int]
+    before: list[ListShape | None]
+    after: list[ListShape | None]
+    _shapes: Shapes | None = field(default=None, init=False)
+
+    def add(self, time: int, cell: int, before: ListShape | None, after: ListShape | None) -> None:
+        """Add a list whose shape changed."""
+        self.times.append(time)
+        self.cells.append(cell)
+        self.before.append(before)
+        self.after.append(after)
+
+    def shapes(self) -> Shapes:
+        """Return all shapes. Few differ: most lists have the ranks 1 to n and no positive."""
+        if self._shapes is None:
+            known = [at for at, shape in enumerate(self.before) if shape is not None]
+            shapes = [*self.after, *(self.before[at] for at in known)]
+            index = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+            numbers = np.fromiter(map(index.__getitem__, shapes), np.int64, len(shapes))
+            lists = np.concatenate((np.arange(len(self)), np.array(known, np.int64)))
+            signs = np.where(np.arange(len(lists)) < len(self), 1, -1)
+            times, cells = np.array((self.times, self.cells), np.int64)[:, lists]
+            self._shapes = Shapes(list(index), numbers, signs, times, cells)
+        return self._shapes
 
 
 class Lists(ClusterAggregate):
@@ -56,25 +110,19 @@ class Lists(ClusterAggregate):
     )
     columns = 7
 
-    def __init__(self, definition: Definition) -> None:
-        super().__init__(definition)
-        self._memory = RowMemory(self.columns, self._worths)
-
     def rows(self) -> ListRows:
         """Return an empty buffer of rows."""
         return ListRows.empty()
 
     def table(self, rows: ListRows, cells: Cells) -> TimedTable:
         """Return the rows as a table, with their times. Most lists add nothing to it."""
-        owners, signs, found = rows.spread(self._memory)
-        keys = self.keys(np.array(rows.cells, np.int64)[owners], cells)
-        values = np.ascontiguousarray((signs * found.T).astype(np.int32))
-        return TimedTable(np.array(rows.times, np.int64)[owners], Table(keys, values))
-
-    def _worths(self, shapes: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
-        found = [None if shape is None else shape.worth for shape in shapes]
-        worths = [worth for worth in found if worth is not None]
-        return [worth is not None for worth in found], _table(worths, self.columns)
+        shapes = rows.shapes()
+        owners, worths = shapes.spread(
+            self.columns, lambda shape: () if shape.worth is None else (shape.worth,)
+        )
+        keys = self.keys(shapes.cells[owners], cells)
+        values = np.ascontiguousarray((shapes.signs[owners] * worths).astype(np.int32))
+        return TimedTable(shapes.times[owners], Table(keys, values))
 
     def figures(self, view: View) -> Iterable[FigureRows]:
         """Yield one row."""
@@ -155,7 +203,6 @@ class Ranks(SegmentAggregate):
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)
         self.width = slots_of(len(definition.kinds))
-        self._memory = RowMemory(2, self._slots)
 
     def rows(self) -> ListRows:
         """Return an empty buffer of rows."""
@@ -163,14 +210,11 @@ class Ranks(SegmentAggregate):
 
     def table(self, rows: ListRows, cells: Cells) -> TimedTable:
         """Return the rows as a table, with their times."""
-        owners, signs, found = rows.spread(self._memory)
-        slots, counts = found.T
-        times, among = np.array((rows.times, rows.cells), np.int64)[:, owners]
-        return self.summed(cells, times, among, slots, (signs * counts)[np.newaxis])
-
-    def _slots(self, slates: Sequence[ListShape | None]) -> tuple[Sequence[int], Ints]:
-        slots = [() if shape is None else shape.slots for shape in slates]
-        return list(map(len, slots)), _table(list(chain.from_iterable(slots)), 2)
+        shapes = rows.shapes()
+        owners, (slots, counts) = shapes.spread(2, attrgetter("slots"))
+        counts = shapes.signs[owners] * counts
+        times, among = shapes.times[owners], shapes.cells[owners]
+        return self.summed(cells, times, among, slots, counts[np.newaxis])
 
     def figures(self, view: View) -> Iterator[FigureRows]:
         """Yield a row for each kind and rank with an impression."""
@@ -185,7 +229,3 @@ class Ranks(SegmentAggregate):
                     else None
                     for shown, count in columns
                 ]
-
-
-def _table(rows: Sequence[Sequence[int]], columns: int) -> Ints:
-    return np.array(rows, np.int64).reshape(-1, columns)
