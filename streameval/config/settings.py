@@ -7,6 +7,8 @@ settings are good.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,6 +74,14 @@ SECRETS: Final = (
     *("pseudonymize", "user_token"),
 )
 """The keys that may also stand in a file; no output contains them."""
+ALIKE: Final = (
+    *("experiments", "profile", "registry", "dead_letter_topic", "user_ttl"),
+    *("outcomes", "outcome_keep", "snapshots", "checks", "pseudonymize"),
+)
+"""The keys that all workers of a group need alike, beside the definition of the figures.
+
+State under another definition is refused. Of these keys nothing else would tell that they differ.
+"""
 
 Name = Annotated[str, AfterValidator(places.name)]
 
@@ -80,6 +90,13 @@ def _distinct(key: str, values: Sequence[str]) -> None:
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{key}: {value!r} stands there twice")
+
+
+def _digest(value: Any) -> str:
+    content = json.dumps(value).encode()
+    if isinstance(value, str) and Path(value).is_file():
+        content = Path(value).read_bytes()
+    return hashlib.sha256(content).hexdigest()[:4]
 
 
 class _SecretFiles(PydanticBaseSettingsSource):
@@ -502,6 +519,15 @@ class Settings(BaseSettings):
     def owner(self) -> dict[str, str]:
         """The owner of the files that this deployment writes."""
         return {"group": self.group, "topic": self.topic}
+
+    def digests(self) -> dict[str, str]:
+        """Return by key of `ALIKE` a digest of its value, or of the file that it names.
+
+        Digests have 16 bits: many secrets have the same one, and nobody can guess by it.
+        """
+        values = self.model_dump(mode="json", include=set(ALIKE))
+        values["pseudonymize"] = self.secret("pseudonymize")
+        return {key: _digest(values[key]) for key in ALIKE}
 
     def decoder(self) -> EventDecoder:
         """Return the decoder of the topic's messages. Raises ConfigError for a wrong profile."""

@@ -103,6 +103,14 @@ def _service(status: ServiceStatus) -> Iterator[Metric]:
         "Partitions of the topic, this worker's or not",
         status.topic_partitions or None,
     )
+    settings = InfoMetricFamily(
+        "streameval_setting",
+        "Digests of the settings that all workers of a group need alike",
+        labels=("setting",),
+    )
+    for key, digest in status.digests.items():
+        settings.add_metric((key,), {"digest": digest})
+    yield settings
 
 
 _PARTITION: Final[tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...]] = (

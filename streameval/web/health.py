@@ -26,6 +26,7 @@ def describe(status: ServiceStatus, now: float) -> dict[str, Any]:
         "kafka": status.broker_up,
         "redis": status.store_up,
         "rejected": dict(status.rejected),
+        "digests": dict(status.digests),
         "partitions": [_partition(each, now) for each in status.partitions],
     }
 
@@ -118,4 +119,14 @@ def _reason(workers: list[dict[str, Any]], missing: list[int]) -> str | None:
             f"no worker has partition {', '.join(map(str, missing))}: is one away, or does another"
             " deployment use this group of Kafka with a Redis of its own?"
         )
-    return next((f"{each['name']}: {each['remark']}" for each in workers if each["remark"]), None)
+    remarks = (f"{each['name']}: {each['remark']}" for each in workers if each["remark"])
+    return next(remarks, None) or _differences([each.get("digests", {}) for each in workers])
+
+
+def _differences(digests: Sequence[Mapping[str, str]]) -> str | None:
+    """Name the settings that workers have in common, and of which their values differ."""
+    alike = set(digests[0]).intersection(*digests)
+    found = [key for key in digests[0] if key in alike and len({of[key] for of in digests}) > 1]
+    if not found:
+        return None
+    return f"workers of this group differ in {', '.join(found)}: give all the same configuration"

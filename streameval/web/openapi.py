@@ -337,6 +337,7 @@ def _health() -> Schema:
         **_each(_FLAG, "kafka", "redis"),
         said_seconds_ago={"type": "number"},
         rejected={"type": "object"},
+        digests={"type": "object"},
     )
     return _object(
         ready=_FLAG,

@@ -255,8 +255,9 @@ class ServiceStatus:
     the experiments over all partitions of the topic, its own or not. `leader`,
     `fencing_token` and, on the leader, `checks`, `check_interval` (seconds; None where no checks
     are run), `check_running` (for how long those under way have run; None without) and `daily` are
-    filled by the application frame. `rejected`: `records` committed of late, the rejected ones of
-    them by `reasons`, and the `latest` in words.
+    filled by the application frame, as are the `digests` of settings that a group needs alike.
+    `rejected`: `records` committed of late, the rejected ones of them by `reasons`, and the
+    `latest` in words.
     """
 
     version: str
@@ -281,6 +282,7 @@ class ServiceStatus:
     check_interval: float | None = None
     check_running: float | None = None
     daily: DailyStatus | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
     rejected: Mapping[str, Any] = field(default_factory=dict)
 
     def unready(self) -> str | None:

@@ -27,9 +27,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +89,10 @@ NEVER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """The frame's own options: `name` of the app; times in seconds; `hosts` that it goes by."""
+    """The frame's own options: `name` of the app; times in seconds; `hosts` that it goes by.
+
+    `digests` are those of the settings.
+    """
 
     name: str
     host: str
@@ -97,6 +100,7 @@ class FrameOptions:
     shutdown_seconds: float = 12.0
     connection_seconds: float = CONNECTION_SECONDS
     hosts: Sequence[str] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 Build = Callable[[], Awaitable["tuple[Ingest, Lease, Sharing | None]"]]
@@ -138,6 +142,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
         port=settings.listen_port,
         shutdown_seconds=settings.shutdown_deadline / 1000,
         hosts=(settings.listen_host, *settings.allowed_hosts),
+        digests=settings.digests(),
     )
 
     async def build() -> tuple[Ingest, Lease, Sharing]:
@@ -255,6 +260,7 @@ class Frame:
         status = self.ingest.status()
         status.fencing_token = self.leadership.token
         status.leader = status.fencing_token is not None
+        status.digests = self.options.digests
         if status.leader and self._snapshots is not None:
             status.checks = self._snapshots.results()
             status.check_interval = self._snapshots.check_interval

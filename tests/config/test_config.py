@@ -568,3 +568,28 @@ def test_the_documentation_has_a_row_with_a_sentence_for_every_key():
     rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
     assert [row[0].strip("| `") for row in rows] == list(Settings.model_fields)
     assert all(len(row) == 4 and row[3].rstrip("| ").endswith(".") for row in rows)
+
+
+def test_workers_have_the_same_digests_where_their_values_are_the_same(tmp_path, monkeypatch):
+    """A file counts by its content, and what each worker has for itself does not count."""
+    monkeypatch.chdir(tmp_path)
+    profile = tmp_path / "mine.yaml"
+    profile.write_text("native: true")
+    given = {"profile": "./mine.yaml", "outcomes": "/data", "pseudonymize": "a long key"}
+    first = Settings(**given, listen="127.0.0.1:1", log_level="debug").digests()
+    assert first == Settings(**given).digests()
+    experiment = {"name": "e", "arm": "variant", "control": "A", "primary": "ndcg@10"}
+    changed = {
+        "outcomes": {"outcomes": None},
+        "pseudonymize": {"pseudonymize": "another key"},
+        "experiments": {"experiments": [experiment]},
+        "user_ttl": {"user_ttl": "1d"},
+        "profile": {"profile": "segment"},
+    }
+    for key, values in changed.items():
+        other = Settings(**given | values).digests()
+        assert {name for name in first if first[name] != other[name]} == {key}
+    profile.write_text("native: true\ndescription: changed")
+    other = Settings(**given).digests()
+    assert {name for name in first if first[name] != other[name]} == {"profile"}
+    assert not any("key" in value for value in first.values())

@@ -89,6 +89,11 @@ def forward(name: str, topic: str = "") -> str:
     return f'streameval_forward_{name}{{job="streameval-forward", instance="f"{labels}}}'
 
 
+def setting(worker: str, digest: str) -> str:
+    """The series of a setting of a worker."""
+    return f'streameval_setting_info{{{worker}, setting="outcomes", digest="{digest}"}}'
+
+
 def steady(**changed: str) -> dict[str, str]:
     """The steady timeline with the values of some metrics changed ("" for no such series)."""
     found = {
@@ -106,6 +111,10 @@ FIRES = {
     "StreamevalNotReady": (steady(store_up="0x180"), 6),
     "StreamevalStalled": (steady(committed_offset="70000x180"), 15),
     "StreamevalPartitionsMissing": (steady(topic_partitions="2x180"), 12),
+    "StreamevalWorkersDiffer": (
+        steady() | {setting(A, "1a2b"): "1x180", setting(B, "3c4d"): "_x9 1x170"},
+        40,
+    ),
     "StreamevalBatchUnreadable": (steady(batch_unreadable="0x10 1x170"), 14),
     "StreamevalBehind": (steady(lag="900000+1000x180"), 25),
     "StreamevalEventsLost": (steady(events_lost_total="_x60 700x119"), 62),
@@ -163,6 +172,13 @@ QUIET = {
     "a batch that cannot be read is skipped within a minute": steady(
         batch_unreadable="0x60 1x1 0x118"
     ),
+    "a new configuration reaches one worker after the other": steady()
+    | {
+        setting(A, "1a2b"): "1x60 _x119",
+        setting(B, "1a2b"): "1x75 _x104",
+        setting(A, "3c4d"): "_x60 1x119",
+        setting(B, "3c4d"): "_x75 1x104",
+    },
     "Redis restarts within five minutes": steady(ready="1x60 0x3 1x116", store_up="1x60 0x3 1x116"),
     "an idle topic keeps its last checkpoint": steady(
         committed_offset="70000x180",

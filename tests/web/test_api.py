@@ -236,6 +236,15 @@ def test_all_is_well():
     ]
 
 
+def test_a_worker_of_another_version_is_compared_by_the_settings_that_both_have():
+    digests = {"profile": "1a2b"}
+    for other in ({}, digests | {"since": "7a8b"}):
+        found = told(
+            ([partition(0, 5)], {"digests": digests}), ([partition(1, 5)], {"digests": other})
+        )
+        assert found["ready"]
+
+
 def test_of_two_owners_the_one_that_went_on_is_right():
     found = told(([partition(0, 5), partition(1, 1)], {}), ([partition(0, 9)], {}))
     assert [each["worker"] for each in found["partitions"]] == ["w1", "w0"]
@@ -260,6 +269,13 @@ NOBODY = (
         (
             [([partition(0, 5, unreadable="offset 7: damaged"), partition(1, 5)], {})],
             "w0: partition 0 waits before the batch at offset 7: damaged",
+        ),
+        (
+            [
+                ([partition(0, 5)], {"digests": {"profile": "1a2b", "outcomes": "3c4d"}}),
+                ([partition(1, 5)], {"digests": {"profile": "1a2b", "outcomes": "5e6f"}}),
+            ],
+            "workers of this group differ in outcomes: give all the same configuration",
         ),
     ],
 )

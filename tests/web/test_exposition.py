@@ -61,6 +61,7 @@ def a_status(definition: Definition = ONE_WINDOW, shown: Figures | None = None, 
         "broker_up": True,
         "ready": True,
         "topic_partitions": 4,
+        "digests": {"profile": "1a2b", "outcomes": "3c4d"},
         "figures": shown,
     }
     return ServiceStatus(**(defaults | given))
