@@ -66,6 +66,11 @@ def map_(
 
     decoder = settings.decoder()
     if not isinstance(decoder, ProfileDecoder):
+        if settings.profile is not None:
+            raise InputError(
+                f"--profile: {settings.profile} is a class, and `map` shows what profiles in YAML"
+                f" make: `streameval replay --profile {settings.profile}` reads its events"
+            )
         raise InputError(
             "--profile: name one of `streameval profiles`, or your own file;"
             " `streameval map FILE --init` recognises a format"
@@ -109,7 +114,7 @@ def profiles(
         bool, typer.Option("--schema", help="Print the JSON Schema of a profile.")
     ] = False,
 ) -> None:
-    """List the profiles that are built in, or print one."""
+    """List the profiles that are built in and the classes of other packages, or print one."""
     from streameval.profiles import library
     from streameval.profiles.language import Profile as Model
 
@@ -120,6 +125,8 @@ def profiles(
     else:
         for each in library.names():
             typer.echo(f"{each:16} {library.mapping_of(each).profile.description}")
+        for each, point in library.classes().items():
+            typer.echo(f"{each:16} the class {point.value}")
 
 
 class _Rejected:

@@ -6,8 +6,9 @@ decodes what no profile can say.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import entry_points
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,15 +17,16 @@ import yaml
 from pydantic import ValidationError
 
 from streameval.base import yaml_file
-from streameval.base.errors import ConfigError
+from streameval.base.errors import ConfigError, UnreachableError
+from streameval.base.limits import MAX_DETAIL_LENGTH
 from streameval.base.nearest import nearest
+from streameval.core.events import Decoded, EventDecoder, Rejection, printable
 from streameval.profiles.decoder import ProfileDecoder
 from streameval.profiles.language import Profile
 from streameval.profiles.mapping import Mapping
 
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
-    from streameval.core.events import EventDecoder
     from streameval.profiles.registry import Registry
 
 GROUP: Final = "streameval.decoders"
@@ -37,15 +39,23 @@ def names() -> list[str]:
     return sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if _is_yaml(each))
 
 
+def classes() -> dict[str, EntryPoint]:
+    """Return the entry points of classes that decode, by their names."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
 def _is_yaml(each: Any) -> bool:
     return bool(each.name.endswith(".yaml"))
 
 
 def text_of(name: str) -> str:
     """Return a built-in profile as it is written. Raises ConfigError."""
+    if name in classes():
+        raise ConfigError(f"{name} is a class ({classes()[name].value}), and no profile in YAML")
     if name not in names():
-        close = nearest(name, names())
-        meant = f"; did you mean {close[0]}?" if close else f": {', '.join(names())}"
+        known = [*names(), *classes()]
+        close = nearest(name, known)
+        meant = f"; did you mean {close[0]}?" if close else f": {', '.join(known)}"
         raise ConfigError(f"no profile {name}{meant}")
     return (files("streameval.profiles") / _FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -57,10 +67,54 @@ def decoder_of(
 
     A `registry` reads the values that have its frame.
     """
-    for point in entry_points(group=GROUP, name=profile):
-        found: EventDecoder = point.load().of(definition)
-        return found
+    if profile in classes():
+        decoder = _loaded(classes()[profile]).of(definition)
+        # (mypy takes a method for what nobody may replace.)
+        decoder.decode_records = partial(_guarded, profile, decoder.decode_records)  # type: ignore[method-assign]
+        return decoder
     return ProfileDecoder.by(definition, profile_name(profile), mapping_of(profile), registry)
+
+
+def _loaded(point: EntryPoint) -> type[EventDecoder]:
+    """Load a class of another package. Raises ConfigError where that fails."""
+    try:
+        found = point.load()
+    except Exception as error:  # it runs code of others
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"{point.name}: cannot load {point.value}: {said}") from error
+    if not (isinstance(found, type) and issubclass(found, EventDecoder)):
+        raise ConfigError(f"{point.name}: {point.value} is no subclass of EventDecoder")
+    return found
+
+
+def _guarded(
+    name: str,
+    read: Callable[[Sequence[bytes | None], Sequence[int] | None], Decoded],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int] | None = None,
+) -> Decoded:
+    """Decode by a class of others; reject the values at which it raises.
+
+    Otherwise one such record would end each worker that reads it.
+    """
+    try:
+        return read(values, timestamps)
+    except UnreachableError:
+        raise
+    except Exception as error:  # noqa: BLE001  # as above
+        if len(values) == 1:
+            said = printable(f"the class {name} raised {type(error).__name__}: {error}")
+            return Decoded([], [], [(0, Rejection("malformed", said[:MAX_DETAIL_LENGTH]))])
+    alone = [
+        _guarded(name, read, (value,), timestamps and timestamps[index : index + 1])
+        for index, value in enumerate(values)
+    ]
+    return Decoded(
+        [event for each in alone for event in each.events],
+        [index for index, each in enumerate(alone) for _ in each.events],
+        [(index, why) for index, each in enumerate(alone) for _, why in each.rejected],
+        sum(each.ignored for each in alone),
+    )
 
 
 def profile_name(profile: str) -> str:
