@@ -146,7 +146,8 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
         ),
         *(
             Finding("fields", "warn", line, "correct the producer, or ignore this line")
-            for line in (*decoder.fresh(), *decoder.near_misses.absent())
+            # (Of many records the first has lines of the second.)
+            for line in dict.fromkeys((*decoder.fresh(), *decoder.near_misses.absent()))
         ),
         *_judge_profile(settings, decoder.said_ignored(), mapped=len(events)),
         _judge_keys(kept, events),

@@ -81,21 +81,22 @@ def test_a_misspelt_topic_is_told_the_near_ones():
     assert "payments" not in findings["topic"].message
 
 
-def test_a_kind_and_a_dimension_that_no_event_has_are_warned_of():
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_kind_and_a_dimension_that_no_event_has_are_warned_of_once(count):
     settings = Settings(positives=["purchase"], dimensions=["country"])
     records = [
-        *[record(value=event(geo="de"))] * 100,
-        *[record(value=event(type="feedback", feedback="buy"))] * 100,
+        *[record(value=event(geo="de"))] * count,
+        *[record(value=event(type="feedback", feedback="buy"))] * count,
     ]
     told = [f for f in judge_records(settings, records, NOON) if f.check == "fields"]
     assert [finding.level for finding in told] == ["warn", "warn"]
     assert told[0].message == (
-        "`positives` has 'purchase', and none of 100 feedbacks looked at is of that kind; further"
-        " kinds are 'buy'"
+        f"`positives` has 'purchase', and none of {count:,} feedbacks looked at is of"
+        " that kind; further kinds are 'buy'"
     )
     assert told[1].message.startswith(
-        "none of 100 impressions and slates looked at has the field 'country'; further fields are"
-        " 'geo': correct `dimensions`"
+        f"none of {count:,} impressions and slates looked at has the field 'country'; further fields"
+        " are 'geo': correct `dimensions`"
     )
 
 
