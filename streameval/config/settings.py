@@ -92,13 +92,6 @@ def _distinct(key: str, values: Sequence[str]) -> None:
             raise ValueError(f"{key}: {value!r} stands there twice")
 
 
-def _digest(value: Any) -> str:
-    content = json.dumps(value).encode()
-    if isinstance(value, str) and Path(value).is_file():
-        content = Path(value).read_bytes()
-    return hashlib.sha256(content).hexdigest()[:4]
-
-
 class _SecretFiles(PydanticBaseSettingsSource):
     """Secrets from files: `STREAMEVAL_REDIS_PASSWORD_FILE` names a file that holds the password."""
 
@@ -527,7 +520,11 @@ class Settings(BaseSettings):
         """
         values = self.model_dump(mode="json", include=set(ALIKE))
         values["pseudonymize"] = self.secret("pseudonymize")
-        return {key: _digest(values[key]) for key in ALIKE}
+        for key in ("profile", "checks"):
+            if values[key] is not None and Path(values[key]).is_file():
+                values[key] = Path(values[key]).read_text(encoding="utf-8", errors="replace")
+        contents = {key: json.dumps(values[key]).encode() for key in ALIKE}
+        return {key: hashlib.sha256(text).hexdigest()[:4] for key, text in contents.items()}
 
     def decoder(self) -> EventDecoder:
         """Return the decoder of the topic's messages. Raises ConfigError for a wrong profile."""

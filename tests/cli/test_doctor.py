@@ -95,8 +95,8 @@ def test_a_kind_and_a_dimension_that_no_event_has_are_warned_of_once(count):
         " that kind; further kinds are 'buy'"
     )
     assert told[1].message.startswith(
-        f"none of {count:,} impressions and slates looked at has the field 'country'; further fields"
-        " are 'geo': correct `dimensions`"
+        f"none of {count:,} impressions and slates looked at has the field 'country'; further"
+        " fields are 'geo': correct `dimensions`"
     )
 
 

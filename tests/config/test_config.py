@@ -575,7 +575,7 @@ def test_workers_have_the_same_digests_where_their_values_are_the_same(tmp_path,
     monkeypatch.chdir(tmp_path)
     profile = tmp_path / "mine.yaml"
     profile.write_text("native: true")
-    given = {"profile": "./mine.yaml", "outcomes": "/data", "pseudonymize": "a long key"}
+    given = {"profile": "./mine.yaml", "outcomes": "/data", "pseudonymize": 500 * "a long key"}
     first = Settings(**given, listen="127.0.0.1:1", log_level="debug").digests()
     assert first == Settings(**given).digests()
     experiment = {"name": "e", "arm": "variant", "control": "A", "primary": "ndcg@10"}
